@@ -1,11 +1,11 @@
-//! Work in the background, for front ends.
+//! The dedup daemon of policy `denova`, for front ends to run.
 
 use super::FileSystem;
 use crate::dedup::denova::schedule::{Schedule, Worksite};
 use crate::error::Result;
 use std::time::Duration;
 
-/// What works in the background on what policies put off. Front ends run it on a thread of their own:
+/// Runs the deferred work of policies in the background. Front ends run it on a thread of their own:
 ///
 /// ```text
 /// while !stopped { park_timeout(daemon.turn()?) }
@@ -16,20 +16,20 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Of this file system.
+    /// Returns a daemon for this file system.
     pub fn new(fs: FileSystem) -> Daemon {
         let schedule = Schedule::new(fs.dedup_mode());
         Daemon { fs, schedule }
     }
 
-    /// Works for a moment, as mode and limits allow; how long to wait until the next turn. Waiting shorter loses
-    /// nothing: in mode `delayed` a change of the mode, or space that becomes scarce, is heeded sooner then. Also fills
-    /// in fingerprints ([`FileSystem::fill_step`]).
+    /// Works for a moment, as mode and limits allow; returns how long to wait until the next turn. A shorter wait is
+    /// harmless: in mode `delayed` the daemon then reacts sooner to a change of the mode or to scarce space. It also
+    /// computes missing fingerprints ([`FileSystem::fill_step`]).
     ///
-    /// What cannot be read is left out and counted ([`FileSystem::skipped`]); the next turn goes on behind it.
+    /// Data that cannot be read is skipped and counted ([`FileSystem::skipped`]); the next turn continues after it.
     ///
     /// # Errors
-    /// Only such as end all work ([`Error::is_of_device`](crate::Error::is_of_device)): EROFS, a lost device.
+    /// Only errors that end all work ([`Error::is_of_device`](crate::Error::is_of_device)): EROFS, a lost device.
     pub fn turn(&mut self) -> Result<Duration> {
         let policies = &self.fs.core().policies;
         policies.daemon_works();

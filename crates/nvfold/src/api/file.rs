@@ -1,4 +1,4 @@
-//! An open file.
+//! An open file: reads and writes of its bytes, and operations on ranges of it.
 
 use super::change;
 use crate::compression::Compression;
@@ -10,22 +10,23 @@ use crate::sync::atomic::Ordering;
 use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Whence};
 use std::sync::Arc;
 
-/// An open file: bytes. Keeps an unlinked inode alive until the last clone is dropped.
+/// An open file, by its bytes. It keeps an unlinked inode alive until the last clone is dropped.
 #[derive(Clone)]
 pub struct File {
     pub(super) pin: Arc<Pin>,
 }
 
-/// A range of a request that was copied from a file (ICID 4.1). It is a hint: the bytes are compared before they are shared.
+/// A range of a request that was copied from a file (ICID 4.1). It is a hint: the bytes are compared before they are
+/// shared.
 #[derive(Clone, Copy)]
 pub struct Origin<'f> {
-    /// First byte, counted from the beginning of the request.
+    /// Offset of the first byte in the request, in bytes.
     pub at: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What it was copied from.
+    /// File that the range was copied from.
     pub source: &'f File,
-    /// First byte in the source.
+    /// Offset of the first byte in the source, in bytes.
     pub source_offset: u64,
 }
 
@@ -57,7 +58,7 @@ impl Drop for Pin {
         if is_last && core.policies.has_streams() {
             let _inside = core.gate.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
-                // What is not shared now stays as it is: nothing is lost.
+                // An error here loses no data: the stream just stays unshared.
                 let _ = core.end_stream_of_file(self.inode.ino);
             }
         }
@@ -87,14 +88,14 @@ impl File {
         InodeNumber(self.pin.inode.ino)
     }
 
-    /// Returns what `fstat` returns.
+    /// Returns the attributes, as `fstat` does.
     pub fn attr(&self) -> Attr {
         let inode = &self.pin.inode;
         inode.attr(&inode.peek())
     }
 
-    /// Reads into `buffer` from byte `offset`; returns the number of bytes, fewer than requested only at the end of the file.
-    /// EIO for bytes in bad memory.
+    /// Reads into `buffer` from byte `offset`; returns the number of bytes, fewer than requested only at the end of
+    /// the file. EIO for bytes in bad memory.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.answer(self.core().read(&self.pin.inode, offset, buffer))
     }
@@ -104,15 +105,15 @@ impl File {
         self.change("write", |core, inode| core.write(inode, Some(offset), data)).map(drop)
     }
 
-    /// Appends all of `data` atomically; returns the offset where it begins. Errors as `write_at`.
+    /// Appends all of `data` atomically; returns the byte offset at which it begins. Errors as for `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         self.change("write", |core, inode| core.write(inode, None, data))
     }
 
-    /// Writes all of `data` as [`File::write_at`] does, and says where its bytes were copied from (ICID 4.1). If the source
-    /// still holds the same bytes, and the policy of the file follows origins, they are shared instead of stored. Origins
-    /// are hints: a wrong one only costs time. This includes a source that may not be read, was changed meanwhile, or
-    /// belongs to another file system. Returns the number of bytes shared through origins.
+    /// Writes all of `data` as [`File::write_at`] does, and passes hints about where its bytes were copied from (ICID
+    /// 4.1). If the source still holds the same bytes, and the policy of the file follows origins, they are shared
+    /// instead of stored. A wrong origin only costs time: so does a source that cannot be read, has changed
+    /// meanwhile, or belongs to another file system. Returns the number of bytes shared through origins.
     ///
     /// # Errors
     /// Those of [`File::write_at`].
@@ -120,13 +121,13 @@ impl File {
         self.write_from(Some(offset), data, origins).map(|(_, shared)| shared)
     }
 
-    /// Writes as [`File::write_at_from`] does, at the end of the file; returns the offset of the data in bytes, and the number
-    /// of bytes shared.
+    /// Writes as [`File::write_at_from`] does, at the end of the file; returns the offset of the data in bytes, and
+    /// the number of bytes shared.
     pub fn append_from(&self, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         self.write_from(None, data, origins)
     }
 
-    /// True if writes use origins, by the policy of the file, its directory or the mount.
+    /// Returns true if writes use origins, by the policy of the file, its directory or the mount.
     pub fn follows_origins(&self) -> bool {
         self.pin.mounted.core.follows_origins(&self.pin.inode)
     }
@@ -137,34 +138,36 @@ impl File {
         self.change("write", |core, inode| core.write_from(inode, at, data, &origins))
     }
 
-    /// Sets the size in bytes; growing leaves a hole. EFBIG.
+    /// Sets the size in bytes; growing a file leaves a hole. EFBIG.
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.change("truncate", |core, inode| core.resize(inode, &mut *inode.write()?, size, core.now()))
     }
 
     /// Reserves, zeroes or frees a range of bytes. EINVAL if `len` is 0; EFBIG, ENOSPC.
     ///
-    /// Reserved space serves the first write to it; overwriting data needs new blocks (copy on write) as always.
+    /// Reserved space serves the first write to it; overwriting data always needs new blocks (copy on write).
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
         self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
     }
 
-    /// Finds the next data or hole at or after `offset`. ENXIO when `offset` is at or past the end, or no data follows.
+    /// Finds the next data or hole at or after byte `offset`. ENXIO if `offset` is at or past the end, or no data
+    /// follows.
     pub fn seek(&self, offset: u64, whence: Whence) -> Result<u64> {
         self.answer(self.core().seek(&self.pin.inode, offset, whence))
     }
 
-    /// Shares any byte range of `source`: metadata only, whatever the policy. Returns the bytes cloned, fewer
-    /// than `len` where the source ends. Both may be one file if the ranges do not overlap (else EINVAL).
+    /// Shares any byte range of `source` by changing metadata only, whatever the policy. Returns the number of bytes
+    /// cloned, which is less than `len` where the source ends. Both may be the same file if the ranges do not overlap
+    /// (else EINVAL).
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
         let source = &source.pin.inode;
         self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
     }
 
-    /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy. Contents, size and times
-    /// do not change. Blocks without a fingerprint get one, so that later data can be shared with them. It works in steps:
-    /// completed steps stay, also after an error, and repeating it changes nothing. Only whole blocks are shared; holes and
-    /// reserved ranges stay.
+    /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy. Contents, size and
+    /// times do not change. Blocks without a fingerprint get one, so that later data can be shared with them. It
+    /// works in steps: completed steps stay, also after an error, and repeating it changes nothing. Only whole blocks
+    /// are shared; holes and reserved ranges stay.
     ///
     /// # Errors
     /// EIO if counts cannot be made exact after a crash. ENOSPC if the log cannot grow. EROFS.
@@ -172,18 +175,18 @@ impl File {
         self.reshare("dedup", offset, len, |core, inode, at, end| core.share_step(inode, at, end, None))
     }
 
-    /// Does as [`File::dedup_range`], and compresses packed chunks that are not compressed yet, or that this compression makes
-    /// a sixteenth smaller. Later writes are stored as the mount and the file say.
+    /// Shares as [`File::dedup_range`] does, and also compresses packed chunks that are not compressed yet, or that
+    /// this compression makes smaller by at least a sixteenth. Later writes are stored as the mount and the file say.
     ///
     /// # Errors
-    /// Those of [`File::dedup_range`]; ENOSPC when there is no room for the compressed chunks beside the others.
+    /// Those of [`File::dedup_range`]; ENOSPC if the compressed chunks do not fit next to the ones they replace.
     pub fn compress_range(&self, offset: u64, len: u64, compression: Compression) -> Result<Reshared> {
         self.reshare("compress", offset, len, |core, inode, at, end| core.share_step(inode, at, end, Some(compression)))
     }
 
-    /// Undoes sharing: gives the file its own copy of each shared block of a range. Contents, size and times do not change; a
-    /// byte range that was cloned becomes whole blocks. It works in steps, as [`File::dedup_range`]. The policy places later
-    /// writes as before.
+    /// Undoes sharing: gives the file its own copy of each shared block of a range. Contents, size and times do not
+    /// change; a byte range that was cloned becomes whole blocks. It works in steps, as [`File::dedup_range`]. The
+    /// policy places later writes as before.
     ///
     /// # Errors
     /// ENOSPC, after copying as much as fits; [`UndedupPlan`] predicts it. EIO, EROFS.
@@ -199,7 +202,7 @@ impl File {
         step: impl Fn(&Core, &Inode, u64, u64) -> Result<Step>,
     ) -> Result<Reshared> {
         if !self.core().read_only && self.core().is_reconciling() {
-            // It goes by the counts, so they must be known.
+            // Dedup and undedup decide by reference counts, so these must be exact.
             self.pin.mounted.reconcile()?;
         }
         let end = offset.saturating_add(len);
@@ -212,8 +215,8 @@ impl File {
         Ok(done)
     }
 
-    /// Returns at most `most` extents from byte `from` on, in order, cut where the number of references changes. A large file
-    /// may return fewer; continue after the last one until the list is empty.
+    /// Returns at most `most` extents from byte `from` on, in order, split where the number of references changes.
+    /// For a large file it may return fewer: continue after the last extent until the list is empty.
     pub fn extents(&self, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
         self.answer(self.core().mapped_extents(&self.pin.inode, from, most))
     }

@@ -1,7 +1,8 @@
 //! The public interface: [`FileSystem`] works on names and inodes, [`File`] on bytes.
 //!
-//! Both are thin: they check their arguments and call an operation of `fs`. One thing is decided here: if an operation
-//! finds too little space while recovery or background work may still free some, it waits for that and runs again.
+//! Both are thin: they check their arguments and call an operation of `fs`. This module decides one thing. If an
+//! operation finds too little space while recovery or background work may still free some, the caller waits for that
+//! work, and the operation runs again.
 
 mod daemon;
 mod file;
@@ -28,11 +29,11 @@ use file::Pin;
 use pmem::Region;
 use std::sync::Arc;
 
-/// Space that work in the background makes for an operation that found too little, before it tries again: so many
-/// blocks at least.
+/// Background work frees at least this many blocks for an operation that ran out of space, before the operation is
+/// retried.
 const ROOM_BLOCKS: u64 = 256;
 
-/// A mounted file system: names. Cheap to clone; every method may be called from any thread.
+/// A mounted file system, by names and inodes. It is cheap to clone; every method may be called from any thread.
 ///
 /// ```
 /// use nvfold::{FileSystem, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode};
@@ -57,37 +58,39 @@ pub struct FileSystem {
     mounted: Arc<Mounted>,
 }
 
-/// Runs an operation that changes something. One that finds too little space while that of before a crash is not known
-/// yet waits until it is, and runs again; so does one that finds too little while work in the background may free some.
+/// Runs an operation that changes something, and retries it when it runs out of space that can still be freed. It
+/// first waits for recovery, which may find free blocks from before a crash, then for background work that may free
+/// space, then for reclamation.
 fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
     let core = &mounted.core;
-    // Once: what fails again may open a segment again.
+    // Only once: the retried operation may open a packed segment again.
     let mut may_give_up = true;
     loop {
         match core.change_by(doing, &operation) {
             Err(error @ Error::NoSpace { .. }) if core.is_reconciling() => {
-                // What cannot be reconciled leaves the space that is known, and that was not enough.
+                // If recovery cannot finish, no further space becomes known, and the known space was not enough.
                 if mounted.reconcile().is_err() {
                     return Err(error);
                 }
             }
             Err(error @ Error::NoSpace { blocks_needed, .. }) if core.policies.that_frees_space().may_free_space() => {
-                // What is queued may be there already. The operation fails only when nothing more can be shared.
+                // The queue may hold data that is already stored. The operation fails only when nothing more can be
+                // shared.
                 if make_room(core, blocks_needed).is_err() {
                     return Err(error);
                 }
             }
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
-            // What is dead in segments of packed chunks is space, too.
+            // Dead bytes in packed segments are space, too.
             Err(Error::NoSpace { .. }) if core.make_segment() => {}
-            // So is what nobody names of chunks of which others name a few bytes.
+            // So are the unreferenced bytes of chunks of which extents use only a few bytes.
             Err(Error::NoSpace { .. }) if core.collect_for_space() => {}
             result => return result,
         }
     }
 }
 
-/// Works in the background until there is some more space, or nothing is left to do.
+/// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do.
 fn make_room(core: &Core, blocks: u64) -> Result<()> {
     let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
     while core.space.free_blocks() < enough && !core.step_of(core.policies.that_frees_space())? {}
@@ -103,8 +106,8 @@ impl FileSystem {
         change(&self.mounted, doing, operation)
     }
 
-    /// Formats a device. Everything on it is lost. The superblock is written last, so a format that was cut
-    /// off leaves no file system rather than half of one.
+    /// Formats a device. All data on it is lost. The superblock is written last, so an interrupted format leaves no
+    /// file system instead of a partial one.
     ///
     /// # Errors
     /// [`Error::Format`] when the device is too small, too large or not a multiple of 4096 bytes, or holds an
@@ -113,24 +116,25 @@ impl FileSystem {
         mount::format(region, options)
     }
 
-    /// Mounts a device. After a clean unmount it loads the saved DRAM state. After a crash it finishes the operations that
-    /// were cut off and scans the tables. Exact counts, and which blocks from before the crash are free, are left to
-    /// [`FileSystem::reconcile_step`]; all files can be used meanwhile.
+    /// Mounts a device. After a clean unmount it loads the saved DRAM state. After a crash it finishes the
+    /// interrupted operations and scans the tables. [`FileSystem::reconcile_step`] later makes the counts exact and
+    /// finds the free blocks from before the crash; all files can be used meanwhile.
     ///
     /// # Errors
-    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; the device is unchanged then.
+    /// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::Corrupt`]; the device is unchanged in these
+    /// cases.
     pub fn mount(region: Region, options: MountOptions) -> Result<FileSystem> {
         Ok(FileSystem { mounted: Arc::new(mount::open(region, &options)?) })
     }
 
-    /// Does one bounded step of recovery after a crash; returns true when nothing is left. Front ends call it in a loop on
-    /// their own thread; otherwise it runs when space is needed, and in `unmount`. Changing operations wait for the current
-    /// step (well below a millisecond, except for a file with very many extents); readers do not.
+    /// Does one bounded step of recovery after a crash; returns true when nothing is left. Front ends call it in a
+    /// loop on their own thread; otherwise it runs when space is needed, and in `unmount`. Changing operations wait
+    /// for the current step (well below a millisecond, except for a file with very many extents); readers do not.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if an inode cannot be read: what it names is unknown, so no block from before the crash is freed
-    /// and no count is lowered. Everything else continues; fsck names the inode. [`Error::NotReconciled`] if another error
-    /// ended it.
+    /// [`Error::Corrupt`] if an inode cannot be read: the blocks it references are unknown, so no block from before
+    /// the crash is freed and no count is lowered. Everything else continues; fsck names the inode.
+    /// [`Error::NotReconciled`] if another error ended recovery.
     pub fn reconcile_step(&self) -> Result<bool> {
         self.mounted.reconcile_step()
     }
@@ -140,49 +144,52 @@ impl FileSystem {
         self.mounted.reconcile()
     }
 
-    /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), and cuts data
-    /// again that was written out of order. Returns true when there is nothing to do now; new writes may change that. Front
-    /// ends call it in a loop on their own thread.
+    /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), and
+    /// cuts data again that was written out of order. Returns true when there is currently nothing to do; new writes
+    /// may change that. Front ends call it in a loop on their own thread.
     ///
     /// # Errors
-    /// EROFS; those of the device.
+    /// EROFS; errors of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
         Ok(core.step_of(core.policies.that_fills())? & core.step_of(core.policies.deext())?)
     }
 
-    /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when there
-    /// is nothing to do ([`ReorderOptions`]). Searches and changes run between the steps.
+    /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when
+    /// there is nothing to do ([`ReorderOptions`]). Searches and changes may run between the steps.
     ///
     /// # Errors
-    /// EROFS; those of the device.
+    /// EROFS; errors of the device.
     pub fn reorder_step(&self) -> Result<bool> {
         self.core().reorder_step()
     }
 
-    /// Does one step, a millisecond at most, of reclamation. It moves the chunks in use out of the segments with the fewest
-    /// live bytes (DeEXT III-D), and replaces chunks of which only a few bytes are in use by smaller ones (ICID 4.6). Returns
-    /// true when there is nothing to do now, or when a reader still uses what has moved. Front ends call it in a loop every
-    /// second, on their own thread; otherwise it runs when space is needed. Readers and writers run meanwhile.
+    /// Does one step of reclamation, which takes at most a millisecond. It moves the live chunks out of the segments
+    /// with the fewest live bytes (DeEXT III-D), and replaces chunks of which only a few bytes are in use by smaller
+    /// ones (ICID 4.6). Returns true when there is currently nothing to do, or when a reader still uses a moved
+    /// chunk. Front ends call it in a loop every second, on their own thread; otherwise it runs when space is needed.
+    /// Readers and writers may run meanwhile.
     ///
     /// # Errors
-    /// EROFS; those of the device.
+    /// EROFS; errors of the device.
     pub fn reclaim_step(&self, victims: Victims) -> Result<bool> {
         Ok(self.core().reclaim_step(victims)? != Worked::GoesOn)
     }
 
-    /// Returns what background work has skipped since mount because it could not be read: see [`Skipped`].
+    /// Returns the number of items that background work has skipped since mount because they could not be read: see
+    /// [`Skipped`].
     pub fn skipped(&self) -> Skipped {
         self.core().skipped()
     }
 
-    /// Saves the DRAM state and marks the device clean. Open `File`s can still be read, except those without a name, which
-    /// are gone; writes through them fail with EROFS. Dropping a `FileSystem` without unmounting leaves the device as a
-    /// crash does, and the next mount recovers it. A device with bad memory is left like that too.
+    /// Saves the DRAM state and marks the device clean. Open `File`s can still be read, except those of unlinked
+    /// inodes, which are freed; writes through them fail with EROFS. Dropping a `FileSystem` without unmounting
+    /// leaves the device as a crash does, and the next mount recovers it. A device with bad memory is left in that
+    /// state, too.
     ///
     /// # Errors
-    /// Those of [`FileSystem::reconcile_step`]: the device is as after a crash then. Those of the device.
-    /// [`pmem::PmemError::Lost`] when it was lost: nothing is written then.
+    /// Those of [`FileSystem::reconcile_step`]; the device is then left as after a crash. Errors of the device.
+    /// [`pmem::PmemError::Lost`] when the device was lost; nothing is written then.
     pub fn unmount(self) -> Result<()> {
         let core = self.core();
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
@@ -198,8 +205,9 @@ impl FileSystem {
         core.check_lost()?;
         reconciled?;
         if !core.region.frozen_pages().is_empty() {
-            // Counts in bad memory could not follow: the next mount looks at everything, but not for blocks that something
-            // unreadable may name in segments that are known to be free.
+            // Counts in bad memory could not be updated, so the device is not marked clean and the next mount scans
+            // everything. `trim` first takes the marks off free segments: the next mount then keeps no block there in
+            // use because an unreadable inode might reference it.
             core.space.trim()?;
             return Ok(core.region.sync()?);
         }
@@ -210,7 +218,7 @@ impl FileSystem {
         self.mounted.leave_clean()
     }
 
-    /// Whether it was mounted read-only.
+    /// Returns true if the device was mounted read-only.
     pub fn is_read_only(&self) -> bool {
         self.core().read_only
     }
@@ -220,12 +228,13 @@ impl FileSystem {
         self.core().policies.policy
     }
 
-    /// How new packed chunks are stored.
+    /// Returns how new packed chunks are stored.
     pub fn compression(&self) -> Compression {
         self.core().compression
     }
 
-    /// How new packed chunks of a file are stored, or of what is made in a directory: see [`COMPRESSION_ATTRIBUTE`].
+    /// Returns how new packed chunks of a file are stored; for a directory, those of files made in it: see
+    /// [`COMPRESSION_ATTRIBUTE`].
     ///
     /// # Errors
     /// ENOENT, EIO.
@@ -235,12 +244,12 @@ impl FileSystem {
         self.core().compression_of(ino)
     }
 
-    /// Returns who chooses the method of policy `nv-dedup`.
+    /// Returns how the method of policy `nv-dedup` is chosen: fixed by the user, or by sampling.
     pub fn method(&self) -> MethodChoice {
         self.core().policies.nv_dedup.sampling.choice()
     }
 
-    /// Sets who chooses the method of policy `nv-dedup` from now on.
+    /// Sets how the method of policy `nv-dedup` is chosen from now on.
     pub fn set_method(&self, choice: MethodChoice) {
         self.core().policies.nv_dedup.sampling.set_choice(choice);
     }
@@ -260,10 +269,11 @@ impl FileSystem {
         self.core().policies.denova.pause(paused);
     }
 
-    /// Shares a bounded part of what is queued, regardless of mode, limits and pause; returns true when the queue is empty.
+    /// Shares a bounded part of the queued data, regardless of mode, limits and pause; returns true when the queue is
+    /// empty.
     ///
     /// # Errors
-    /// EROFS; those of the device.
+    /// EROFS; errors of the device.
     pub fn drain_step(&self) -> Result<bool> {
         let core = self.core();
         if !core.read_only && core.is_reconciling() {
@@ -278,7 +288,7 @@ impl FileSystem {
         self.core().chunks.index.stats().kind
     }
 
-    /// Returns the function of weak fingerprints: that of the device with a pm index, otherwise that of the mount.
+    /// Returns the function of weak fingerprints: the device's if it has a pm index, otherwise the mount's.
     pub fn weak_function(&self) -> crate::fingerprint::WeakFunction {
         self.core().chunks.weak_function()
     }
@@ -289,8 +299,8 @@ impl FileSystem {
         self.core().answer(self.core().policy_of(ino))
     }
 
-    /// Returns the policy that places new data of a file or directory now: where [`FileSystem::policy_of`] says
-    /// [`Policy::Auto`], it is the one that was chosen there. ENOENT.
+    /// Returns the policy that currently places new data of a file or directory. Where [`FileSystem::policy_of`]
+    /// returns [`Policy::Auto`], this is the policy that `auto` chose there. ENOENT.
     pub fn chosen_policy_of(&self, ino: InodeNumber) -> Result<Policy> {
         self.core().answer(self.core().chosen_policy_of(ino))
     }
@@ -305,26 +315,27 @@ impl FileSystem {
         self.core().answer(self.core().lookup(parent, name))
     }
 
-    /// Returns the entry of a name in a directory, without reading the inode that it leads to. A damaged inode's name can be
-    /// removed this way. ENOENT, ENOTDIR.
+    /// Returns the directory entry of a name without reading the inode that it references, so the name of a damaged
+    /// inode can be removed. ENOENT, ENOTDIR.
     pub fn entry(&self, parent: InodeNumber, name: &[u8]) -> Result<DirEntry> {
         self.core().answer(self.core().entry(parent, name))
     }
 
-    /// Returns what `stat` returns. ENOENT.
+    /// Returns the attributes of an inode, as `stat` does. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
         let inode = self.core().answer(self.core().inode(ino.0))?;
         let state = inode.read()?;
         Ok(inode.attr(&state))
     }
 
-    /// Changes attributes, all of them or none. ENOENT; EISDIR or EINVAL for the size of something that is not a file; EFBIG.
+    /// Changes attributes, all of them or none. ENOENT; EISDIR or EINVAL for the size of something that is not a
+    /// file; EFBIG.
     pub fn setattr(&self, ino: InodeNumber, change: &SetAttr) -> Result<Attr> {
         self.setattr_with(ino, change, &[])
     }
 
-    /// Changes attributes as `setattr` does, and extended attributes in the same commit: all or nothing. Errors of both;
-    /// EINVAL if one is named twice.
+    /// Changes attributes as `setattr` does, and extended attributes in the same commit: all or nothing. Errors of
+    /// both; EINVAL if an extended attribute is given twice.
     pub fn setattr_with(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
         self.change("change attributes", || self.core().setattr(ino, change, xattrs))
     }
@@ -334,8 +345,9 @@ impl FileSystem {
         self.create_with(parent, name, new, &[])
     }
 
-    /// Makes a file as `create` does, with these extended attributes (names and values) in the same commit. One of them may
-    /// be the policy attribute; otherwise it is inherited from the directory. Errors of both; EINVAL if one is named twice.
+    /// Makes a file as `create` does, and sets these extended attributes (names and values) in the same commit. One
+    /// of them may be the policy attribute; otherwise the policy is inherited from the directory. Errors of both;
+    /// EINVAL if an extended attribute is given twice.
     pub fn create_with(
         &self,
         parent: InodeNumber,
@@ -350,12 +362,13 @@ impl FileSystem {
         self.change("create", || self.core().create_with_xattrs(parent, name, new, xattrs))
     }
 
-    /// Makes a directory; `new.kind` is ignored. Errors as `create`.
+    /// Makes a directory; `new.kind` is ignored. Errors as for `create`.
     pub fn mkdir(&self, parent: InodeNumber, name: &[u8], new: &NewInode) -> Result<Attr> {
         self.mkdir_with(parent, name, new, &[])
     }
 
-    /// Makes a directory as `mkdir` does, with these extended attributes in the same commit: see [`FileSystem::create_with`].
+    /// Makes a directory as `mkdir` does, and sets these extended attributes in the same commit: see
+    /// [`FileSystem::create_with`].
     pub fn mkdir_with(
         &self,
         parent: InodeNumber,
@@ -367,22 +380,23 @@ impl FileSystem {
         self.change("mkdir", || self.core().create_with_xattrs(parent, name, &new, xattrs))
     }
 
-    /// Makes a symbolic link to `target` (1 to 4095 bytes, any); `new.kind` is ignored. Errors as `create`.
+    /// Makes a symbolic link to `target` (any bytes, 1 to 4095 of them); `new.kind` is ignored. Errors as for
+    /// `create`.
     pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         self.change("symlink", || self.core().symlink(parent, name, target, new))
     }
 
-    /// Returns the target of a symbolic link. EINVAL when it is none.
+    /// Returns the target of a symbolic link. EINVAL if the inode is not a symbolic link.
     pub fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         self.core().answer(self.core().readlink(ino))
     }
 
-    /// Gives an inode one more name. EPERM for directories, EEXIST, EMLINK.
+    /// Adds a name (a hard link) to an inode. EPERM for directories, EEXIST, EMLINK.
     pub fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         self.change("link", || self.core().link(ino, parent, name))
     }
 
-    /// Removes a name of anything except a directory. ENOENT, EISDIR.
+    /// Removes a name of an inode that is not a directory. ENOENT, EISDIR.
     pub fn unlink(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change("unlink", || self.core().unlink(parent, name))
     }
@@ -392,7 +406,7 @@ impl FileSystem {
         self.change("rmdir", || self.core().rmdir(parent, name))
     }
 
-    /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself.
+    /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY; EINVAL for moving a directory into itself.
     pub fn rename(
         &self,
         parent: InodeNumber,
@@ -404,14 +418,14 @@ impl FileSystem {
         self.change("rename", || self.core().rename(parent, name, new_parent, new_name, mode))
     }
 
-    /// Calls `each` for every entry after `cookie` (0: from the start; no `.` and `..`) until it returns false.
-    /// The directory is locked for readers meanwhile: `each` must not change it.
+    /// Calls `each` for every entry after `cookie` (0 for all entries) until it returns false; `.` and `..` are left
+    /// out. The directory is read-locked meanwhile: `each` must not change it.
     pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
         self.core().answer(self.core().readdir(dir, cookie, each))
     }
 
-    /// Returns the newest cookie of a directory. A listing that stops after the newest cookie of its beginning ends, even if
-    /// every name it finds is renamed, which gives the name a new cookie.
+    /// Returns the newest cookie of a directory. A renamed entry gets a new cookie, so a listing may see it again; a
+    /// listing that stops at the cookie that was newest when it began is sure to end.
     pub fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
         self.core().answer(self.core().last_cookie(dir))
     }
@@ -423,19 +437,19 @@ impl FileSystem {
         Ok(InodeNumber(inode.parent.load(Ordering::Relaxed)))
     }
 
-    /// Sets an extended attribute; any name without NUL, 255 bytes at most, value 65536 bytes at most.
-    /// EEXIST, ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
+    /// Sets an extended attribute. The name has at most 255 bytes and no NUL, the value at most 65536 bytes. EEXIST,
+    /// ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
     pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let doing = "set an extended attribute";
         self.change(doing, || self.core().set_xattr(ino, name, value, mode))
     }
 
-    /// Value of an extended attribute. ENODATA.
+    /// Returns the value of an extended attribute. ENODATA.
     pub fn get_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<Vec<u8>> {
         self.core().answer(self.core().get_xattr(ino, name))
     }
 
-    /// Names of all extended attributes.
+    /// Returns the names of all extended attributes.
     pub fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
         self.core().answer(self.core().list_xattr(ino))
     }
@@ -448,28 +462,29 @@ impl FileSystem {
     /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
     pub fn open(&self, ino: InodeNumber) -> Result<File> {
         let pin = Arc::new(Pin::new(&self.mounted, self.core().answer(self.core().inode(ino.0))?));
-        // Pinned first, looked at second: an unlink that saw no pin has set `freed` by now.
+        // The inode is pinned before it is checked: an unlink that saw no pin has set `freed` by now.
         drop(pin.inode.read()?);
         Ok(File { pin })
     }
 
-    /// A regular file without a name (O_TMPFILE); `link` can give it one.
+    /// Makes a regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
         let pinned = self.change("create", || self.core().tmpfile(&new))?;
         Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
     }
 
-    /// Makes everything acknowledged durable, all or nothing. It costs nothing except at persistence level `file`: there
-    /// changed pages are written twice, and the disk is waited for once. Without a call this happens 5 s after a change.
+    /// Makes all acknowledged operations durable, all or nothing. It costs nothing except at persistence level
+    /// `file`: there each changed page is written twice, and the call waits for the disk once. Without a call, a sync
+    /// happens 5 s after a change.
     ///
     /// # Errors
-    /// Those of the disk, such as ENOSPC: nothing is lost while the process lives, and the next sync tries again.
+    /// Those of the disk, such as ENOSPC: no data is lost while the process lives, and the next sync tries again.
     pub fn sync(&self) -> Result<()> {
         self.core().answer(self.core().region.sync().map_err(Error::from))
     }
 
-    /// Returns the physical space of the device.
+    /// Returns the physical space of the device in blocks, and the number of inodes, as `statfs` does.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
         let free = core.free_blocks();
@@ -480,22 +495,22 @@ impl FileSystem {
             blocks_free: free,
             blocks_available: free.saturating_sub(KEPT_BLOCKS + core.blocks_beside_content(free)),
             inodes: possible,
-            // Inodes that are made right now may use space that was not free a moment ago.
+            // The inode count may run ahead of `free`, which was read before: concurrent creates use up space.
             inodes_free: possible.saturating_sub(core.table.in_use() + core.table.areas()),
             name_bytes_max: NAME_BYTES_MAX as u32,
         }
     }
 
-    /// For tests: the `nth` time from now on that an operation asks for blocks it is told that there are none; 0: never.
-    /// Returns how many times the one before was still away: 0 when it has failed.
+    /// For tests: makes the `nth` allocation of blocks from now on fail as if the device were full; 0 turns this off.
+    /// Returns how many allocations the previous setting was still away from failing, or 0 if it has failed.
     #[doc(hidden)]
     pub fn fail_allocation(&self, nth: u64) -> u64 {
         self.core().space.fail_reservation(nth)
     }
 
-    /// Gives the memory of free segments, and of free blocks in other segments, back to the host now; returns the bytes. Its
-    /// time is not bounded; [`FileSystem::trim_step`] does the same in the background. Unmount gives back whole segments.
-    /// Nothing happens if `discard` is off.
+    /// Gives the memory of free segments, and of free blocks in other segments, back to the host; returns the number
+    /// of bytes. Its running time is not bounded; [`FileSystem::trim_step`] does the same in the background. Unmount
+    /// gives back whole segments only. The call does nothing if `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
         let _inside = core.gate.enter();
@@ -506,13 +521,14 @@ impl FileSystem {
         Ok(core.space.trim()? + core.space.give_back_all()?)
     }
 
-    /// Does one step, a millisecond at most, of a round that gives memory back to the host; returns true at the end of the
-    /// round. Space that is free in two rounds is given back, so blocks that are reused at once cost nothing. Front ends
-    /// run a round every second, on their own thread. Then the host holds at most 1.05 times what is stored plus 8 MiB,
-    /// some seconds after the last change; inodes of very many small files come on top. Nothing happens if `discard` is off.
+    /// Does one step of a round that gives memory back to the host; returns true at the end of the round. A step
+    /// takes at most a millisecond. Only space that is free in two consecutive rounds is given back, so blocks that
+    /// are reused at once cost nothing. Front ends run a round every second, on their own thread. The host then holds
+    /// at most 1.05 times the stored bytes plus 8 MiB, some seconds after the last change; inodes of very many small
+    /// files come on top. The call does nothing if `discard` is off.
     ///
     /// # Errors
-    /// The host's. Nothing is lost by one; the next round tries again.
+    /// Those of the host. An error loses no data; the next round tries again.
     pub fn trim_step(&self) -> Result<bool> {
         let core = self.core();
         let _inside = core.gate.enter_background();
@@ -526,11 +542,11 @@ impl FileSystem {
         Ok(is_over)
     }
 
-    /// Gives segments of tables back that hold nothing any more.
+    /// Frees segments of the inode table and packed segments that are empty.
     fn shrink_table(&self) {
         let core = self.core();
-        // Reconcile has noted which segments are the inode table's, and takes none of their blocks for anything else: until
-        // it is done, none of them gets another use.
+        // Reconcile has recorded which segments belong to the inode table, and accepts no data block in them. Until
+        // it is done, none of these segments may be reused for data.
         if !core.is_reconciling() {
             core.table.shrink(&core.space);
             core.give_up_empty_packed();

@@ -1,4 +1,4 @@
-//! What a mounted file system tells of itself.
+//! Statistics of a mounted file system.
 
 use super::FileSystem;
 use crate::dedup::auto::options::AutoStats;
@@ -15,27 +15,27 @@ use crate::words::{IndexStats, OriginStats, ReclaimStats, Skipped};
 pub struct Stats {
     /// Size of the device.
     pub device_bytes: u64,
-    /// Bytes that all extents of all files name. Without sharing, as much would be stored.
+    /// Bytes that the extents of all files reference. Without sharing, this many bytes would be stored.
     pub logical_bytes: u64,
     /// Bytes of data blocks and packed chunks in use.
     pub stored_bytes: u64,
-    /// Bytes saved by sharing (blocks and packed chunks named more than once).
+    /// Bytes saved by sharing (blocks and packed chunks with more than one reference).
     pub saved_bytes: u64,
-    /// Bytes saved by compression, of each packed chunk once.
+    /// Bytes saved by compression; each packed chunk counts once.
     pub compressed_away_bytes: u64,
     /// Bytes of inode tables, logs, xattr blocks and tables in use.
     pub metadata_bytes: u64,
     /// Free bytes.
     pub free_bytes: u64,
-    /// Host memory or disk the device takes now, bytes (allocated ranges of the backing file).
+    /// Bytes of host memory or disk that the device takes now (allocated ranges of the backing file).
     pub device_allocated_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Log areas in use: slots of the inode table beside those of inodes.
+    /// Log areas in use: slots of the inode table that hold logs instead of inodes.
     pub log_areas: u64,
     /// Data blocks in use.
     pub data_blocks: u64,
-    /// Chunk entries in use. With a dram index a block that nobody shares has none.
+    /// Chunk entries in use. With a dram index an unshared block has none.
     pub chunks: u64,
     /// The index.
     pub index: IndexStats,
@@ -55,37 +55,38 @@ pub struct Stats {
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
-    /// The same of each policy that looks for equal blocks while data is written.
+    /// The three counts above, for each policy that looks for equal blocks while data is written.
     pub by_policy: Vec<PolicyStats>,
-    /// Bytes that were shared with what they were copied from.
+    /// Sharing through origins: bytes shared with the file they were copied from.
     pub origins: OriginStats,
     /// Policy `nv-dedup`, if new data goes there.
     pub nv_dedup: Option<NvDedupStats>,
-    /// Policy `auto`, if new data goes by it.
+    /// Policy `auto`, if new data goes there.
     pub auto: Option<AutoStats>,
     /// Policy `denova`, if new data goes there or anything is queued.
     pub denova: Option<DeNovaStats>,
-    /// Chunks that got the fingerprint they lacked in the background since mount.
+    /// Chunks whose missing fingerprint was computed in the background since mount.
     pub chunks_filled: u64,
     /// Progress of the pass that computes missing fingerprints, in percent; `None` when it does not run.
     pub fill_percent: Option<u64>,
     /// Reclamation of segments of packed chunks.
     pub reclaim: ReclaimStats,
-    /// What background work has skipped since mount.
+    /// Items that background work has skipped since mount because they could not be read.
     pub skipped: Skipped,
-    /// Recovery at mount. Until it is `reconciled`, the figures above leave out what is not known yet.
+    /// Recovery at mount. Until it is `reconciled`, the figures above leave out blocks whose use is not known yet.
     pub recovery: Recovery,
 }
 
 impl FileSystem {
-    /// Sizes, savings and DRAM, as they are now.
+    /// Returns the current sizes, savings and DRAM use.
     pub fn stats(&self) -> Stats {
         let core = self.core();
         let by_policy = core.policies.stats();
         let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
         let data_blocks = core.data_blocks.get();
         let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
-        // The totals may come from a saved state, which is input: fsck holds them against the logs, a mount does not.
+        // The totals may come from a saved state, which is untrusted input: fsck checks them against the logs, a
+        // mount does not.
         let packed_bytes = core.space.packed.live_bytes();
         let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES).saturating_add(packed_bytes);
         let mut stats = Stats {
@@ -98,7 +99,7 @@ impl FileSystem {
                 .saturating_mul(BLOCK_BYTES)
                 .saturating_add(core.chunks.packed.saved_bytes()),
             compressed_away_bytes: core.chunks.packed.compressed_away_bytes(),
-            // Blocks that are freed right now may have counted in both.
+            // A block that is being freed may count as free and as stored at once; hence the saturating arithmetic.
             metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
             free_bytes,
             device_allocated_bytes: core.region.allocated_bytes(),

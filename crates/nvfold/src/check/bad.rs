@@ -1,7 +1,7 @@
-//! Bad memory, and the files that it takes from.
+//! Bad memory, and the files that lose data by it.
 //!
-//! The device tells which bytes cannot be read; whose they were is told by the logs. Paths are made only when something
-//! is bad: a second pass over the directories.
+//! The device reports which bytes cannot be read, and the logs tell which files they belong to. Paths need a second
+//! pass over the directories, which is done only if something is bad.
 
 use super::{ROOT, Survey};
 use crate::inode::{Body, Inode};
@@ -16,12 +16,12 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What the survey met.
+/// The bad memory that the survey found.
 #[derive(Default)]
 pub(super) struct Bad {
-    /// Inodes whose slot cannot be read: number and slot. Whether they were in use is not known.
+    /// Inodes whose slot cannot be read: number and slot. It is unknown whether they were in use.
     pub(super) slots: Vec<(u64, u64)>,
-    /// Inodes whose log or attributes cannot be read, and where.
+    /// Inodes whose log or attributes cannot be read, and the unreadable range.
     pub(super) inodes: Vec<(u64, Range<u64>)>,
     /// Blocks whose chunk entry cannot be read.
     entries: BTreeSet<u64>,
@@ -30,14 +30,14 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    /// Whether an inode is not known for this reason.
+    /// Returns true if an inode is unknown because of bad memory.
     pub(super) fn took(&self, ino: u64) -> bool {
         self.slots.iter().any(|(bad, _)| *bad == ino) || self.inodes.iter().any(|(bad, _)| *bad == ino)
     }
 }
 
 impl Survey<'_> {
-    /// Whether something that was just read lies in bad memory: a finding.
+    /// Returns true, and reports a finding, if the bytes that were just read are in bad memory.
     pub(super) fn note_bad(&mut self, what: &str) -> bool {
         let told = self.region.check();
         if let Err(error) = &told {
@@ -47,7 +47,7 @@ impl Survey<'_> {
         told.is_err()
     }
 
-    /// Whether the chunk entry of a block lies in bad memory.
+    /// Returns true if the chunk entry of a block is in bad memory.
     pub(super) fn is_bad_entry(&mut self, block: BlockNumber) -> bool {
         let _: ChunkEntry = self.region.read(self.geometry.chunk_entry_offset(block));
         let is_bad = self.region.check().is_err();
@@ -57,7 +57,7 @@ impl Survey<'_> {
         is_bad
     }
 
-    /// Whether the entry of a packed chunk lies in bad memory. Such a chunk is neither counted nor judged.
+    /// Returns true if the entry of a packed chunk is in bad memory. Such a chunk is neither counted nor checked.
     pub(super) fn is_bad_packed_entry(&mut self, chunk: PackedNumber) -> bool {
         let _: ChunkEntry = self.region.read(self.packed.entries.offset(chunk.into()));
         let is_bad = self.region.check().is_err();
@@ -67,26 +67,26 @@ impl Survey<'_> {
         is_bad
     }
 
-    /// Whether bytes of a packed chunk lie in memory that was found to be bad.
+    /// Returns true if bytes of a packed chunk are in memory that was found to be bad.
     pub(super) fn is_bad_packed_data(&self, entry: &ChunkEntry) -> bool {
         let media = entry.address()..entry.address() + entry.stored_bytes();
         self.region.bad_ranges().iter().any(|range| overlap(range, &media).is_some())
     }
 
-    /// Whether the data of a block lies in bad memory.
+    /// Returns true if the data of a block is in bad memory.
     pub(super) fn is_bad_data(&self, block: BlockNumber) -> bool {
         self.region.scrub(block.address(), BLOCK_BYTES).is_err()
     }
 
-    /// Reads the blocks of logs and attributes for no other purpose.
+    /// Reads the blocks of logs and attributes, only to find bad memory in them.
     pub(super) fn scrub_metadata(&mut self) {
         for block in self.metadata.keys() {
-            // What it takes is told by `name_bad_files`.
+            // `name_bad_files` reports the files that lose data.
             let _ = self.region.scrub(BlockNumber(*block).address(), BLOCK_BYTES);
         }
     }
 
-    /// Makes findings of all that was met, with the files that lose something.
+    /// Reports all bad memory that was found, with the files that lose data.
     pub(super) fn name_bad_files(&mut self) {
         let bad = std::mem::take(&mut self.bad);
         if self.region.bad_ranges().is_empty() {
@@ -125,7 +125,7 @@ impl Survey<'_> {
         }
         for range in self.region.bad_ranges() {
             let (segment, bytes) = (range.start / SEGMENT_BYTES, range.end - range.start);
-            // The last headers may be those that cannot be read.
+            // The last headers may be the unreadable ones.
             let are_headers = |headers: Range<u64>| range.end >= headers.start && range.start < headers.end;
             let is_data = lost.iter().any(|lost| range.contains(&lost.at));
             if !is_data && self.headers_of(segment).is_some_and(are_headers) {
@@ -135,8 +135,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Finds the files that name contested blocks, which are to be given up, and those whose content may be damaged; and
-    /// the paths of all that is to be given up.
+    /// Finds the files that reference contested blocks, which must be given up, and the files whose content may be
+    /// damaged; also the paths of everything that must be given up.
     pub(super) fn find_contested_files(&mut self) {
         let mut doubtful: Vec<(u64, ChunkRef)> = Vec::new();
         let inodes: BTreeMap<u64, u64> = self.inodes.iter().map(|(ino, facts)| (*ino, facts.slot)).collect();
@@ -177,7 +177,7 @@ impl Survey<'_> {
         self.plan.paths = paths.into_iter().collect();
     }
 
-    /// The parts of files and attributes that lie in bad memory, or whose blocks cannot be counted.
+    /// Returns the parts of files and attributes that are in bad memory, or whose blocks cannot be counted.
     fn lost_parts(&self, bad: &Bad) -> Vec<Lost> {
         let mut lost = Vec::new();
         let ranges = self.region.bad_ranges();
@@ -221,7 +221,7 @@ impl Survey<'_> {
         lost
     }
 
-    /// Paths of these inodes, as far as names lead to them.
+    /// Returns the paths of these inodes, if names lead to them.
     fn paths(&self, wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for (ino, facts) in self.inodes.iter().filter(|(_, facts)| facts.kind == FileKind::Directory) {
@@ -237,7 +237,7 @@ impl Survey<'_> {
         let path = |ino: &u64| {
             let mut path = Vec::new();
             let mut at = *ino;
-            // As many steps as there are names: damaged parents may form a loop.
+            // Takes at most as many steps as there are names, because damaged parents may form a loop.
             for _ in 0..=names.len() {
                 if at == ROOT {
                     let path = if path.is_empty() { b"/".to_vec() } else { path };

@@ -1,8 +1,9 @@
-//! Invariants 1, 2, 4 and 5: the chunk table against the extents that the pass over the inodes counted.
+//! Invariants 1, 2, 4 and 5: compares the chunk table with the extents that the pass over the inodes counted.
 //!
-//! The problem: the table has a line for every block of the device, most of which nobody uses. The idea: segment by
-//! segment, and only those that extents touch or that the host holds memory for; a block that is private and has no
-//! entry is done with two comparisons.
+//! The problem: the table has a line for every block of the device, and most blocks are unused.
+//!
+//! The idea: go segment by segment, and skip those that no extent touches and whose part of the table is a hole in
+//! the host file. A private block without an entry takes only two comparisons.
 //!
 //! ```text
 //! references   entry     judged
@@ -71,7 +72,7 @@ impl Survey<'_> {
                 if is_empty && references == 0 {
                     continue;
                 }
-                // The bytes of a reserved block mean nothing, and reading a hole would make the host allocate it.
+                // The bytes of a reserved block are meaningless, and reading a hole would make the host allocate it.
                 let is_read = data && references > 0 && !is_reserved;
                 if has_bad && self.is_bad_entry(block) || is_read && self.is_bad_data(block) {
                     continue;
@@ -81,7 +82,7 @@ impl Survey<'_> {
                     used[(place / 64) as usize] |= 1 << (place % 64);
                 }
                 if is_empty && references == 1 && !is_table {
-                    // Private, and nothing else is to be said of it.
+                    // A private block: nothing else needs a check.
                     self.report.blocks += 1;
                     continue;
                 }
@@ -118,7 +119,7 @@ impl Survey<'_> {
         self.report.chunks += 1;
         self.note_transaction(entry);
         if references == 1 && is_reserved {
-            // A crash in the first write to it; its content never happened.
+            // A crash interrupted the first write to it; that content was never committed.
             self.trace(2, format!("block {} is reserved and has a chunk entry", block.0), at);
         } else if entry.taken() < u64::from(references)
             || self.is_unfinished(entry) && !may_be_unfinished(entry, references)
@@ -138,18 +139,18 @@ impl Survey<'_> {
         }
     }
 
-    /// True if the bytes of a block match its fingerprint. Blocks without a fingerprint are not read.
+    /// Returns true if the bytes of a block match its fingerprint. Blocks without a fingerprint are not read.
     fn matches_fingerprint(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
         !has_fingerprint(entry) || fingerprints_fit(entry, &self.region.to_vec(block.address(), BLOCK_BYTES))
     }
 
-    /// Whether the transaction that added an entry or increased its count did not come to its end.
+    /// Returns true if the transaction that added an entry, or increased its count, was not completed.
     pub(super) fn is_unfinished(&self, entry: &ChunkEntry) -> bool {
         let is_under_way = |(generator, sequence)| sequence == self.generators[generator as usize];
         !entry.is_whole() || entry.added_by().is_some_and(is_under_way)
     }
 
-    /// Takes the number of the transaction that changed an entry last.
+    /// Records the number of the transaction that last changed an entry.
     pub(super) fn note_transaction(&mut self, entry: &ChunkEntry) {
         if let Some((generator, sequence)) = entry.added_by() {
             let latest = &mut self.latest[generator as usize];
@@ -158,12 +159,12 @@ impl Survey<'_> {
     }
 }
 
-/// Whether an entry has a fingerprint, of whatever function.
+/// Returns true if an entry has a fingerprint of any function.
 pub(super) fn has_fingerprint(entry: &ChunkEntry) -> bool {
     entry.any_weak().is_some() || entry.any_strong().is_some()
 }
 
-/// Whether the fingerprints of an entry are those of its bytes.
+/// Returns true if the fingerprints of an entry match the bytes.
 pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8]) -> bool {
     let is_weak = |(function, weak): (u8, u32)| {
         WeakFunction::from_number(function).is_some_and(|function| function.of(bytes) == weak)
@@ -174,7 +175,7 @@ pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8]) -> bool {
     entry.any_weak().is_none_or(is_weak) && entry.any_strong().is_none_or(is_strong)
 }
 
-/// How often an entry says that its block is taken.
+/// Returns a description of the counts of an entry.
 pub(super) fn counted(entry: &ChunkEntry) -> String {
     match entry.update_count {
         0 => format!("counted {} times", entry.count),
@@ -182,8 +183,8 @@ pub(super) fn counted(entry: &ChunkEntry) -> String {
     }
 }
 
-/// Whether a crash can leave an entry of an unfinished transaction with so many references: what the transaction added
-/// is not among them.
+/// Returns true if a crash can leave an entry of an unfinished transaction with this number of references: the
+/// reference that the transaction added is not among them.
 pub(super) fn may_be_unfinished(entry: &ChunkEntry, references: u32) -> bool {
     match entry.word().tag {
         tag::INCREASE => u64::from(references) < entry.taken(),

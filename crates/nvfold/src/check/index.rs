@@ -1,4 +1,4 @@
-//! Invariant 6: the chains of a pm index lead to every entry that can be found, once, and end.
+//! Invariant 6: the chains of a pm index contain every entry that can be found exactly once, and end.
 
 use super::Survey;
 use crate::fingerprint::WeakFunction;
@@ -12,10 +12,10 @@ use crate::words::IndexKind;
 use hashbrown::HashSet;
 use zerocopy::IntoBytes;
 
-/// Heads that are read at once: they stay in the CPU's cache.
+/// Chain heads that are read at once; few enough to stay in the CPU's cache.
 const HEADS_AT_ONCE: usize = 4096;
 
-/// What the chains of a device must hold, and what was met in them.
+/// The chunks that the chains must contain, and those that were found in them.
 #[derive(Default)]
 pub struct Chains {
     /// The pm index's function; `None` with a dram index.
@@ -27,12 +27,12 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Whether the device has a pm index.
+    /// Returns true if the device has a pm index.
     pub fn is_pm(&self) -> bool {
         self.function.is_some()
     }
 
-    /// Returns the entry of a chunk.
+    /// Adds a chunk to the expected ones if its entry has a fingerprint of the index's function.
     pub fn enters(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         if entry.is_of(chunk) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
             self.expected.insert(chunk);
@@ -41,10 +41,11 @@ impl Chains {
 }
 
 impl Survey<'_> {
-    /// Finds the index: its segments hold nothing else. False when there is none to look at.
+    /// Finds the segments of the pm index, which hold nothing else. Returns false if the index is too damaged to be
+    /// checked.
     pub(super) fn index_segments(&mut self, superblock: &Superblock, uses: &[(u64, SegmentUse)]) -> bool {
         let Some((IndexKind::Pm, function)) = superblock.index() else {
-            // A conversion that was cut off leaves them on a device that is clean; the next mount frees them.
+            // An interrupted conversion leaves index segments on a clean device; the next mount frees them.
             self.report.recoverable +=
                 uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))).count() as u64;
             return true;
@@ -70,7 +71,7 @@ impl Survey<'_> {
         for (ordinal, segment) in self.chains.segments.clone().into_iter().enumerate() {
             let start = segment * SEGMENT_BYTES;
             let end = start + SEGMENT_BYTES;
-            // A chain whose head the host holds no memory for is empty.
+            // A chain whose head is in a hole of the host file is empty.
             let mut offset = self.region.next_allocated(start, end) / DIRECT_BYTES * DIRECT_BYTES;
             while offset < end {
                 let count = heads.len().min(((end - offset) / DIRECT_BYTES) as usize);
@@ -121,11 +122,12 @@ impl Survey<'_> {
             };
             if !self.chains.met.insert(chunk) {
                 let what = format!("chain {chain}: it leads to {chunk} twice");
-                // No crash leaves that where `next` is the truth: an entry leads nowhere before anything leads to it.
+                // No crash leaves that in a committed list: an entry's own link is cleared before anything links to
+                // the entry.
                 let is_found = head.order == 0 || head.order == BEGUN;
                 return if is_found { self.find(6, what, at) } else { self.trace(6, what, at) };
             }
-            // In the middle of a reorder they are as they will be.
+            // During a reorder, `previous` already has the new order.
             if entry.previous != before && head.order == 0 {
                 let told = entry.previous;
                 self.trace(6, format!("chain {chain}: before {chunk} is {before}, and it says {told}"), at);
@@ -134,7 +136,7 @@ impl Survey<'_> {
         }
     }
 
-    /// The entry of a chunk of which the chain is.
+    /// Returns the entry of a chunk, if it belongs to the chain.
     fn member(&self, chain: u64, word: u32, function: WeakFunction) -> Option<ChunkEntry> {
         let chunk = self.packed.entries.chunk(word);
         let exists = self.packed.entries.exists(chunk);

@@ -1,8 +1,10 @@
-//! The pass over the inode table: every log is read once, and what it names is written down.
+//! The pass over the inode table: reads every log once, and records what it references.
 //!
-//! The problem: names, counts and free space can only be judged when all inodes are known, and to read the logs is most
-//! of what a check costs. The idea: one pass that judges an inode by itself alone, and keeps of it what the later
-//! checks need: [`Facts`], the names of directories, and a count for each block that an extent touches.
+//! The problem: names, counts and free space can only be checked when all inodes are known, and reading the logs is
+//! most of the cost of a check.
+//!
+//! The idea: one pass that checks each inode by itself, and keeps only what the later checks need: [`Facts`], the
+//! names of directories, and a count for each block that an extent touches.
 
 use super::{Facts, Name, RESERVED, ROOT, Survey};
 use crate::error::Error;
@@ -21,7 +23,7 @@ use crate::words::FileKind;
 use hashbrown::HashSet;
 
 impl Survey<'_> {
-    /// All slots but those for which the host holds no memory: they were never used.
+    /// Checks all slots except those in holes of the host file, which were never used.
     pub(super) fn inodes(&mut self, segments: &[u64], fresh: &[u64], stores: &[WordStore]) {
         for (ordinal, segment) in segments.iter().enumerate().filter(|(_, segment)| !fresh.contains(segment)) {
             let start = segment * SEGMENT_BYTES;
@@ -45,7 +47,7 @@ impl Survey<'_> {
     }
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
-        // Most slots are free, and no operation stores their use in the journal.
+        // Most slots are free, and the journal never holds the word with their use.
         let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != 0;
         if self.region.check().is_err() {
             return self.bad.slots.push((ino, slot));
@@ -118,7 +120,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Log areas, once all logs are known: each is named once, by the log of the inode that it names.
+    /// Checks the log areas once all logs are known: each must be referenced once, by the log of the inode that owns
+    /// it.
     pub(super) fn check_areas(&mut self) {
         self.report.log_areas = self.areas.len() as u64;
         let mut unnamed = self.areas.clone();
@@ -141,7 +144,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Entries that still wait to be shared.
+    /// Records the log entries that still have to be deduplicated.
     fn dedupe_flags(&mut self, inode: &Inode) {
         if inode.peek().needed.load(Ordering::Relaxed) == 0 {
             return;

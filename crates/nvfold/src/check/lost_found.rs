@@ -1,8 +1,10 @@
-//! Names after a repair: those that cannot be right go, and what has lost its name gets one in `lost+found`.
+//! Names after a repair: removes names that cannot be right, and gives inodes without a name one in `lost+found`.
 //!
-//! The problem: a directory that was given up takes the names of all that was in it, and what is below it is whole. The
-//! idea: go down from the root as a user would. What is met a second time, or is not what its name says, loses that
-//! name; what is not met at all comes into `/lost+found` under its number, directories first, with all that is in them.
+//! The problem: a directory that was given up takes all its names with it, but the inodes below it are whole.
+//!
+//! The idea: walk down from the root as a user would. A directory that is met a second time, or an inode that is not
+//! what its name says, loses that name. Whatever is not met at all is moved to `/lost+found` under its number,
+//! directories first, with everything in them.
 
 use super::{Moved, ROOT};
 use crate::error::{Error, Result};
@@ -21,7 +23,7 @@ struct Name {
 struct Tree<'c> {
     core: &'c Core,
     kinds: BTreeMap<u64, FileKind>,
-    /// Names of each directory.
+    /// Names in each directory.
     names: BTreeMap<u64, Vec<Name>>,
     reached: BTreeSet<u64>,
     links: BTreeMap<u64, u32>,
@@ -29,8 +31,8 @@ struct Tree<'c> {
     moved: Vec<Moved>,
 }
 
-/// Puts names, parents and link counts right. `nameless`: inodes that reconcile found without a name. Returns what got a
-/// name in `lost+found`.
+/// Corrects names, parents and link counts. `nameless` are the inodes that reconcile found without a name. Returns
+/// the inodes that got a name in `lost+found`.
 pub(super) fn put_names_right(core: &Core, nameless: &[u64]) -> Result<Vec<Moved>> {
     let mut tree = Tree::read(core)?;
     tree.drop_impossible_names()?;
@@ -70,7 +72,7 @@ impl Tree<'_> {
                         tree.names.insert(ino, directory.after(0).map(name).collect());
                     }
                 }
-                // In bad memory: it stays as it is.
+                // An inode in bad memory stays as it is.
                 Err(Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -79,7 +81,7 @@ impl Tree<'_> {
         Ok(tree)
     }
 
-    /// Before a number can become another inode's.
+    /// Removes names that cannot be right. This comes first, before new inodes can reuse their numbers.
     fn drop_impossible_names(&mut self) -> Result<()> {
         for (directory, names) in &mut self.names {
             let mut seen = BTreeSet::new();
@@ -120,7 +122,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Directories that the root does not lead to: first those that no other one of them leads to, then what goes round.
+    /// Saves directories that the root does not lead to: first those without a parent among them, then those in a
+    /// cycle.
     fn save_directories(&mut self) -> Result<()> {
         loop {
             let lost: Vec<u64> = self.names.keys().copied().filter(|ino| !self.reached.contains(ino)).collect();
@@ -176,7 +179,7 @@ impl Tree<'_> {
         unreachable!("some name is free")
     }
 
-    /// On a device without room for it the root takes its place.
+    /// Returns the directory `lost+found`, made if necessary; the root if there is no room for it.
     fn make_lost_found(&mut self) -> Result<u64> {
         let (root, name) = (InodeNumber::ROOT, b"lost+found");
         let new = NewInode { kind: FileKind::Directory, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
@@ -195,7 +198,7 @@ impl Tree<'_> {
     }
 }
 
-/// Whether a name leads to an inode in memory that cannot be read, which keeps its names.
+/// Returns true if a name leads to an inode in unreadable memory; such an inode keeps its names.
 fn is_unreadable(core: &Core, kinds: &BTreeMap<u64, FileKind>, name: &Name) -> bool {
     let is_inode = || core.table.is_used(name.ino) && core.table.area(name.ino).is_none();
     name.ino != 0 && !kinds.contains_key(&name.ino) && is_inode()

@@ -1,40 +1,42 @@
-//! fsck: the numbered invariants of the design as code, on an unmounted device.
+//! fsck: checks the numbered invariants of the design on an unmounted device.
 //!
-//! The problem: a file system that says "consistent by construction" must be able to show it, and to say where
-//! it is not. The idea: count everything anew from the inode logs - in one pass over the inode table - and hold
-//! the tables against it. Nothing is written unless repair is asked for; then what can be read decides, what cannot be
-//! read is given up, and recovery does most of the rest, for it rebuilds the same truth. What a repair would give up is
-//! told beforehand, and what it overwrites is kept.
+//! The problem: a file system that claims to be consistent by construction must be able to prove it, and to say where
+//! it is not.
 //!
-//! | number | invariant | what is looked at |
+//! The idea: recompute everything from the inode logs, in one pass over the inode table, and compare the tables with
+//! the result. Nothing is written unless repair is requested. A repair trusts what can be read and gives up what
+//! cannot; recovery does most of the work, because it rebuilds the same state. The report lists beforehand what a
+//! repair would give up, and the repair keeps a copy of everything it overwrites.
+//!
+//! | number | invariant | what is checked |
 //! |---|---|---|
 //! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
-//! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes, unnamed log areas, link counts, work queue |
+//! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes and log areas, links, queue |
 //! | 3 | an operation happened completely or not at all | journal, names and the inodes they lead to |
-//! | 4 | no block is used for two things, none that is in use is free | log areas and pages, xattr blocks, data, marks, saved state |
+//! | 4 | no block has two uses, no used block is free | log areas and pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
 //!
-//! Memory that cannot be read is a finding too, with the files that it takes from: `check/bad.rs`.
-//! Invariant 7 (fsck finds nothing after recovery) belongs to the tests.
-//! On a device that was not unmounted, what recovery is there to mend is counted as `recoverable`, not found.
+//! Memory that cannot be read is a finding too, with the files that lose data by it: `check/bad.rs`. Invariant 7
+//! (fsck finds nothing after recovery) belongs to the tests. On a device that was not unmounted, damage that recovery
+//! repairs is counted as `recoverable`, not as a finding.
 //!
-//! A `Survey` is what one look at the device found; `survey` is its order. Each step has a file:
+//! A `Survey` holds the results of one check of the device; `survey` runs the steps in order. Each step has a file:
 //!
 //! | file | step | invariants |
 //! |---|---|---|
 //! | `tables.rs` | superblocks, TX_ID generators, segment table | 0 |
-//! | `inodes.rs` | the pass over the inode table; what it writes down is judged by the steps below it | 0, 2, 3, 4 |
+//! | `inodes.rs` | the pass over the inode table; later steps check what it records | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
 //! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
-//! | `bad.rs` | files that bad memory takes from | 0, 1 |
-//! | `plan.rs` | what a repair is to do, as the steps above found it | |
-//! | `repair.rs`, `lost_found.rs` | what is written when repair is asked for | |
-//! | `undo.rs` | a copy of what a repair overwrites, and putting it back | |
+//! | `bad.rs` | files that lose data by bad memory | 0, 1 |
+//! | `plan.rs` | what a repair has to do, as the steps above found it | |
+//! | `repair.rs`, `lost_found.rs` | what a repair writes | |
+//! | `undo.rs` | a copy of what a repair overwrites, and its restoration | |
 
 mod bad;
 mod blocks;
@@ -70,23 +72,24 @@ use report::FINDINGS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROOT: u64 = InodeNumber::ROOT.0;
-/// Bit of a block's references: an extent reserves all of it, so its bytes mean nothing.
+/// Bit of a block's references: an extent reserves the whole block, so its bytes are meaningless.
 const RESERVED: u32 = 1 << 31;
 
-/// Checks a device, and repairs it if asked to.
+/// Checks a device, and repairs it if requested.
 ///
 /// # Errors
-/// When the device holds no nvfold file system of this version, or cannot be read at all. Damage is no error but a
-/// finding.
+/// Fails if the device holds no nvfold file system of this version, or cannot be read at all. Damage is not an error
+/// but a finding.
 pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
     check_with(region, options, None)
 }
 
-/// Checks a device and repairs it. What is overwritten is kept in `undo`, which is asked for when there is something to
-/// repair; [`restore`] puts it back. What a crash left and the next mount would finish is finished without one.
+/// Checks a device and repairs it. Everything the repair overwrites is kept in the undo file, which `undo` opens only
+/// if there is something to repair; [`restore`] puts it back. If only recovery after a crash is needed, the check
+/// does it without an undo file.
 ///
 /// # Errors
-/// As [`check`]; [`crate::Error::Undo`] when a copy could not be kept: nothing more was changed then.
+/// Errors of [`check`]; [`crate::Error::Undo`] if a copy could not be kept, in which case nothing more was changed.
 pub fn check_and_keep(
     region: &Region,
     options: &CheckOptions,
@@ -106,7 +109,7 @@ fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>
     }
     mount::require_known_features(&mount::read_superblock(region)?.0)?;
     if is_sound(&before) && repair::recover(region)? {
-        // What a crash left may have hidden damage.
+        // Recovery may reveal damage that the unfinished state had hidden.
         let (after, next) = survey(region, options, false)?;
         if is_sound(&after) && after.clean {
             return Ok(Report { clean: before.clean, ..after });
@@ -132,11 +135,12 @@ fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>
     Ok(Report { findings, clean: before.clean, ..after })
 }
 
-/// Repairs that are done one after the other before what is left is left: giving an inode up may take a block from
-/// another's claim, or a name from a third.
+/// Most rounds of repair before the remaining findings are left: giving up an inode may remove the conflicting user
+/// of a block, or a name of another inode.
 const ROUNDS_MAX: usize = 8;
 
-/// Repairs until nothing is found. What was given up and moved is told in the report of what is there then.
+/// Repairs until nothing is found. The report describes the final state, and lists everything that was given up and
+/// moved.
 fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Report> {
     let (mut given_up, mut moved) = (Vec::new(), Vec::new());
     let mut plan = plan;
@@ -148,7 +152,7 @@ fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Rep
                 moved.append(&mut more);
                 true
             }
-            // What stands in the way is told by the survey.
+            // The survey reports the obstacle.
             Err(Error::Corrupt { .. } | Error::BadMemory { .. }) => false,
             Err(error) => return Err(error),
         };
@@ -165,20 +169,20 @@ fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Rep
     unreachable!("the last round returns")
 }
 
-/// A name as a directory has it.
+/// A name in a directory.
 struct Name {
     directory: u64,
     kind: FileKind,
     at: u64,
 }
 
-/// What the checks of names need to know of an inode.
+/// The facts about an inode that the checks of names need.
 struct Facts {
     slot: u64,
     kind: FileKind,
     nlink: u32,
     parent: u64,
-    /// Names in it.
+    /// Number of names in a directory.
     names: usize,
 }
 
@@ -186,40 +190,41 @@ struct Survey<'r> {
     region: &'r Region,
     geometry: Geometry,
     report: Report,
-    /// Extents that touch each block, for segments that have any; with [`RESERVED`].
+    /// Number of extents that touch each block, with [`RESERVED`], for segments that have any.
     references: HashMap<u64, Box<[u32; SEGMENT_BLOCKS as usize]>>,
-    /// Blocks of logs and xattr values, with the inode they belong to.
+    /// Blocks of logs and xattr values, with the inode that they belong to.
     metadata: HashMap<u64, u64>,
     names: HashMap<u64, Vec<Name>>,
     inodes: HashMap<u64, Facts>,
-    /// Log areas by slot, and the slots that logs name, with the inode.
+    /// Log areas by slot; below, the slots that logs reference, with the inode.
     areas: BTreeMap<u64, AreaHead>,
     named_areas: Vec<(u64, u64)>,
-    /// Incompatible features that the superblock tells of.
+    /// Incompatible features that are set in the superblock.
     superblock_features: u64,
-    /// Inodes that could not be read: number, slot, why.
+    /// Inodes that could not be read: number, slot, reason.
     unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
     /// Packed chunks.
     packed: packed::Packed,
-    /// What an unmount would have saved of this device.
+    /// The state that an unmount would have saved of this device.
     space: space::Expected,
-    /// What the TX_ID generators give next, and the latest numbers of theirs in entries.
+    /// The next sequence of each TX_ID generator; below, the latest sequence of each in an entry.
     generators: [u64; GENERATORS as usize],
     latest: [u64; GENERATORS as usize],
-    /// Bad memory, and what it takes.
+    /// Bad memory, and what is lost by it.
     bad: bad::Bad,
     /// The pm index.
     chains: index::Chains,
-    /// What a repair is to do.
+    /// What a repair has to do.
     plan: Plan,
-    /// Blocks that are used for more than one thing, and blocks whose content may be damaged.
+    /// Blocks with more than one use; below, blocks whose content may be damaged.
     contested: BTreeSet<u64>,
     doubtful: BTreeSet<u64>,
 }
 
-/// Looks at everything. Also what a repair is to do about it. `in_repair`: the repair under way is this process's.
+/// Checks everything; also returns what a repair has to do. `in_repair` is true if this process has begun the repair
+/// under way.
 fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(Report, Plan)> {
     let (mut superblock, geometry) = mount::read_superblock(region)?;
     if in_repair && superblock.state == STATE_REPAIR {
@@ -306,7 +311,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Something that a crash may leave behind and recovery removes: a finding only on a clean device.
+    /// Reports something that a crash may leave and recovery removes: a finding only on a clean device.
     fn trace(&mut self, invariant: u8, what: String, at: u64) {
         if self.report.clean {
             self.find(invariant, what, at);

@@ -1,7 +1,7 @@
-//! Invariants 2 and 3 of names: each leads to an inode of its kind, each inode has as many as it counts, and every
-//! directory leads up to the root.
+//! Invariants 2 and 3 of names: each name leads to an inode of its kind, each inode has as many names as its link
+//! count, and every directory leads up to the root.
 //!
-//! The pass over the inodes wrote down all names by where they lead to, so nothing is read here.
+//! The pass over the inodes has recorded all names by their target, so nothing is read here.
 
 use super::{ROOT, Survey};
 use crate::inode::Inode;
@@ -16,7 +16,7 @@ impl Survey<'_> {
                 self.plan.condemn(ino, Some(slot), why.clone());
                 self.find(0, why, slot);
             } else {
-                // Cut off while it was made: the head came first, the rest did not come.
+                // A crash interrupted its creation: the head was written first, and the rest was not.
                 self.trace(0, why, slot);
             }
         }
@@ -60,7 +60,7 @@ impl Survey<'_> {
             } else if ino != ROOT && count == 0 {
                 self.trace(2, format!("inode {ino} has no name"), slot);
             } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
-                // No crash leaves that: names and counts change in one commit.
+                // No crash leaves that: names and link counts change in one commit.
                 self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
             } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
@@ -68,7 +68,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Follows parents upward; `reachable` remembers directories that are known to lead to the root.
+    /// Returns true if the parents of a directory lead to the root; `reachable` remembers directories that do.
     fn leads_to_root(&self, ino: u64, reachable: &mut HashSet<u64>) -> bool {
         let mut path = Vec::new();
         let mut at = ino;

@@ -1,10 +1,11 @@
-//! Packed chunks: their entries against the extents that name them, and against one another.
+//! Packed chunks: compares their entries with the extents that reference them, and with one another.
 //!
-//! The problem: a packed chunk has no place of its own. Where its bytes are and how many is told by its entry alone, so a
-//! damaged one takes bytes from every file that names it. The idea: what the entry said stands a second time in the header
-//! of the chunk. A lost entry is made again where a header says so that can be believed: of the right number, long enough,
-//! and not among the bytes of a chunk that lives. A chunk that moved has one in each place; where there are several, all of
-//! them must lead to the same bytes.
+//! The problem: the address and the length of a packed chunk are only in its entry, so a damaged entry loses data of
+//! every file that references it.
+//!
+//! The idea: the header of the chunk repeats the information. A lost entry is rebuilt from a header that can be
+//! trusted: it has the right chunk number, is long enough, and does not overlap a live chunk. A chunk that was moved
+//! has a header in each place. If there are several, all of them must lead to the same bytes.
 //!
 //! ```text
 //! references   entry                     judged
@@ -32,15 +33,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use zerocopy::IntoBytes;
 
-/// A packed chunk as extents name it.
+/// A packed chunk, as extents reference it.
 #[derive(Clone, Copy, Default)]
 struct Named {
     references: u32,
-    /// Bytes that it must have.
+    /// Least length of the content that the extents need, in bytes.
     bytes: u64,
 }
 
-/// What a repair makes again.
+/// An entry that a repair rebuilds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rebuilt {
     pub(super) entry_offset: u64,
@@ -49,21 +50,21 @@ pub(super) struct Rebuilt {
     pub(super) references: u32,
 }
 
-/// What the survey learns of packed chunks.
+/// What the survey has learned about packed chunks.
 pub(super) struct Packed {
     pub(super) entries: Entries,
     named: HashMap<PackedNumber, Named>,
-    /// Segments of packed chunks, with how often each was opened.
+    /// Packed segments, with how often each was opened.
     segments: BTreeMap<u64, u32>,
-    /// Live bytes, for what an unmount would have saved.
+    /// Live bytes by segment, to compare with the saved state.
     pub(super) live: BTreeMap<u64, u64>,
     pub(super) used_words: Vec<u64>,
     pub(super) saved_bytes: u64,
-    /// Bytes that compression saves.
+    /// Number of bytes that compression saves.
     pub(super) compressed_away_bytes: u64,
     taken: Taken,
     lost: Vec<(PackedNumber, Named)>,
-    /// Chunks that two claim, or that nobody can make again: the files that name them are given up.
+    /// Chunks with conflicting claims, or that cannot be rebuilt: the files that reference them are given up.
     pub(super) contested: BTreeSet<PackedNumber>,
     /// Chunks whose content may be damaged.
     pub(super) doubtful: BTreeSet<PackedNumber>,
@@ -86,13 +87,13 @@ impl Packed {
         }
     }
 
-    /// Whether a chunk lives behind an address of a segment.
+    /// Returns true if there is a live chunk at or after an address in its segment.
     pub(super) fn lives_behind(&self, address: u64) -> bool {
         let end = (address / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
         address < end && self.taken.overlaps(address..end)
     }
 
-    /// An extent names a part of a packed chunk.
+    /// Records an extent that references a part of a packed chunk.
     pub(super) fn names(&mut self, extent: &Extent) {
         let Location::Packed(chunk, offset) = extent.location else { return };
         let named = self.named.entry(chunk).or_default();
@@ -102,11 +103,11 @@ impl Packed {
 }
 
 impl Survey<'_> {
-    /// Finds the segments of packed chunks and of their entries: they hold nothing else.
+    /// Records the packed segments and those with packed entries: they hold nothing else.
     pub(super) fn packed_segments(&mut self, tables: &Tables) {
         for (segment, usage) in &tables.uses {
             match usage {
-                // No other segment is this part, and there can be one: else the segments themselves were asked.
+                // The part is valid and claimed once; otherwise the tables were found by the content of the segments.
                 SegmentUse::Entries(part) => self.packed.entries.set_part(*part, Some(*segment)),
                 SegmentUse::Packed => {
                     self.packed.segments.insert(*segment, tables.entry(*segment).map_or(0, |entry| entry.wear));
@@ -119,7 +120,7 @@ impl Survey<'_> {
         }
     }
 
-    /// All entries of packed chunks, and the chunks that have none.
+    /// Checks all entries of packed chunks, and reports the chunks that have none.
     pub(super) fn check_packed(&mut self, data: bool) {
         let parts = (0..self.packed.entries.parts_max()).take_while(|part| self.packed.entries.part(*part).is_some());
         let parts = parts.count() as u32;
@@ -134,7 +135,7 @@ impl Survey<'_> {
                 self.region.scan_into(self.packed.entries.offset(first.into()), entries.as_mut_bytes());
                 let has_bad = self.region.check().is_err();
                 for (number, entry) in (first.0..).map(PackedNumber).zip(&entries) {
-                    // Most entries of a part are free; nothing is looked up for those behind the last named one.
+                    // Most entries of a part are free, so the map is not consulted after its last chunk was met.
                     let named = &mut self.packed.named;
                     let named = if named.is_empty() { None } else { named.remove(&number) };
                     let is_used = named.is_some() || !entry.is_empty() || has_bad;
@@ -167,7 +168,7 @@ impl Survey<'_> {
         }
         let is_in_place = self.is_packed_place(number, entry);
         if references == 0 {
-            // A crash may leave any words of a new entry: what it says is then of a chunk before it.
+            // A crash may leave any words of a new entry; the others are those of an earlier chunk.
             return self.trace(2, format!("packed chunk {} is free and its entry is not", number.0), at);
         }
         if !is_in_place || entry.content_bytes() < bytes || data && self.is_of_another_header(number, entry) {
@@ -190,8 +191,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Whether what lies at a compressed chunk's place cannot be decompressed, and headers of the segment say that the chunk
-    /// is another one: it is the entry that is damaged then.
+    /// Returns true if the content of a compressed chunk cannot be decompressed, and the headers of the segment give
+    /// the chunk another place or length: then the entry is damaged, not the content.
     fn is_of_another_header(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
         let is_readable = || content_of(self.region, entry) != Err(FrameError::Damaged);
         if !entry.packed_bytes().is_compressed() || self.is_bad_packed_data(entry) || is_readable() {
@@ -205,7 +206,7 @@ impl Survey<'_> {
         !said.is_empty() && !said.contains(&(entry.address(), entry.packed_bytes()))
     }
 
-    /// The content of a packed chunk whose entry is exact and lies at `at`.
+    /// Checks the content of a packed chunk whose entry is exact; the offset of the entry is `at`.
     fn check_packed_content(&mut self, number: PackedNumber, entry: &ChunkEntry, at: u64) {
         let is_checked = has_fingerprint(entry) || entry.packed_bytes().is_compressed();
         if !is_checked || entry.class() == CLASS_LOST {
@@ -227,7 +228,8 @@ impl Survey<'_> {
         }
     }
 
-    /// Where a part of a packed chunk lies, if its entry says so; all of a compressed one.
+    /// Returns the range of the media that holds a part of a packed chunk, if its entry is valid; the whole range of
+    /// a compressed chunk.
     pub(super) fn packed_part(&self, chunk: PackedNumber, offset: u64, length: u64) -> Option<Range<u64>> {
         let entry: ChunkEntry = self.region.read(self.packed.entries.packed_offset(chunk)?);
         let is_there = self.is_packed_place(chunk, &entry) && offset + length <= entry.content_bytes();
@@ -238,18 +240,18 @@ impl Survey<'_> {
         is_there.then(|| start..start + length)
     }
 
-    /// Reads what the segments of packed chunks hold for no other purpose.
+    /// Reads the packed segments, only to find bad memory in them.
     fn scrub_packed(&self) {
         for segment in self.packed.segments.keys() {
-            // Holes stay holes.
+            // Reading a hole would make the host allocate it.
             for range in self.region.allocated_ranges(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
-                // What it takes is told by `name_bad_files`.
+                // `name_bad_files` reports the files that lose data.
                 let _ = self.region.scrub(range.start, range.end - range.start);
             }
         }
     }
 
-    /// Where the headers of a segment of packed chunks lie that can be read; `None` of another segment.
+    /// Returns the range of the readable headers of a packed segment; `None` for another segment.
     pub(super) fn headers_of(&self, segment: u64) -> Option<Range<u64>> {
         let opened = *self.packed.segments.get(&segment)?;
         let end = (segment + 1) * SEGMENT_BYTES;
@@ -259,7 +261,7 @@ impl Survey<'_> {
         Some(first..end)
     }
 
-    /// What an unmount would have saved of an entry that counts; two chunks never have a byte in common.
+    /// Records an entry in use, for the comparison with the saved state; reports two chunks that overlap.
     fn takes(&mut self, number: PackedNumber, entry: &ChunkEntry) {
         let chunk = ChunkRef::Packed(number);
         self.packed.used_words[number.0 as usize / 64] |= 1 << (number.0 % 64);
@@ -280,7 +282,7 @@ impl Survey<'_> {
         }
     }
 
-    /// Whether an entry says that its chunk lies in a segment of packed chunks.
+    /// Returns true if an entry places its chunk in a packed segment.
     fn is_packed_place(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
         let (address, bytes) = (entry.address(), entry.stored_bytes());
         let is_inside = address % SEGMENT_BYTES + bytes <= SEGMENT_BYTES;
@@ -317,18 +319,20 @@ impl Survey<'_> {
         }
     }
 
-    /// Which of the places that headers name for one chunk is taken: any, if all hold the same bytes. A chunk that moved
-    /// is still whole in the segment that it left, until that is written again; files read the same from both. Where bytes
-    /// differ, one place is of an earlier chunk of the same number, and nothing says which.
+    /// Returns the place of a lost chunk, of all places that headers give for it: any of them, if all hold the same
+    /// bytes. A chunk that was moved is still whole in its old segment until that is overwritten, and files read the
+    /// same from both. If the bytes differ, one place is of an earlier chunk with the same number, and nothing tells
+    /// which.
     fn place_of_lost(&self, places: &[(u64, PackedBytes)]) -> Option<(u64, PackedBytes)> {
-        // What moves goes to a segment that fills: with the other place taken, one that was being emptied would stay in use.
+        // A chunk moves to a segment that is being filled. Choosing the other place would keep a segment in use that
+        // was being emptied.
         let live = |(address, _): &(u64, PackedBytes)| self.packed.live.get(&(address / SEGMENT_BYTES));
         let (address, bytes) = places.iter().copied().max_by_key(live)?;
         if places.len() > 1 {
             let stored = self.region.to_vec(address, bytes.stored);
             let is_same = |(at, of): &(u64, PackedBytes)| *of == bytes && self.region.equal(*at, &stored);
             let are_same = places.iter().all(is_same);
-            // What lies in bad memory is equal to nothing.
+            // Bytes in bad memory compare as different.
             if self.region.check().is_err() || !are_same {
                 return None;
             }

@@ -1,18 +1,18 @@
-//! Ranges of the media that are taken, by whom.
+//! Ranges of the media, and the packed chunks that take them.
 
 use crate::media::PackedNumber;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Ranges that have no byte in common.
+/// Ranges that do not overlap, each taken by a packed chunk.
 #[derive(Default)]
 pub(super) struct Taken {
-    /// By their starts: end, and whose it is.
+    /// By start: the end, and the chunk that takes the range.
     ranges: BTreeMap<u64, (u64, PackedNumber)>,
 }
 
 impl Taken {
-    /// Takes a range; the one that had a byte of it already.
+    /// Takes a range for a chunk, unless it overlaps another; returns the chunk of the other range in that case.
     pub(super) fn insert(&mut self, range: Range<u64>, of: PackedNumber) -> Option<PackedNumber> {
         let other = self.overlapping(&range);
         if other.is_none() {
@@ -21,7 +21,7 @@ impl Taken {
         other
     }
 
-    /// Whether any byte of a range is taken.
+    /// Returns true if any byte of a range is taken.
     pub(super) fn overlaps(&self, range: Range<u64>) -> bool {
         self.overlapping(&range).is_some()
     }

@@ -1,13 +1,15 @@
 //! Repair: what fsck writes.
 //!
-//! The problem: fsck and recovery must not each have a truth of their own. The idea: repair is a mount, a reconcile and
-//! a clean unmount, which find counts and allocation anew from the logs. Before that it makes whole what a mount
-//! would refuse, and gives up what cannot be read; after that it puts right what a mount does not look for. Every step
-//! can be done again after a crash, and until the undo file has its end the superblock says that a repair is under way.
+//! The problem: fsck and recovery must not disagree about the true state.
+//!
+//! The idea: a repair is a mount, a reconcile and a clean unmount, which recompute counts and allocation from the
+//! logs. Before the mount, the repair fixes what a mount would refuse, and gives up what cannot be read. After it,
+//! the repair fixes what a mount does not check. Every step can be repeated after a crash, and the superblock says
+//! that a repair is under way until the undo file is complete.
 //!
 //! ```text
-//! before    the journal is finished; the segment table is as it must have been, missing parts of the pm index are made;
-//!           generators are whole; slots that are given up are empty; the root is there; entries that say nothing true
+//! before    the journal is finished; the segment table is as it must have been, missing parts of the pm index are
+//!           made; generators are whole; slots that are given up are empty; the root is there; entries that are wrong
 //!           are empty
 //! mount     scan and reconcile; the saved state is discarded
 //! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say
@@ -32,7 +34,7 @@ use crate::words::{FileKind, IndexKind};
 use hashbrown::HashSet;
 use pmem::Region;
 
-/// After a crash that left nothing but what a mount finishes: does that. False when something stands in the way.
+/// Recovers a device if a crash left only what a mount can finish; returns false if something prevents it.
 pub(super) fn recover(region: &Region) -> Result<bool> {
     let recovered = mount::open(region.clone(), &MountOptions::default()).and_then(|mounted| {
         mounted.reconcile()?;
@@ -46,7 +48,7 @@ pub(super) fn recover(region: &Region) -> Result<bool> {
     }
 }
 
-/// Says that a repair is under way. It counts as a mount.
+/// Marks the device as under repair. This counts as a mount.
 pub(super) fn begin(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
     let mount_epoch = superblock.mount_epoch.wrapping_add(1);
@@ -54,7 +56,7 @@ pub(super) fn begin(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// The repair is done: the device is clean from now on.
+/// Ends the repair: marks the device as clean.
 pub(super) fn finish(region: &Region) -> Result<()> {
     let (superblock, _) = mount::read_superblock(region)?;
     if superblock.state == STATE_REPAIR {
@@ -71,7 +73,7 @@ pub(super) fn abandon_repair(region: &Region) -> Result<()> {
     Ok(())
 }
 
-/// Does what the survey has found to be done; what got a name in `lost+found`.
+/// Carries out the plan of the survey; returns the inodes that got a name in `lost+found`.
 pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     let (superblock, geometry) = mount::read_superblock(region)?;
     write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, ..superblock });
@@ -101,14 +103,14 @@ pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     if region.frozen_pages().is_empty() {
         mount::saved::leave(core, STATE_REPAIR)?;
     } else {
-        // Counts in bad memory could not follow: the next mount looks at everything.
+        // Counts in bad memory could not be updated, so the next mount must scan everything.
         let (superblock, _) = mount::read_superblock(region)?;
         write_superblock(region, Superblock { state: STATE_IN_USE, ..superblock });
     }
     Ok(moved)
 }
 
-/// Entries of packed chunks: made again from headers, or without fingerprints that are wrong.
+/// Repairs entries of packed chunks: rebuilds them from headers, or removes wrong fingerprints.
 fn mend_packed_entries(region: &Region, plan: &Plan) {
     let is_writable = |at: &&u64| region.check_writable(**at, LINE).is_ok();
     for at in plan.packed_fingerprints.iter().filter(is_writable) {
@@ -116,7 +118,7 @@ fn mend_packed_entries(region: &Region, plan: &Plan) {
         let _ = region.fence(region.write(*at, &entry.without_fingerprints()).flush());
     }
     for at in plan.packed_lost.iter().filter(is_writable) {
-        // What names it gives EIO there, as before, and nobody finds it any more.
+        // Reading such a chunk still gives EIO, and no new data is shared with it.
         let entry: ChunkEntry = region.read(*at);
         let _ = region.fence(region.write(*at, &entry.lost()).flush());
     }
@@ -129,7 +131,7 @@ fn mend_packed_entries(region: &Region, plan: &Plan) {
     }
 }
 
-/// Before slots are given up: words are not stored into what is empty by then.
+/// Finishes the journal. This comes before inodes are given up, so that no journal word is stored in an emptied slot.
 fn finish_journal(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
     if plan.clears_journal {
         mount::clear_journal(region, geometry);
@@ -161,7 +163,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
             SegmentUse::Inodes(ordinal) => write_use(region, geometry, *segment, KIND_INODES, *ordinal),
             SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
             SegmentUse::Entries(ordinal) => write_use(region, geometry, *segment, KIND_ENTRIES, *ordinal),
-            // Its wear is known again too: the checksums of its headers have it.
+            // `tables` also has the wear of the segment, computed from the checksums of its headers.
             SegmentUse::Packed => {
                 let entry = tables.entry(*segment);
                 entry.into_iter().for_each(|entry| write_entry(region, geometry, *segment, *entry));
@@ -176,7 +178,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
         let is_table = *segment < geometry.first_segment()
             || tables.uses.iter().any(|(other, usage)| other == segment && !matches!(usage, SegmentUse::Free));
         if is_table {
-            // No block of theirs ever has an entry.
+            // Blocks in table segments never have chunk entries.
             let entries = geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
             let _ = region.fence(region.stream_zeros(entries, geometry.blocks_in_segment(*segment) * LINE));
         } else {
@@ -186,7 +188,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
     let whole = |segment: &u64| geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS && !used.contains(segment);
     let mut free = (geometry.first_segment()..geometry.segments()).filter(whole);
     if tables.inodes.is_empty() {
-        // Nothing is known to be in use.
+        // No inode table was found, so nothing is known to be in use.
         let first = free.next().unwrap_or(geometry.first_segment());
         clear_segment(region, first)?;
         write_use(region, geometry, first, KIND_INODES, 0);
@@ -194,8 +196,8 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
     complete_index(region, geometry, tables, &mut free)
 }
 
-/// Makes the segments of a pm index that are missing; reconcile puts the entries into their chains. Without room for
-/// them the device gets a dram index, which needs none.
+/// Creates the missing segments of a pm index; reconcile puts the entries into their chains. If there is no room for
+/// them, the device gets a dram index, which needs none.
 fn complete_index(
     region: &Region,
     geometry: &Geometry,
@@ -214,7 +216,7 @@ fn complete_index(
         let is_whole = geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS;
         match found.get_mut(*ordinal as usize) {
             Some(place) if place.is_none() && is_whole => *place = Some(*segment),
-            // Twice, or more than there are.
+            // A duplicate, or an ordinal that is too large.
             _ => write_use(region, geometry, *segment, KIND_BLOCKS, 0),
         }
     }
@@ -242,7 +244,8 @@ fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
     }
 }
 
-/// A root directory that was given up, or is no directory, is made again, empty: what was in it has lost its name.
+/// Makes a new, empty root directory if the root was given up or is not a directory. The inodes in the old root lose
+/// their names.
 fn make_root(region: &Region, superblock: &Superblock, plan: &Plan) -> Result<()> {
     let (_, geometry) = mount::read_superblock(region)?;
     let tables = Tables::read(region, &geometry, superblock, None);

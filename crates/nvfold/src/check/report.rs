@@ -1,20 +1,21 @@
-//! What fsck is asked for and what it says.
+//! The options and the report of fsck.
 //!
-//! The problem: a damaged device may have a finding for every block, and a report must fit into memory. The idea: the
-//! list has room for [`FINDINGS_MAX`], in the order they were met; the others are only counted, and a report that
-//! counts any is never consistent.
+//! The problem: a damaged device may have a finding for every block, and a report must fit into memory.
+//!
+//! The idea: the list holds [`FINDINGS_MAX`] findings, in the order they were met. Further findings are only counted,
+//! and a report that counts any is never consistent.
 
 use std::path::PathBuf;
 
-/// Findings that a report lists; more are only counted.
+/// Most findings that a report lists; further ones are only counted.
 pub(super) const FINDINGS_MAX: usize = 10_000;
 
-/// What to do.
+/// What fsck should do.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
-    /// Repair. What cannot be read is given up; see [`super::check_and_keep`].
+    /// Repair the device. Inodes that cannot be read are given up; see [`super::check_and_keep`].
     pub repair: bool,
-    /// Also read all data: hash every fingerprinted block and compare, and find bad memory.
+    /// Also read all data: compare fingerprinted blocks with their fingerprints, and find bad memory.
     pub data: bool,
 }
 
@@ -24,7 +25,7 @@ impl Default for CheckOptions {
     }
 }
 
-/// Something that is not as it must be.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Finding {
     /// Number of the invariant, 0 for the format.
@@ -33,62 +34,62 @@ pub struct Finding {
     pub what: String,
     /// Device offset in bytes.
     pub at: u64,
-    /// It was repaired.
+    /// True if it was repaired.
     pub repaired: bool,
 }
 
-/// An inode that a repair gives up: it cannot be read, or claims what is another's. Its names go with it.
+/// An inode that a repair gives up, because it cannot be read or has a conflicting claim. Its names go with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenUp {
-    /// Its number.
+    /// Number of the inode.
     pub ino: u64,
-    /// Where it is, if a name leads to it.
+    /// Path of the inode, if a name leads to it.
     pub path: Option<PathBuf>,
-    /// Why.
+    /// Reason for giving it up.
     pub why: String,
 }
 
-/// An inode that had lost its name and has one in `lost+found`.
+/// An inode that had lost its name and got one in `lost+found`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
-    /// Its number.
+    /// Number of the inode.
     pub ino: u64,
-    /// Where it is now.
+    /// Its new path.
     pub path: String,
 }
 
-/// What was looked at, and what was found.
+/// The results of a check, with counts of what was checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is not as it must be, in the order it was met, 10,000 at most.
+    /// The findings, in the order they were met, at most 10,000.
     pub findings: Vec<Finding>,
-    /// Findings that the list had no room for.
+    /// Number of findings that the list had no room for.
     pub findings_unlisted: u64,
-    /// The device was unmounted in order.
+    /// True if the device was cleanly unmounted.
     pub clean: bool,
-    /// On a device that was not: traces of the crash that the next mount (or repair) removes.
+    /// Number of traces of a crash that the next mount, or a repair, removes; 0 if `clean`.
     pub recoverable: u64,
     /// Inodes in use.
     pub inodes: u64,
-    /// Of them directories.
+    /// Directories among them.
     pub directories: u64,
     /// Names in directories.
     pub names: u64,
     /// Extents.
     pub extents: u64,
-    /// Bytes that extents name.
+    /// Bytes that extents reference.
     pub mapped_bytes: u64,
-    /// Data blocks that extents name.
+    /// Data blocks that extents reference.
     pub blocks: u64,
     /// Bytes of packed chunks in use.
     pub packed_bytes: u64,
     /// Bytes that sharing packed chunks saves.
     pub packed_saved_bytes: u64,
-    /// Bytes that compressing packed chunks saves, each chunk once.
+    /// Bytes that compressing packed chunks saves; each chunk counts once.
     pub compressed_away_bytes: u64,
-    /// Segments of packed chunks, and of their entries.
+    /// Packed segments, and segments with packed entries.
     pub packed_segments: u64,
-    /// Extents that name a block which another one names too: what sharing saves, in blocks.
+    /// References beyond the first, of all blocks: what sharing saves, in blocks.
     pub extra_references: u64,
     /// Chunk entries in use.
     pub chunks: u64,
@@ -96,7 +97,7 @@ pub struct Report {
     pub metadata_blocks: u64,
     /// Slots of the inode table that are log areas.
     pub log_areas: u64,
-    /// Lines of all logs, dead ones included.
+    /// Lines of all logs, including dead ones.
     pub log_lines: u64,
     /// What a repair would give up; after a repair, what it gave up.
     pub given_up: Vec<GivenUp>,
@@ -105,7 +106,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether nothing is left to repair.
+    /// Returns true if nothing is left to repair.
     pub fn is_consistent(&self) -> bool {
         self.findings_unlisted == 0 && self.findings.iter().all(|finding| finding.repaired)
     }

@@ -1,4 +1,4 @@
-//! Free space: the marks of the segment table and the saved state, held against what the logs name.
+//! Free space: compares the marks of the segment table, and the saved state, with what the logs reference.
 
 use super::Survey;
 use crate::chunk::dram::{self, SHARDS};
@@ -17,15 +17,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Bits = [u64; WORDS_PER_SEGMENT];
 
-/// What an unmount would have saved, as the survey sees it.
+/// The state that an unmount would have saved, according to the survey.
 #[derive(Default)]
 pub struct Expected {
     used: BTreeMap<u64, Bits>,
     has_entry: BTreeMap<u64, Bits>,
-    /// Number of the function that made a fingerprint, and its slot in the index.
+    /// Each fingerprint's function number and its slot in the index.
     index: BTreeSet<(u8, u64)>,
     extra_references: u64,
-    /// What the work queue should hold, as it would be saved.
+    /// The expected nodes of the work queue, as they would be saved.
     needed: BTreeSet<[u64; NODE_WORDS]>,
 }
 
@@ -35,7 +35,7 @@ fn set(bits: &mut BTreeMap<u64, Bits>, block: BlockNumber) {
 }
 
 impl Expected {
-    /// Something names the block.
+    /// Records a block that is in use.
     pub fn uses(&mut self, block: BlockNumber) {
         set(&mut self.used, block);
     }
@@ -45,7 +45,7 @@ impl Expected {
         bits.is_some_and(|bits| bits[(block.0 % SEGMENT_BLOCKS / 64) as usize] & 1 << (block.0 % 64) != 0)
     }
 
-    /// Something names these blocks of a segment.
+    /// Records blocks of a segment that are in use.
     pub fn uses_all(&mut self, segment: u64, blocks: &Bits) {
         if *blocks != Bits::default() {
             let words = self.used.entry(segment).or_default().iter_mut();
@@ -53,13 +53,13 @@ impl Expected {
         }
     }
 
-    /// A log entry needs the daemon.
+    /// Records a log entry that the daemon has to process.
     pub fn needs(&mut self, (entry, blocks): (Token, u32)) {
         let node = Node::new(entry, blocks);
         self.needed.insert(node.words());
     }
 
-    /// Returns the block's chunk entry.
+    /// Records a block's chunk entry, unless it is empty.
     pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
         if entry.is_empty() {
             return;
@@ -69,7 +69,7 @@ impl Expected {
         self.indexes(block.into(), entry);
     }
 
-    /// Returns the fingerprint of an entry.
+    /// Records the weak fingerprint of an entry, which the index should contain.
     pub fn indexes(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         let weak = entry.any_weak().filter(|_| entry.is_of(chunk));
         self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, chunk))));
@@ -77,8 +77,9 @@ impl Expected {
 }
 
 impl Survey<'_> {
-    /// A segment with blocks in use must say so, or a mount after a crash would use them again; and no crash leaves
-    /// chunk entries where recovery does not look. Returns the segments that hold blocks or entries and should not.
+    /// Checks that segments with blocks in use are marked, because a mount after a crash would reuse them otherwise,
+    /// and that chunk entries are only where recovery looks for them. Returns the segments that hold blocks or
+    /// entries and should not.
     pub(super) fn check_marks(&mut self, tables: &Tables) -> Vec<u64> {
         let uses: HashMap<u64, SegmentUse> = tables.uses.iter().copied().collect();
         let may_hold = |segment: &u64| matches!(uses.get(segment), Some(SegmentUse::Blocks | SegmentUse::Torn));
@@ -131,8 +132,8 @@ impl Survey<'_> {
         }
     }
 
-    /// The fingerprints of all entries are in the index; what it has besides is of blocks that hold file data and have no
-    /// entry. A pm index is not saved.
+    /// Checks the saved dram index: it has the fingerprints of all entries, and otherwise only blocks of file data
+    /// without an entry. A pm index is not saved.
     fn check_saved_index(&mut self, saved: &Saved, at: u64) {
         let slots = |shard: usize| saved.index[shard].1.iter().copied().filter(|slot| *slot != 0);
         let indexed: BTreeSet<u64> = (0..SHARDS).flat_map(slots).collect();
@@ -183,7 +184,7 @@ impl Survey<'_> {
 
     fn check_saved_packed(&mut self, saved: &Saved, at: u64) {
         if !self.bad.packed_entries.is_empty() {
-            // What they counted is not known.
+            // The counts in the unreadable entries are unknown.
             return;
         }
         if saved.packed_words != self.packed.used_words {

@@ -1,6 +1,6 @@
 //! Invariant 0 of the tables: superblocks, segment table, TX_ID generators.
 //!
-//! Each is small and read at once. What a crash can leave of one is a trace, anything else a finding.
+//! Each table is small and read at once. A state that a crash can leave is a trace; any other deviation is a finding.
 
 use super::Survey;
 use crate::media::generator::{GENERATORS, Generator};
@@ -9,7 +9,7 @@ use crate::media::superblock::Superblock;
 use crate::mount::Tables;
 
 impl Survey<'_> {
-    /// `superblock`: the copy that counts.
+    /// Checks the copies of the superblock against `superblock`, the copy in use.
     pub(super) fn superblocks(&mut self, superblock: &Superblock) {
         let mut differs = None;
         for offset in self.geometry.copies() {
@@ -24,7 +24,7 @@ impl Survey<'_> {
             }
         }
         if let Some(offset) = differs {
-            // They are written one after the other: a crash in between leaves them apart.
+            // The copies are written one after the other, so a crash between two writes leaves them different.
             self.trace(0, "the copies of the superblock differ".into(), offset);
         }
     }
@@ -44,7 +44,7 @@ impl Survey<'_> {
         }
     }
 
-    /// The TX_ID generators: one line each, a sequence and nothing else.
+    /// Checks the TX_ID generators: each line holds a sequence and otherwise zeros.
     pub(super) fn generators(&mut self) {
         for number in 0..GENERATORS {
             let at = self.geometry.generator_offset(number);
@@ -59,7 +59,7 @@ impl Survey<'_> {
         }
     }
 
-    /// No entry has a number that its generator has not given out.
+    /// Checks that no entry has a sequence that its generator has not given out.
     pub(super) fn check_generators(&mut self) {
         for number in 0..GENERATORS {
             let (next, latest) = (self.generators[number as usize], self.latest[number as usize]);

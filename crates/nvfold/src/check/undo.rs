@@ -1,8 +1,10 @@
-//! The undo file: a copy of every line that a repair overwrites, and putting them back.
+//! The undo file: a copy of every line that a repair overwrites, and the function that restores them.
 //!
-//! The problem: a repair decides what is given up, and it may decide wrongly; a copy of the device made beforehand is
-//! what nobody has room for. The idea: before a line is stored to for the first time it is appended to a file, so at
-//! every moment of the repair the file holds all that was changed. Put back, the device is what it was, bit by bit.
+//! The problem: a repair decides what to give up, and may decide wrongly, but there is rarely room for a copy of the
+//! whole device.
+//!
+//! The idea: a line is appended to a file before the first store to it, so at every moment the file holds everything
+//! that has changed. Restoring it gives the original device, bit by bit.
 //!
 //! ```text
 //! header   magic, device's uuid, size, mount epoch               checksum      64 bytes
@@ -11,8 +13,9 @@
 //! end      offset !0                                             checksum of all records' checksums
 //! ```
 //!
-//! A repair that was cut off leaves no end; then the superblock says so, and the last record may be cut off as well: its
-//! store was not done. Otherwise a file without an end was truncated and is refused.
+//! An interrupted repair leaves no end record. The superblock then says that a repair is under way, and the last
+//! record may be incomplete: the store that it belongs to was not done. In any other case, a file without an end was
+//! truncated, and is refused.
 
 use crate::error::{Error, Result};
 use crate::fs::write_superblock;
@@ -29,12 +32,13 @@ const MAGIC: [u8; 8] = *b"NVFUNDO\x01";
 const END: u64 = u64::MAX;
 const LINE: u64 = 64;
 
-/// Where an undo file is written.
+/// Writes an undo file.
 pub trait UndoFile: Send {
-    /// Appends bytes. They are durable when it returns: what they are a copy of is overwritten then.
+    /// Appends bytes. They must be durable when it returns, because the lines they are a copy of are overwritten
+    /// next.
     ///
     /// # Errors
-    /// Those of the file; the repair ends then, before it overwrites anything that was not kept.
+    /// Errors of the file; the repair then ends before it overwrites anything that was not kept.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -81,7 +85,7 @@ fn checksum(offset: u64, length: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(head, bytes)
 }
 
-/// Keeps what a repair overwrites.
+/// Keeps copies of the lines that a repair overwrites.
 struct Keeping {
     file: Box<dyn UndoFile>,
     kept: HashSet<u64>,
@@ -91,7 +95,7 @@ struct Keeping {
 }
 
 impl Keeping {
-    /// Writes the head of the file.
+    /// Writes the header of the file.
     fn begin(mut file: Box<dyn UndoFile>, superblock: &Superblock) -> io::Result<Keeping> {
         let Superblock { uuid, device_bytes, mount_epoch, .. } = *superblock;
         let header = Header { magic: MAGIC, uuid, device_bytes, mount_epoch, spare: [0; 20], check: 0 }.sealed();
@@ -99,7 +103,7 @@ impl Keeping {
         Ok(Keeping { file, kept: HashSet::new(), checks: 0, failed: None })
     }
 
-    /// Keeps the lines of a range that were not kept yet. False when that failed.
+    /// Keeps the lines of a range that were not kept before. Returns false if this fails.
     fn keep(&mut self, region: &Region, offset: u64, length: u64) -> bool {
         let end = (offset + length).div_ceil(LINE);
         let mut line = offset / LINE;
@@ -132,23 +136,23 @@ impl Keeping {
         }
     }
 
-    /// Why a copy could not be kept.
+    /// Returns why a copy could not be kept, if one failed.
     fn failure(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
-    /// The repair is done.
+    /// Writes the end record: the repair is done.
     fn end(&mut self) -> io::Result<()> {
         let record = Record { offset: END, length: 0, check: checksum(END, 0, &self.checks.to_le_bytes()) };
         self.file.append(record.as_bytes())
     }
 }
 
-/// A read undo file.
+/// An undo file that was read.
 struct Undo<'f> {
     header: Header,
     records: Vec<(u64, &'f [u8])>,
-    /// It has its end: the repair was done.
+    /// True if the end record is there: the repair was done.
     is_ended: bool,
 }
 
@@ -178,7 +182,7 @@ impl Undo<'_> {
                 undo.is_ended = true;
                 return Ok(undo);
             }
-            // Cut off, or damaged: whether it may be the former the device knows.
+            // The file was cut off or is damaged; the state of the device tells whether a cut-off file is possible.
             let Some(content) = bytes.get(..record.length as usize) else { break };
             let fits =
                 record.offset.checked_add(u64::from(record.length)).is_some_and(|end| end <= header.device_bytes);
@@ -193,12 +197,13 @@ impl Undo<'_> {
     }
 }
 
-/// Puts back what a repair overwrote; `file` is the content of its undo file. Returns how many bytes. Nothing is written
-/// before all of the file was found to be whole and to belong to this device as it is. Cut off, it can be done again.
+/// Restores what a repair overwrote; `file` is the content of its undo file. Returns the number of bytes. Nothing is
+/// written before the whole file was found to be valid and to belong to this device in its present state. If it is
+/// interrupted, it can be repeated.
 ///
 /// # Errors
-/// [`Error::Undo`] when the file is damaged, truncated, of another device, or older than what happened to the device
-/// since; those of reading the superblock.
+/// [`Error::Undo`] if the file is damaged, truncated, of another device, or older than later changes of the device;
+/// errors of reading the superblock.
 pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
     let undo = Undo::read(file)?;
     let (superblock, geometry) = mount::read_superblock(region)?;
@@ -211,7 +216,7 @@ pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
     let differs = |(offset, bytes): &(u64, &[u8])| !region.equal(*offset, bytes);
     let other_than_superblocks = || undo.records.iter().filter(|(offset, _)| !is_superblock(*offset));
     let is_put_back = !other_than_superblocks().any(differs);
-    // A repair counts as a mount: 0 before it began, 1 from then on.
+    // A repair counts as a mount: the difference is 0 before it began, and 1 afterwards.
     let mounts_since = superblock.mount_epoch.wrapping_sub(mount_epoch);
     if mounts_since > 1 {
         return Err(refused("the device was mounted, or repaired again (put that back first), since then"));
@@ -223,7 +228,8 @@ pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
         return Ok(0);
     }
     if superblock.state != STATE_REPAIR && mounts_since == 1 {
-        // The repair was done, so all copies were kept. Until all is back nobody may mount it.
+        // The repair was complete, so all copies were kept. The device must not be mounted until everything is
+        // restored.
         write_superblock(region, Superblock { state: STATE_REPAIR, ..superblock });
     }
     let mut flight = Flight::new();
@@ -238,7 +244,7 @@ pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
     Ok(undo.records.iter().map(|(_, bytes)| bytes.len() as u64).sum())
 }
 
-/// Runs `repair` with all that it overwrites kept in `file`.
+/// Runs `repair`, and keeps a copy of everything it overwrites in `file`.
 pub(super) fn keeping<T>(
     region: &Region,
     superblock: &Superblock,
@@ -263,7 +269,7 @@ pub(super) fn keeping<T>(
     Ok(done)
 }
 
-/// Stops keeping, however the repair ends.
+/// Stops keeping copies when it is dropped, however the repair ends.
 struct Stop<'r>(&'r Region);
 
 impl Drop for Stop<'_> {

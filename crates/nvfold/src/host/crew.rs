@@ -1,4 +1,4 @@
-//! One thread that walks, several that work, and the caller's, which is told how far they are.
+//! Threads: one walks, several work, and the caller's thread reports the progress.
 
 use super::Watch;
 use super::tally::Tally;
@@ -10,13 +10,13 @@ use std::time::Duration;
 
 /// Bytes read and written at a time: the buffer of each worker.
 pub const BUFFER_BYTES: usize = 1 << 20;
-/// Files between the thread that walks and those that work.
+/// Capacity of the queue between the thread that walks and the workers, in files.
 const QUEUE_FILES: usize = 256;
-/// The caller is told how far it is this often.
+/// Interval between calls of the caller's progress callback.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// Runs `walk`, which hands out jobs, and `threads` workers that do them (0: one a processor), and tells the caller
-/// meanwhile.
+/// Runs `walk`, which hands out jobs, and `threads` workers (0 for one per processor) that do the jobs; meanwhile
+/// reports progress to the caller.
 pub fn run<J: Send>(
     tally: &Tally,
     threads: usize,
@@ -39,7 +39,7 @@ pub fn run<J: Send>(
         drop(done);
         scope.spawn(move || {
             walk(&mut |job| {
-                // Only fails when all workers are gone, and they outlive the sender.
+                // `send` only fails when all workers have ended, and they outlive the sender.
                 let _ = sender.send(job);
             });
         });
@@ -61,7 +61,7 @@ fn do_jobs<J>(tally: &Tally, receiver: &Mutex<mpsc::Receiver<J>>, work: &impl Fn
     loop {
         let job = receiver.lock().recv();
         let Ok(job) = job else { return };
-        // After a stop the queue is emptied without work, so that the walker is not stuck.
+        // After a stop the queue is drained without work, so that the walker is never blocked.
         if !tally.is_stopped() {
             work(job, &mut buffer);
         }

@@ -1,55 +1,55 @@
-//! Why going through a tree ended early, or never began. A problem with one file is none: it is in the report.
+//! Errors that end the work on a tree early. A problem with a single file is not an error: it is in the report.
 
 use super::Report;
 use crate::errno::{EINVAL, EIO, EISDIR};
 use std::io;
 use std::path::PathBuf;
 
-/// Result of going through a tree.
+/// Result of working through a tree.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why it ended early. [`Error::errno`] gives the POSIX number.
+/// The reason why the work ended early. [`Error::errno`] gives the POSIX number.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A path that the caller named cannot be used on the host.
+    /// A path given by the caller cannot be used on the host.
     #[error("{doing} {}: {source}", path.display())]
     Host {
         /// The operation.
         doing: &'static str,
         /// Path on the host.
         path: PathBuf,
-        /// The host's answer.
+        /// Error of the host.
         source: io::Error,
     },
-    /// A path that the caller named cannot be used in our file system.
+    /// A path given by the caller cannot be used on the device.
     #[error("{doing} {} of the device: {source}", path.display())]
     FileSystem {
         /// The operation.
         doing: &'static str,
-        /// Path in our file system.
+        /// Path on the device.
         path: PathBuf,
-        /// Our answer.
+        /// Error of nvfold.
         source: crate::Error,
     },
-    /// EINVAL: `..` in a path of ours.
+    /// EINVAL: there is a `..` in a path on the device.
     #[error("import to {}: a path on the device has no .. in it; name the place itself", path.display())]
     ParentInPath {
-        /// Path in our file system.
+        /// Path on the device.
         path: PathBuf,
     },
-    /// EISDIR: one file is to be exported to a directory.
+    /// EISDIR: a single file cannot be exported to a directory.
     #[error("export to {}: is a directory; name the new file", path.display())]
     IsDirectory {
         /// Path on the host.
         path: PathBuf,
     },
-    /// EINTR: the callback said so.
+    /// EINTR: the callback stopped the work.
     #[error("{doing}: stopped by the caller; what was done so far stays")]
     Stopped {
         /// The operation.
         doing: &'static str,
-        /// What was done until then.
+        /// Work done until then.
         done: Box<Report>,
     },
     /// ENOSPC: the device is full.
@@ -57,17 +57,17 @@ pub enum Error {
     Full {
         /// The operation.
         doing: &'static str,
-        /// The file that found no space, on the host.
+        /// Path on the host of the file that found no space.
         path: PathBuf,
-        /// Our answer.
+        /// Error of nvfold.
         source: crate::Error,
-        /// What was done until then.
+        /// Work done until then.
         done: Box<Report>,
     },
 }
 
 impl Error {
-    /// The POSIX error number of this failure.
+    /// Returns the POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {
             Error::Host { source, .. } => source.raw_os_error().unwrap_or(EIO),

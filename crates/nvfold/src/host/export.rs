@@ -1,7 +1,7 @@
-//! A tree of ours, out to the host.
+//! Exports a tree of the device to the host.
 //!
-//! Files are made by the thread that walks, so that a name that is taken is told in order, and filled by the others.
-//! Directories get their attributes when everything is in them, deepest first.
+//! The thread that walks creates the files, so that names that are taken are reported in order; the other threads
+//! fill them. Directories get their attributes when they are complete, deepest first.
 
 use super::tally::Tally;
 use super::{Error, Report, Result, Watch, crew, entries, files};
@@ -14,22 +14,24 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What to export, to where, and how.
+/// Says what to export, where to, and how.
 #[derive(Clone, Debug, Default)]
 pub struct ExportOptions {
-    /// File or directory of ours, by its path from the root.
+    /// File or directory on the device, by its path from the root.
     pub from: PathBuf,
-    /// New path of the copy on the host; a directory that is there takes the content of a directory in.
+    /// New path of the copy on the host. If it is an existing directory, the content of the exported directory is
+    /// merged.
     pub to: PathBuf,
-    /// Threads that copy; 0: one a processor.
+    /// Number of threads that copy; 0 for one per processor.
     pub threads: usize,
 }
 
-/// Copies a file or a directory of ours, with all that is below, out to the host: content with its holes, hard links,
-/// owners (as far as this process may set them), modes, times and extended attributes.
+/// Copies a file or a directory of the device, with everything below it, to the host: content with its holes, hard
+/// links, owners (as far as this process may set them), modes, times and extended attributes.
 ///
-/// Nothing that is there is overwritten: a name that is taken is a problem in the report, as is whatever else cannot be
-/// made. Fails when `from` is not there, when one file is to go to a directory, and when `progress` says so.
+/// No existing file is overwritten: a name that is taken is a problem in the report, as is any other file that cannot
+/// be made. The call fails if `from` does not exist, if a single file would go to a directory, or if `progress` stops
+/// it.
 pub fn export(fs: &FileSystem, options: &ExportOptions, progress: &mut Watch<'_>) -> Result<Report> {
     let ExportOptions { from, to, threads } = options;
     let attr = fs.resolve(from.as_os_str().as_bytes()).map_err(|source| Error::FileSystem {
@@ -50,7 +52,7 @@ struct Export<'a> {
     tally: &'a Tally,
 }
 
-/// A regular file to copy to a path; `file` is its content there, open.
+/// A regular file to copy; `file` is the new file at `path`, open.
 struct Job {
     attr: Attr,
     path: PathBuf,
@@ -60,13 +62,13 @@ struct Job {
 struct Walk<'a, 'b> {
     export: &'a Export<'b>,
     give: &'a mut dyn FnMut(Job),
-    /// Files with several names: the path of the first one.
+    /// Files with several names: path of the first copy.
     linked: HashMap<InodeNumber, PathBuf>,
     directories: Vec<(PathBuf, Attr)>,
 }
 
 impl Export<'_> {
-    /// Exports the content of a directory, or one file, to `path`; problems are in the tally.
+    /// Exports the content of a directory, or one file, to `path`; problems go to the tally.
     fn run(&self, from: Attr, path: &Path, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
         let walk = |give: &mut dyn FnMut(Job)| {
@@ -75,7 +77,7 @@ impl Export<'_> {
             directories = walk.directories;
         };
         crew::run(self.tally, threads, progress, walk, |job, buffer| self.copy(job, buffer));
-        // Deepest first: a directory that may not be written to must be complete.
+        // Deepest first: a directory may lose its write permission only when it is complete.
         for (path, attr) in directories.into_iter().rev() {
             self.finish(&path, &attr);
         }
@@ -117,7 +119,7 @@ impl Export<'_> {
         Ok(job.file.set_len(size)?)
     }
 
-    /// Extended attributes, owner, mode, times.
+    /// Sets owner, mode, times and extended attributes.
     fn finish(&self, path: &Path, attr: &Attr) {
         if let Err(error) = files::set_attributes(path, attr) {
             self.tally.problem(path, error);
@@ -133,7 +135,7 @@ impl Export<'_> {
             }
         }
         if !names.is_empty() && attr.kind != FileKind::Symlink {
-            // An ACL may have changed nothing but the time of change; content times stay as they were.
+            // Setting attributes may have changed the times.
             let _ = files::set_times(path, attr);
         }
     }

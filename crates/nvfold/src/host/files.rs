@@ -1,6 +1,6 @@
-//! Files of the host: their metadata in our words, and back.
+//! Files of the host: converts their metadata to nvfold's types, and back.
 //!
-//! All of it is about the file itself: symbolic links are never followed.
+//! All functions work on the file itself: symbolic links are never followed.
 
 use crate::{Attr, FileKind, TimeNs};
 use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode, Timespec, Timestamps, XattrFlags};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What a file of the host is; `None` when it is of a kind that we do not know.
+/// Returns the kind of a file of the host; `None` if nvfold does not know it.
 pub fn kind(metadata: &Metadata) -> Option<FileKind> {
     Some(match HostType::from_raw_mode(metadata.mode()) {
         HostType::RegularFile => FileKind::Regular,
@@ -24,27 +24,28 @@ pub fn kind(metadata: &Metadata) -> Option<FileKind> {
     })
 }
 
-/// A device number as nvfold keeps it, which is as the kernel hands it to FUSE: 12 bits major, 20 bits minor.
+/// Encodes a device number as nvfold stores it, which is as the kernel passes it to FUSE: 12 bits major, 20 bits
+/// minor.
 pub fn encode_rdev(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
 }
 
-/// Returns the host's device number.
+/// Decodes a device number to the host's encoding.
 pub fn decode_rdev(rdev: u32) -> u64 {
     rustix::fs::makedev(rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00)
 }
 
-/// Returns last access and last change of content.
+/// Returns the times of last access and of last modification, ns.
 pub fn times(metadata: &Metadata) -> (TimeNs, TimeNs) {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
     (ns(metadata.atime(), metadata.atime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec()))
 }
 
-/// Extended attributes of a file itself (symlinks are not followed), as many as this process may see.
+/// Returns the extended attributes of the file itself that this process may read, with their values.
 pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut names = vec![0; 64 << 10];
-    // A file system without attributes has none.
+    // A file system without extended attributes counts as having none.
     let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or(0);
     let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
     let with_value = |name: &[u8]| {
@@ -56,7 +57,7 @@ pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     names.filter_map(with_value).collect()
 }
 
-/// Opens a file for reading without touching its access time where that is allowed. Symlinks are refused.
+/// Opens a file for reading, without changing its access time if that is permitted. Symbolic links are refused.
 pub fn open(path: &Path) -> io::Result<File> {
     let no_follow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
     let no_atime = rustix::fs::OFlags::NOATIME.bits() as i32;
@@ -67,7 +68,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Calls `each` with the ranges of a file that hold data: all of it, unless it is sparse.
+/// Calls `each` with the ranges of a file that hold data; with the whole file unless it is sparse.
 pub fn data_ranges(
     file: &File,
     metadata: &Metadata,
@@ -82,7 +83,7 @@ pub fn data_ranges(
         let start = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
             Ok(start) => start,
             Err(rustix::io::Errno::NXIO) => break,
-            // No such thing there: it is all data.
+            // This file system cannot report holes, so everything counts as data.
             Err(_) => return each(at, size),
         };
         let end = rustix::fs::seek(file, rustix::fs::SeekFrom::Hole(start))?.min(size);
@@ -107,12 +108,12 @@ pub fn make_node(path: &Path, attr: &Attr) -> io::Result<()> {
     Ok(rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(attr.mode), decode_rdev(attr.rdev))?)
 }
 
-/// Sets an attribute of a file itself.
+/// Sets an extended attribute of the file itself.
 pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::lsetxattr(path, std::ffi::OsStr::from_bytes(name), value, XattrFlags::empty())?)
 }
 
-/// Gives a file its owner, mode and times. A process without root keeps the owner it has.
+/// Sets owner, mode and times of a file. Without root privileges the owner stays.
 pub fn set_attributes(path: &Path, attr: &Attr) -> io::Result<()> {
     match std::os::unix::fs::lchown(path, Some(attr.uid), Some(attr.gid)) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() => {}
@@ -124,14 +125,14 @@ pub fn set_attributes(path: &Path, attr: &Attr) -> io::Result<()> {
     set_times(path, attr)
 }
 
-/// Gives a file its times.
+/// Sets the times of a file.
 pub fn set_times(path: &Path, attr: &Attr) -> io::Result<()> {
     let time = |ns: TimeNs| Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
     let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Names in a directory of the host, sorted, without `.` and `..`.
+/// Returns the names in a directory of the host, sorted, without `.` and `..`.
 pub fn names(dir: &Path) -> io::Result<Vec<std::ffi::OsString>> {
     let mut names =
         std::fs::read_dir(dir)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<io::Result<Vec<_>>>()?;

@@ -1,8 +1,8 @@
-//! A tree of the host, into our file system.
+//! Imports a tree of the host into a file system on a device.
 //!
-//! The thread that walks makes everything but the content of files with one name, so that a directory is there before
-//! what is in it, and a file with several names before its second one. Directories get their times when everything is
-//! in them.
+//! The thread that walks makes everything except the content of files with one name. So a directory exists before its
+//! entries, and a file with several names before its second name. Directories get their times after everything in
+//! them was made.
 
 use super::tally::Tally;
 use super::walk::walk;
@@ -15,24 +15,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// What to import, to where, and how.
+/// Says what to import, where to, and how.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// Files and directories of the host.
+    /// Files and directories of the host to import.
     pub sources: Vec<PathBuf>,
-    /// Where the copy goes, a path from our root: with one source its new path, with several the directory to put them
-    /// into. `None`: each goes into the root under its own name. Directories on the way are made.
+    /// Destination of the copy, a path from the root of the device. With one source it is the new path, with several
+    /// the directory that they go into. `None`: each goes into the root under its own name. Missing directories are
+    /// made.
     pub to: Option<PathBuf>,
-    /// Threads that copy; 0: one a processor.
+    /// Number of threads that copy; 0 for one per processor.
     pub threads: usize,
-    /// Stay on the file system of each source.
+    /// Stays on the file system of each source.
     pub one_file_system: bool,
-    /// File of the host that our file system lies in. It is left out: it cannot hold itself.
+    /// File of the host that is the device itself. It is skipped, because it cannot contain itself.
     pub device: Option<PathBuf>,
 }
 
 impl ImportOptions {
-    /// Bytes of content that the sources hold as the host tells them, for a progress bar. Goes through all of them.
+    /// Returns the bytes of content of all sources as reported by the host, for a progress bar. Walks all of them.
     pub fn total_bytes(&self) -> u64 {
         let mut bytes = 0;
         for source in &self.sources {
@@ -48,13 +49,12 @@ impl ImportOptions {
     }
 }
 
-/// Copies files and directories of the host, with all that is below, into our file system: content with its holes,
-/// hard links, owners, modes, times and extended attributes. A directory that is there already takes the new content
-/// in.
+/// Copies files and directories of the host, with everything below them, to the device: content with its holes, hard
+/// links, owners, modes, times and extended attributes. The content of a directory that exists already is merged.
 ///
-/// What cannot be copied (a name that is taken, a file that cannot be read) is a problem in the report; sockets are
-/// left out. Fails when a source has no name or a place cannot be made, when our file system is full, and when
-/// `progress` says so; what was copied by then stays.
+/// A file that cannot be copied (because its name is taken, or it cannot be read) is a problem in the report; sockets
+/// are skipped. The call fails if a source has no name, if a destination cannot be made, if the device is full, or if
+/// `progress` stops it. Files copied by then stay.
 pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>) -> Result<Report> {
     let sources = places(fs, options)?;
     let device = options.device.as_ref().and_then(|device| std::fs::metadata(device).ok());
@@ -69,7 +69,7 @@ pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>
     tally.finish("import", progress)
 }
 
-/// Where each source goes.
+/// Returns the destination of each source.
 fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
     let ImportOptions { sources, to, .. } = options;
     let place = |source: &PathBuf| {
@@ -84,7 +84,8 @@ fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
     sources.iter().map(place).collect()
 }
 
-/// The last name of a path, looked up in the file system for `.` and the like. The root has none: its content goes.
+/// Returns the last name of a path; paths such as `.` are resolved by the host. The root has none, so its content is
+/// imported.
 fn base_name(source: &Path) -> Result<PathBuf> {
     if let Some(name) = source.file_name() {
         return Ok(name.into());
@@ -94,7 +95,7 @@ fn base_name(source: &Path) -> Result<PathBuf> {
     Ok(resolved.file_name().map(PathBuf::from).unwrap_or_default())
 }
 
-/// The names on a path of ours.
+/// Returns the names on a path on the device.
 fn names_of(path: &Path) -> Result<Vec<Vec<u8>>> {
     let name = |component: Component| match component {
         Component::Normal(name) => Some(Ok(name.as_bytes().to_vec())),
@@ -104,7 +105,7 @@ fn names_of(path: &Path) -> Result<Vec<Vec<u8>>> {
     path.components().filter_map(name).collect()
 }
 
-/// The directory that `names` lead to from the root, made where it is not there.
+/// Returns the directory that `names` lead to from the root; makes missing directories.
 fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> Result<InodeNumber> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid, gid, rdev: 0 };
@@ -120,24 +121,24 @@ fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> Result<InodeNumber> {
     Ok(at)
 }
 
-/// What is imported into what.
+/// The state of an import, shared by all threads.
 struct Import<'a> {
     fs: &'a FileSystem,
     tally: &'a Tally,
     one_file_system: bool,
-    /// Device and inode of the file that we import into.
+    /// Device and inode number of the file that is the device.
     device_file: Option<(u64, u64)>,
 }
 
-/// One thing to import to one place.
+/// A file or directory to import, and its destination.
 struct Source {
     path: PathBuf,
     parent: InodeNumber,
-    /// Empty: the place is the parent itself, and takes the content in.
+    /// Name of the copy. If empty, the content goes into the parent itself.
     name: Vec<u8>,
 }
 
-/// A regular file to copy. `ino` is set when it was created already.
+/// A regular file to copy. `ino` is set if the file was created already.
 struct Job {
     source: Source,
     metadata: Metadata,
@@ -147,14 +148,14 @@ struct Job {
 struct Walk<'a, 'b> {
     import: &'a Import<'b>,
     give: &'a mut dyn FnMut(Job),
-    /// Files with several names: where the first one went.
+    /// Files with several names: inode of the first name's copy.
     linked: HashMap<(u64, u64), InodeNumber>,
-    /// Directories get their times when everything is in them.
+    /// Directories, whose times are set after everything in them was made.
     directories: Vec<(InodeNumber, SetAttr)>,
 }
 
 impl Import<'_> {
-    /// Imports everything in `sources`; problems are in the tally.
+    /// Imports all `sources`; problems go to the tally.
     fn run(&self, sources: Vec<Source>, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
         let walk = |give: &mut dyn FnMut(Job)| {
@@ -193,7 +194,7 @@ impl Import<'_> {
         }
     }
 
-    /// Extended attributes (one of them says how the content is stored), then content, then times.
+    /// Copies extended attributes (one of which says how the content is stored), then content, then times.
     fn fill(&self, path: &Path, metadata: &Metadata, file: &crate::File, buffer: &mut [u8]) {
         let source = match files::open(path) {
             Ok(source) => source,
@@ -207,7 +208,7 @@ impl Import<'_> {
                 let wanted = buffer.len().min((end - at) as usize);
                 let length = source.read_at(&mut buffer[..wanted], at)?;
                 if length == 0 {
-                    // It became shorter while we read it.
+                    // The file became shorter while it was read.
                     break;
                 }
                 failed = file.write_at(at, &buffer[..length]).err();
@@ -221,7 +222,7 @@ impl Import<'_> {
             (None, Err(error)) => return self.tally.problem(path, error),
             (None, Ok(())) => {}
         }
-        // A hole at the end.
+        // The file ends in a hole.
         if file.attr().size < metadata.len()
             && let Err(error) = file.set_len(metadata.len())
         {
@@ -264,7 +265,8 @@ fn attributes(metadata: &Metadata) -> SetAttr {
 }
 
 impl Walk<'_, '_> {
-    /// Imports one name and what is below it. `device` is the host's device of the tree when it must not be left.
+    /// Imports one name and everything below it. `device` is the host's device number of the tree, if the import must
+    /// stay on it.
     fn visit(&mut self, source: Source, device: Option<u64>) {
         let Import { tally, one_file_system, device_file, .. } = self.import;
         if tally.is_stopped() {
@@ -309,7 +311,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A directory that is there already takes the new content in. An empty name is the root.
+    /// Makes a directory, or returns the existing one, whose content is merged. An empty name stands for the parent
+    /// itself.
     fn make_directory(&self, source: &Source, metadata: &Metadata) -> crate::Result<InodeNumber> {
         let fs = self.import.fs;
         if source.name.is_empty() {
@@ -339,7 +342,7 @@ impl Walk<'_, '_> {
         if kind == FileKind::Regular && !has_links {
             return (self.give)(Job { source, metadata, ino: None });
         }
-        // Its number must be known before another name of it is met.
+        // The inode number must be known before another name of the file is met.
         let made = match kind {
             FileKind::Symlink => self.symlink(&source, &metadata),
             _ => import.create(&source, &metadata, kind).map_err(Some),
@@ -360,7 +363,7 @@ impl Walk<'_, '_> {
         import.finish(&source.path, &metadata, ino);
     }
 
-    /// `Err(None)`: the problem is noted.
+    /// Makes a symbolic link. `Err(None)` means that the problem was recorded.
     fn symlink(&self, source: &Source, metadata: &Metadata) -> std::result::Result<InodeNumber, Option<crate::Error>> {
         let import = self.import;
         let target = std::fs::read_link(&source.path).map_err(|error| {

@@ -1,12 +1,13 @@
-//! Whole trees between the host's file systems and one of ours: [`import`], [`export`], [`verify`]; and what sharing
-//! would save on files that lie on the host: [`estimate`](estimate()).
+//! Copies whole trees between file systems of the host and a device: [`import`], [`export`], [`verify`].
+//! [`estimate`](estimate()) predicts what sharing would save on files of the host.
 //!
-//! The problem: a tree is larger than memory and holds everything there is (holes, hard links, devices, attributes, files
-//! that cannot be read). Going through it takes so long that somebody wants to see how far it is, and to stop it.
+//! The problem: a tree is larger than memory, and has holes, hard links, device nodes, attributes and unreadable
+//! files. Walking it takes so long that a user wants to see the progress, and to be able to stop it.
 //!
-//! The idea: one thread walks and several copy, with a bounded queue between them. So memory does not grow with the
-//! tree; only directories, whose times are set last, and files with several names are remembered. A problem with one
-//! file is noted and the rest goes on. A full device ends it, and so does the caller's callback.
+//! The idea: one thread walks and several copy, with a bounded queue between them, so memory does not grow with the
+//! tree. Only directories, whose times are set last, and files with several names are remembered. A problem with one
+//! file is recorded, and the work continues. It ends early if the device is full, or if the caller's callback asks
+//! for it.
 //!
 //! ```text
 //! tree -> walk, one thread -> queue, 256 files -> threads that copy or compare -> counts, problems -> Report
@@ -14,9 +15,8 @@
 //!               caller's thread: callback(Progress) ten times a second -> go on, or stop
 //! ```
 //!
-//! This is the only room that makes calls of the operating system. Beside those it stands on what everybody can call:
-//! [`FileSystem`], [`File`](crate::File), and the sizes that [`media`](crate::media) publishes. No thread outlives a
-//! call.
+//! This is the only module that makes system calls. Otherwise it uses only the public interface: [`FileSystem`],
+//! [`File`](crate::File), and the sizes that [`media`](crate::media) publishes. No thread outlives a call.
 //!
 //! ```
 //! use nvfold::host::{self, ExportOptions, ImportOptions, VerifyOptions};
@@ -66,7 +66,7 @@ pub use verify::{VerifyOptions, verify};
 
 use crate::{DirEntry, FileSystem, InodeNumber};
 
-/// All entries of a directory of ours, sorted by name.
+/// Returns all entries of a directory on the device, sorted by name.
 pub fn entries(fs: &FileSystem, dir: InodeNumber) -> crate::Result<Vec<DirEntry>> {
     let mut entries = Vec::new();
     fs.readdir(dir, 0, &mut |entry| {

@@ -1,4 +1,4 @@
-//! What was done so far: counted by several threads at once, and made a report of in the end.
+//! The tally of completed work: counted by several threads at once, and turned into a report at the end.
 
 use super::{Error, Problem, Progress, Report, Result, Watch};
 use parking_lot::Mutex;
@@ -6,10 +6,10 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Problems that are kept word for word; more are only counted.
+/// Number of problems that are kept; further ones are only counted.
 const PROBLEMS_KEPT: usize = 1000;
 
-/// Counts, problems, and whether to stop.
+/// Counts and problems so far, and whether to stop.
 #[derive(Default)]
 pub struct Tally {
     pub files: AtomicU64,
@@ -27,7 +27,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Adds one to a counter.
     pub fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -36,12 +36,12 @@ impl Tally {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Tells whether to stop now.
+    /// Returns true if the work must stop.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Tells the caller how far it is, who may stop all threads.
+    /// Reports the progress to the caller, who may stop all threads.
     pub fn tell(&self, watch: &mut Watch<'_>) {
         let progress =
             Progress { bytes: self.bytes.load(Ordering::Relaxed), files: self.files.load(Ordering::Relaxed) };
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// A file failed in our file system. A full one stops all threads.
+    /// Records an error of nvfold about a file. A full device stops all threads.
     pub fn failed(&self, path: &Path, error: crate::Error) {
         if matches!(error, crate::Error::NoSpace { .. }) {
             self.full.lock().get_or_insert((path.to_owned(), error));
@@ -60,18 +60,19 @@ impl Tally {
         }
     }
 
-    /// Notes a problem with a file.
+    /// Records a problem with a file.
     pub fn problem(&self, path: &Path, problem: impl Display) {
         Tally::count(&self.problem_count);
         keep(&self.problems, path, problem);
     }
 
-    /// Notes a file left out on purpose.
+    /// Records a file that was skipped on purpose.
     pub fn skip(&self, path: &Path, why: impl Display) {
         keep(&self.skipped, path, why);
     }
 
-    /// The report, or why it ended early. The caller's last answer comes too late to stop anything.
+    /// Returns the report, or the error that ended the work early. The caller's last answer comes too late to stop
+    /// anything.
     pub fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> Result<Report> {
         let (is_stopped, full) = (self.is_stopped(), self.full.lock().take());
         if !is_stopped {

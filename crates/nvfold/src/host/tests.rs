@@ -1,4 +1,4 @@
-//! Trees in and out without the command: what is told, what stops, and what fails.
+//! Import and export of trees without the command: progress, stopping, and failures.
 
 use super::*;
 use crate::check::{CheckOptions, check};
@@ -18,7 +18,7 @@ fn file_system(bytes: u64, profile: &str) -> (Region, FileSystem) {
     (region.clone(), FileSystem::mount(region, MountOptions::default()).unwrap())
 }
 
-/// A directory with 3 files of 1 MiB and 5 bytes, one of them with two names, and one of everything else.
+/// Makes a directory with 3 files of 1 MiB and 5 bytes, one of them with two names, and one file of every other kind.
 fn make_tree(root: &Path) {
     fs::create_dir_all(root.join("below")).unwrap();
     for (number, name) in ["one", "two", "below/three"].iter().enumerate() {
@@ -101,7 +101,7 @@ fn a_stop_before_anything_is_done_leaves_everything_as_it_was() {
     assert_eq!(entries(&fs, InodeNumber::ROOT).unwrap(), []);
 }
 
-/// The device writes 16 MB a second at most, so the second look at it comes long before the end.
+/// The device writes at most 16 MB per second, so the second call of the callback comes long before the end.
 #[test]
 fn a_stop_in_the_middle_keeps_what_was_done_and_the_device_whole() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Compares a tree of the host with one of ours: every name, every byte, every attribute but the times of last access
-//! and of last change of the inode.
+//! Compares a tree of the host with one on the device: every name, every byte, and every attribute except the times
+//! of last access and of last inode change.
 
 use super::tally::Tally;
 use super::{Error, Report, Result, Watch, crew, entries, files};
@@ -11,23 +11,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What to compare with what, and how.
+/// Says what to compare, and how.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
     /// File or directory of the host.
     pub source: PathBuf,
-    /// Path of its copy from our root; `None`: the name of `source`.
+    /// Path of its copy from the root of the device; `None` for the name of `source`.
     pub at: Option<PathBuf>,
-    /// Threads that compare; 0: one a processor.
+    /// Number of threads that compare; 0 for one per processor.
     pub threads: usize,
-    /// The copy was made with [`ImportOptions::one_file_system`](super::ImportOptions::one_file_system).
+    /// True if the copy was made with [`ImportOptions::one_file_system`](super::ImportOptions::one_file_system).
     pub one_file_system: bool,
 }
 
-/// Compares a file or a directory of the host, with all that is below, with its copy in our file system. Every
-/// difference is a problem in the report; the trees are equal when there is none.
+/// Compares a file or a directory of the host, with everything below it, with its copy on the device. Every
+/// difference is a problem in the report; the trees are equal if there is none.
 ///
-/// Fails when `source` or its copy is not there, and when `progress` says so.
+/// The call fails if `source` or its copy does not exist, or if `progress` stops it.
 pub fn verify(fs: &FileSystem, options: &VerifyOptions, progress: &mut Watch<'_>) -> Result<Report> {
     let VerifyOptions { source, threads, one_file_system, .. } = options;
     let at = place_of_copy(options)?;
@@ -58,7 +58,7 @@ struct Verify<'a> {
     one_file_system: bool,
 }
 
-/// Two regular files of one size.
+/// Two regular files of the same size.
 struct Job {
     path: PathBuf,
     ino: InodeNumber,
@@ -68,12 +68,12 @@ struct Job {
 struct Walk<'a, 'b> {
     verify: &'a Verify<'b>,
     give: &'a mut dyn FnMut(Job),
-    /// Files with several names: which of ours stands for which of the host's.
+    /// Files with several names: the inode on the device for each inode of the host.
     linked: HashMap<(u64, u64), InodeNumber>,
 }
 
 impl Verify<'_> {
-    /// Compares; differences are in the tally as problems.
+    /// Compares the trees; differences go to the tally as problems.
     fn run(&self, source: &Path, attr: Attr, threads: usize, progress: &mut Watch<'_>) {
         let walk = |give: &mut dyn FnMut(Job)| {
             let mut walk = Walk { verify: self, give, linked: HashMap::new() };
@@ -156,7 +156,8 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether no other name of the file was met yet. Names of one file must be names of one file on both sides.
+    /// Returns true if no other name of the file was met before. Reports two names of one file on the host that
+    /// belong to different files on the device.
     fn is_first_name(&mut self, path: &Path, metadata: &Metadata, attr: &Attr) -> bool {
         if metadata.nlink() == 1 {
             return true;
@@ -220,7 +221,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// What `import` leaves out is not expected.
+    /// Returns true if `import` copies the file: what it skips is not expected on the device.
     fn is_imported(&self, path: &Path, device: Option<u64>) -> bool {
         let Ok(metadata) = std::fs::symlink_metadata(path) else { return true };
         let here = device.is_none_or(|device| device == metadata.dev());

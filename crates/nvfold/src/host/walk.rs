@@ -1,4 +1,4 @@
-//! Every file below a path of the host, to be looked at and not copied.
+//! Walks all files below a path of the host, without copying them.
 
 use super::Problem;
 use std::fs::Metadata;
@@ -7,11 +7,11 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Called with each file found, or why one could not be looked at.
+/// Called with each file found, or with the reason why one could not be read.
 pub type Visit<'a> = dyn FnMut(Result<(&Path, &Metadata), Problem>) -> ControlFlow<()> + 'a;
 
-/// Calls `each` for `root` and everything below it, with a problem where something could not be listed, until it says
-/// `Break`. Symbolic links are not followed.
+/// Calls `each` for `root` and everything below it, until it returns `Break`. It is called with a problem for a file
+/// or directory that cannot be read. Symbolic links are not followed.
 pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> ControlFlow<()> {
     let mut pending = vec![root.to_owned()];
     let mut device_number = None;
@@ -24,7 +24,7 @@ pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> Control
     ControlFlow::Continue(())
 }
 
-/// Reports `path`; when it is a directory, reports what it holds and adds its directories to `pending`.
+/// Reports `path`. If it is a directory, reports its entries, except that its directories are added to `pending`.
 fn walk_one(
     path: &Path,
     one_file_system: bool,
@@ -55,7 +55,7 @@ fn walk_one(
     Ok(flow)
 }
 
-/// Returns the host's answer about a path.
+/// Makes a problem of the host's error about a path.
 pub fn problem(path: PathBuf, error: &io::Error) -> Problem {
     Problem { path, problem: error.to_string() }
 }

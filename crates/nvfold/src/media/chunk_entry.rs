@@ -1,15 +1,16 @@
-//! The chunk entry: one cache line that says how often a block is named and what its bytes hash to.
+//! The chunk entry: one cache line with the reference count and the fingerprints of a block.
 //!
-//! One table serves every policy: it is the union of NV-Dedup's metadata entry (4.2, Fig. 5) and
-//! DeNOVA's FACT entry (IV-C). An entry whose count and update count are 0 is empty, whatever else is left of it, and
-//! means: this block is free, or *private* - named by exactly one extent and not fingerprinted. So data that nobody
-//! shares costs no entry.
+//! One table serves every policy: it is the union of NV-Dedup's metadata entry (4.2, Fig. 5) and DeNOVA's FACT entry
+//! (IV-C). An entry whose count and update count are 0 is empty, whatever the other fields hold. It means that the
+//! block is free, or *private*: referenced by exactly one extent and not fingerprinted. So unshared data needs no
+//! entry.
 //!
-//! The entry of a **packed chunk** is the same line with a place of its own ([`super::segment::SegmentUse::Entries`]). It
-//! counts as long as the chunk is in use, and says where the bytes are and how many. Empty means free, never private.
+//! The entry of a **packed chunk** has the same layout and a table of its own
+//! ([`super::segment::SegmentUse::Entries`]). It is not empty as long as the chunk is in use, and holds the address
+//! and the length of the bytes. Empty means free, never private.
 //!
-//! How often a block is taken is told by both together: `count` (RFC, the paper's reference count) extents name it,
-//! and `update_count` (UC) more are about to.
+//! Both counts together say how many references a block has: `count` (RFC, the paper's reference count) extents
+//! reference it, and `update_count` (UC) references belong to dedup transactions under way.
 
 use super::ChunkRef;
 use super::generator::parts;
@@ -23,14 +24,14 @@ pub const WEAK_VALID: u8 = 1;
 /// `flags`: the strong fingerprint is valid.
 pub const STRONG_VALID: u8 = 2;
 
-/// `flags`: bits 4-7 are the class of a packed chunk, by the method that cut it (DeEXT III-B); 0 in the entry of a block.
+/// `flags`: bits 4-7 are the class of a packed chunk, by the method that cut it (DeEXT III-B); 0 for a block.
 const CLASS_SHIFT: u8 = 4;
 
-/// Class of a packed chunk whose compressed content cannot be read any more, and fsck has told so.
+/// Class of a packed chunk whose compressed content is unreadable, and has been reported by fsck.
 pub const CLASS_LOST: u8 = 13;
 /// Class of a packed chunk that is the end of a file, under a policy that stores blocks.
 pub const CLASS_END: u8 = 14;
-/// Class of a packed chunk of which it is not known how it was cut: fsck made its entry again.
+/// Class of a packed chunk whose cutting method is unknown, because fsck rebuilt its entry.
 pub const CLASS_UNKNOWN: u8 = 15;
 
 /// Entry operations of NV-Dedup (Table 2), kept in the tag.
@@ -41,9 +42,9 @@ pub mod tag {
     pub const INCREASE: u8 = 0x20;
     /// decrease_RC.
     pub const DECREASE: u8 = 0x40;
-    /// null_entry. The rest of the line stays as it is until the entry is used again.
+    /// null_entry. The rest of the line stays until the entry is reused.
     pub const NULL: u8 = 0x80;
-    /// Bit beside the operation: recovery made the count right, so nothing is to be rolled back (4.3.2).
+    /// Bit next to the operation: recovery has corrected the count, so nothing must be rolled back (4.3.2).
     pub const RECOVERED: u8 = 0x01;
 }
 
@@ -53,36 +54,37 @@ pub mod tag {
 pub struct ChunkEntry {
     /// `tag:8 | tx_id:56` of the last dedup transaction (NV-Dedup).
     pub tag_tx: u64,
-    /// Extents that touch the block; 0 in an empty entry.
+    /// Number of extents that touch the block; 0 in an empty entry.
     pub count: u32,
-    /// Dedup transactions under way (DeNOVA).
+    /// Number of references that dedup transactions under way hold (DeNOVA).
     pub update_count: u32,
-    /// `length:20 | address:44`; the length of a whole block is stored as 4096. Changes by 8-byte store.
+    /// `length:20 | address:44`; a whole block has the length 4096. Changes by an 8-byte store.
     pub address_length: u64,
     /// 160 bits of a strong fingerprint.
     pub strong: [u8; 20],
     /// Weak fingerprint.
     pub weak: u32,
-    /// pm index: block before this one in the list of its chain, 0: none (DeNOVA's IAA).
+    /// pm index: the previous block in the list of its chain, or 0 (DeNOVA's IAA).
     pub previous: u32,
-    /// pm index: block behind it.
+    /// pm index: the next block in the list, or 0.
     pub next: u32,
-    /// pm index: the chain, which is where its head lies in the direct area (DeNOVA's delete pointer).
+    /// pm index: number of the chain, which gives the position of its head in the direct area (DeNOVA's delete
+    /// pointer).
     pub delete_pointer: u32,
     /// [`WEAK_VALID`], [`STRONG_VALID`], and the class of a packed chunk in bits 4-7.
     pub flags: u8,
     /// Which functions made the fingerprints: the weak one in bits 0-3, the strong one in bits 4-7.
     pub functions: u8,
-    /// Packed chunks: bytes of the content less one, where that is compressed; 0: the content lies there as it is, and in
-    /// the entry of a block.
+    /// Packed chunks: bytes of the content minus one, if the content is compressed. 0 if it is not compressed, and
+    /// for a block.
     pub content_bytes_less_one: u16,
 }
 
 /// Bytes of one entry.
 pub const ENTRY_BYTES: u64 = 64;
-/// Where the address lies.
+/// Offset of the address word in an entry.
 pub const ADDRESS_WORD: u64 = 16;
-/// Where `previous` and `next` lie: one word, which only the pm index changes.
+/// Offset of the word with `previous` and `next`, which only the pm index changes.
 pub const LINKS_WORD: u64 = 48;
 
 const _: () = assert!(size_of::<ChunkEntry>() == ENTRY_BYTES as usize);
@@ -98,26 +100,26 @@ const _: () = assert!(offset_of!(ChunkEntry, flags) == 60);
 const _: () = assert!(offset_of!(ChunkEntry, functions) == 61);
 const _: () = assert!(offset_of!(ChunkEntry, content_bytes_less_one) == 62);
 
-/// Bytes 0-15 of an entry: all that a count change touches, in one 16-byte atomic.
+/// Bytes 0-15 of an entry: everything that a count change touches, changed by one 16-byte atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountWord {
     /// Last entry operation.
     pub tag: u8,
-    /// Its transaction, 56 bits.
+    /// Transaction of that operation, 56 bits.
     pub tx: u64,
     /// Reference count.
     pub count: u32,
-    /// Transactions under way.
+    /// References that transactions under way hold.
     pub update_count: u32,
 }
 
 impl CountWord {
-    /// Whether the entry is: nothing counts the block.
+    /// Returns true if the entry is empty: there is no counted reference to the block.
     pub fn is_empty(self) -> bool {
         self.count == 0 && self.update_count == 0
     }
 
-    /// From the two words as loaded.
+    /// Decodes the 16 bytes as loaded.
     pub fn decode(word: u128) -> CountWord {
         let low = word as u64;
         let high = (word >> 64) as u64;
@@ -129,7 +131,7 @@ impl CountWord {
         }
     }
 
-    /// As stored.
+    /// Encodes the word as stored.
     pub fn encode(self) -> u128 {
         let low = u64::from(self.tag) << 56 | self.tx & ((1 << 56) - 1);
         let high = u64::from(self.update_count) << 32 | u64::from(self.count);
@@ -138,7 +140,7 @@ impl CountWord {
 }
 
 impl ChunkEntry {
-    /// An entry for a whole block, without fingerprints.
+    /// Returns an entry for a whole block, without fingerprints.
     pub fn for_block(block: super::BlockNumber, count: CountWord) -> ChunkEntry {
         let word = count.encode();
         ChunkEntry {
@@ -150,7 +152,8 @@ impl ChunkEntry {
         }
     }
 
-    /// An entry for a packed chunk of so many bytes at a media address, without fingerprints. `class`: 1 to 15.
+    /// Returns an entry for a packed chunk of this length at a media address, without fingerprints. `class` is 1 to
+    /// 15.
     pub fn for_packed(address: u64, bytes: PackedBytes, class: u8, count: CountWord) -> ChunkEntry {
         debug_assert!((1..16).contains(&class) && bytes.is_sound());
         ChunkEntry {
@@ -161,7 +164,8 @@ impl ChunkEntry {
         }
     }
 
-    /// The entry of `chunk`, without fingerprints. Where a packed one lies is told by the entry that it has.
+    /// Returns an entry for `chunk` without fingerprints. `old` is the chunk's present entry, which has the address
+    /// of a packed chunk.
     pub fn bare(chunk: ChunkRef, old: &ChunkEntry, count: CountWord) -> ChunkEntry {
         match chunk {
             ChunkRef::Block(block) => ChunkEntry::for_block(block, count),
@@ -174,51 +178,52 @@ impl ChunkEntry {
         }
     }
 
-    /// Makes the entry with a weak fingerprint and the function that made it.
+    /// Returns the entry with a weak fingerprint and the function that made it.
     pub fn with_weak(self, function: WeakFunction, weak: u32) -> ChunkEntry {
         let functions = self.functions & 0xf0 | function as u8;
         ChunkEntry { weak, functions, flags: self.flags | WEAK_VALID, ..self }
     }
 
-    /// Makes the entry with a strong fingerprint and the function that made it.
+    /// Returns the entry with a strong fingerprint and the function that made it.
     pub fn with_strong(self, function: StrongFunction, strong: Strong) -> ChunkEntry {
         let functions = self.functions & 0x0f | (function as u8) << 4;
         ChunkEntry { strong, functions, flags: self.flags | STRONG_VALID, ..self }
     }
 
-    /// With the fingerprints of another entry of the same block, and its place in the index.
+    /// Returns the entry with the fingerprints, and the place in the index, of another entry of the same block.
     pub fn with_fingerprints_of(self, other: &ChunkEntry) -> ChunkEntry {
         let ChunkEntry { tag_tx, count, update_count, address_length, .. } = self;
         ChunkEntry { tag_tx, count, update_count, address_length, ..*other }
     }
 
-    /// Without fingerprints, and in no chain.
+    /// Returns the entry without fingerprints, and in no chain.
     pub fn without_fingerprints(self) -> ChunkEntry {
         let flags = self.class() << CLASS_SHIFT;
         ChunkEntry { strong: [0; 20], weak: 0, previous: 0, next: 0, delete_pointer: 0, flags, functions: 0, ..self }
     }
 
-    /// Of a packed chunk whose content cannot be read any more.
+    /// Returns the entry of a packed chunk whose content has become unreadable.
     pub fn lost(self) -> ChunkEntry {
         ChunkEntry { flags: CLASS_LOST << CLASS_SHIFT, ..self.without_fingerprints() }
     }
 
-    /// Whether the block is free or private.
+    /// Returns true if the block is free or private.
     pub fn is_empty(&self) -> bool {
         self.word().is_empty()
     }
 
-    /// References taken on the block: those of extents, and those of dedup transactions under way.
+    /// Returns the number of references to the block: those of extents, and those of dedup transactions under way.
     pub fn taken(&self) -> u64 {
         u64::from(self.count) + u64::from(self.update_count)
     }
 
-    /// Whether its tag is that of an entry that counts. A crash in an add_entry may leave the count alone.
+    /// Returns true if the tag is that of a completed add or count change. A crash during add_entry may leave a count
+    /// without such a tag.
     pub fn is_whole(&self) -> bool {
         matches!(self.word().tag & !tag::RECOVERED, tag::ADD | tag::INCREASE | tag::DECREASE)
     }
 
-    /// Whether it counts, and is this chunk's.
+    /// Returns true if the entry is not empty and belongs to this chunk.
     pub fn is_of(&self, chunk: impl Into<ChunkRef>) -> bool {
         let is_of = match chunk.into() {
             ChunkRef::Block(block) => self.address() == block.address() && self.class() == 0,
@@ -227,29 +232,29 @@ impl ChunkEntry {
         is_of && !self.is_empty()
     }
 
-    /// Whether it can be a packed chunk's, counting or not.
+    /// Returns true if the entry can be a packed chunk's, empty or not.
     pub fn is_packed(&self) -> bool {
         self.class() != 0 && self.packed_bytes().is_sound()
     }
 
-    /// Generator and sequence of the transaction that added it or increased its count last; `None` of what is never taken
-    /// back.
+    /// Returns the generator and sequence of the transaction that added the entry or last increased its count; `None`
+    /// if the last change is never rolled back.
     pub fn added_by(&self) -> Option<(u64, u64)> {
         let word = self.word();
         matches!(word.tag, tag::ADD | tag::INCREASE).then(|| parts(word.tx))
     }
 
-    /// Class of a packed chunk; 0: it is a block.
+    /// Returns the class of a packed chunk, or 0 for a block.
     pub fn class(&self) -> u8 {
         self.flags >> CLASS_SHIFT
     }
 
-    /// Bytes that the chunk takes on the media.
+    /// Returns the number of bytes that the chunk takes on the media.
     pub fn stored_bytes(&self) -> u64 {
         self.address_length >> 44
     }
 
-    /// Bytes of a packed chunk's content.
+    /// Returns the number of bytes of a packed chunk's content.
     pub fn content_bytes(&self) -> u64 {
         match self.content_bytes_less_one {
             0 => self.stored_bytes(),
@@ -257,7 +262,7 @@ impl ChunkEntry {
         }
     }
 
-    /// How long a packed chunk is.
+    /// Returns the length of a packed chunk.
     pub fn packed_bytes(&self) -> PackedBytes {
         PackedBytes { stored: self.stored_bytes(), content: self.content_bytes() }
     }
@@ -273,28 +278,28 @@ impl ChunkEntry {
         self.address_length & ((1 << 44) - 1)
     }
 
-    /// Number of the weak fingerprint's function, and the fingerprint, if there is one.
+    /// Returns the number of the weak fingerprint's function, and the fingerprint, if there is one.
     pub fn any_weak(&self) -> Option<(u8, u32)> {
         (self.flags & WEAK_VALID != 0).then_some((self.functions & 0x0f, self.weak))
     }
 
-    /// Number of the strong fingerprint's function, and the fingerprint, if there is one.
+    /// Returns the number of the strong fingerprint's function, and the fingerprint, if there is one.
     pub fn any_strong(&self) -> Option<(u8, Strong)> {
         (self.flags & STRONG_VALID != 0).then_some((self.functions >> 4, self.strong))
     }
 
-    /// The weak fingerprint, if this function made it.
+    /// Returns the weak fingerprint, if this function made it.
     pub fn weak(&self, function: WeakFunction) -> Option<u32> {
         self.any_weak().filter(|(made_by, _)| *made_by == function as u8).map(|(_, weak)| weak)
     }
 
-    /// The strong fingerprint, if this function made it.
+    /// Returns the strong fingerprint, if this function made it.
     pub fn strong(&self, function: StrongFunction) -> Option<Strong> {
         self.any_strong().filter(|(made_by, _)| *made_by == function as u8).map(|(_, strong)| strong)
     }
 }
 
-/// The word that says where a chunk lies and how many bytes it takes there.
+/// Returns the word that encodes the address of a chunk and its length on the media.
 pub fn address_word(address: u64, length: u64) -> u64 {
     length << 44 | address
 }

@@ -7,10 +7,9 @@
 //! 192  five log lines: the log starts here, so a small file needs no log page
 //! ```
 //!
-//! **Anything that happens to one inode is committed by one 8-byte store** of the commit word: the
-//! log's tail (a multiple of 64) with the selector of the attribute line in bit 0. NOVA stores a
-//! tail and appends attribute entries; with the selector an attribute change costs one line and
-//! leaves no garbage in the log.
+//! **Every change of one inode is committed by one 8-byte store** of the commit word: the log's tail (a multiple of
+//! 64) with the selector of the attribute line in bit 0. NOVA stores a tail and appends attribute entries to the log;
+//! with the selector, an attribute change costs one line and leaves no garbage in the log.
 
 use super::checksum;
 use crate::words::{FileKind, TimeNs};
@@ -32,25 +31,26 @@ pub const IN_USE: u8 = 0xA7;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct InodeHead {
-    /// Log tail | selector of the attribute line (bit 0). Changes by 8-byte store; with `head` by 16-byte store.
+    /// Log tail | selector of the attribute line (bit 0). Changes by an 8-byte store, or with `head` by a
+    /// 16-byte store.
     pub commit: u64,
     /// Media address of the log's first line.
     pub head: u64,
     /// First line of the log area or page that follows the inline lines, or 0.
     pub overflow: u64,
-    /// Directories: inode number of the parent. Changes by 8-byte store.
+    /// Directories: inode number of the parent. Changes by an 8-byte store.
     pub parent: u64,
-    /// Own number.
+    /// Number of this inode.
     pub ino: u64,
     /// Birth time, ns.
     pub btime: TimeNs,
-    /// [`FileKind`]; 0 in a free slot. This 8-byte word is stored at once.
+    /// [`FileKind`]; 0 in a free slot. The 8-byte word with this field is stored at once.
     pub kind: u8,
     /// [`IN_USE`] or 0.
     pub in_use: u8,
     /// Zero.
     pub spare0: u16,
-    /// Counts the users of this slot.
+    /// Number of inodes that have used this slot.
     pub generation: u32,
     /// CRC-32C of ino, btime and the word above.
     pub check: u32,
@@ -66,21 +66,21 @@ const _: () = assert!(offset_of!(InodeHead, ino) == 32);
 const _: () = assert!(offset_of!(InodeHead, kind) == 48);
 const _: () = assert!(offset_of!(InodeHead, check) == 56);
 
-/// Device offset of fields that change alone, from the slot's start.
+/// Offset of [`InodeHead::commit`] in the slot. This word, and those below, change independently.
 pub const COMMIT_WORD: u64 = offset_of!(InodeHead, commit) as u64;
-/// Offset of the word that says where the log begins.
+/// Offset of the word with the address of the log.
 pub const HEAD_WORD: u64 = offset_of!(InodeHead, head) as u64;
-/// See [`InodeHead::overflow`].
+/// Offset of [`InodeHead::overflow`].
 pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;
-/// See [`InodeHead::parent`].
+/// Offset of [`InodeHead::parent`].
 pub const PARENT_WORD: u64 = offset_of!(InodeHead, parent) as u64;
-/// The word of kind, use and generation.
+/// Offset of the word with kind, use and generation.
 pub const USE_WORD: u64 = offset_of!(InodeHead, kind) as u64;
-/// Which byte of that word is [`InodeHead::in_use`].
+/// The byte of that word that is [`InodeHead::in_use`].
 pub const IN_USE_BYTE: usize = offset_of!(InodeHead, in_use) - offset_of!(InodeHead, kind);
 
 impl InodeHead {
-    /// A sealed head with an empty inline log.
+    /// Returns a sealed head with an empty inline log.
     pub fn new(slot: u64, ino: u64, kind: FileKind, generation: u32, parent: u64, btime: TimeNs) -> InodeHead {
         InodeHead {
             commit: slot + INLINE_LOG,
@@ -101,13 +101,14 @@ impl InodeHead {
         self
     }
 
-    /// Kind of a live slot for inode `ino`; `None` when it is free, torn or damaged.
+    /// Returns the kind of a live slot for inode `ino`; `None` if the slot is free, torn or damaged.
     pub fn live(&self, ino: u64) -> Option<FileKind> {
         let whole = self.in_use == IN_USE && self.ino == ino && self.sealed().check == self.check;
         if whole { FileKind::from_byte(self.kind) } else { None }
     }
 
-    /// The use word of this slot once freed: generation kept, so that the next user differs.
+    /// Returns the use word of this slot once it is freed. It keeps the generation, so that the next user gets
+    /// another one.
     pub fn freed_use_word(&self) -> u64 {
         u64::from(self.generation) << 32
     }
@@ -117,13 +118,13 @@ impl InodeHead {
         self.commit & !63
     }
 
-    /// Which attribute line is current.
+    /// Returns which attribute line is current, 0 or 1.
     pub fn selector(&self) -> u64 {
         self.commit & 1
     }
 }
 
-/// Attributes as of a place in the log: log entries after it may change size and times again.
+/// Attributes as of a position in the log: log entries after it may change size and times again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AttributeLine {
@@ -137,13 +138,13 @@ pub struct AttributeLine {
     pub gid: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Times, ns.
+    /// Last access, ns.
     pub atime: TimeNs,
-    /// Last change of content.
+    /// Last change of the content, ns.
     pub mtime: TimeNs,
-    /// Last change of the inode.
+    /// Last change of the inode, ns.
     pub ctime: TimeNs,
-    /// Names; unused for directories (2 + subdirectories).
+    /// Number of names; unused for directories (2 + subdirectories).
     pub nlink: u32,
     /// Device number.
     pub rdev: u32,
@@ -158,14 +159,14 @@ const _: () = assert!(offset_of!(AttributeLine, nlink) == 48);
 const _: () = assert!(offset_of!(AttributeLine, as_of) == 56);
 
 impl AttributeLine {
-    /// Returns it with a valid checksum.
+    /// Returns the line with a valid checksum.
     pub fn sealed(mut self, ino: u64) -> AttributeLine {
         self.check = 0;
         self.check = checksum(ino, self.as_bytes());
         self
     }
 
-    /// Whether the checksum holds.
+    /// Returns true if the checksum holds.
     pub fn is_whole(&self, ino: u64) -> bool {
         self.sealed(ino).check == self.check
     }

@@ -1,20 +1,19 @@
-//! The recovery journal: makes one operation over several inodes atomic.
+//! The recovery journal: makes an operation over several inodes atomic.
 //!
-//! An operation on one inode commits with one 8-byte store. One that touches several (rename between
-//! directories, link, unlink) first makes all its log entries durable beyond the tails, where nothing
-//! reads them, then writes the few commit words it wants to store into one slot. From the moment the
-//! slot is durable the operation has happened: recovery stores the words again (which is harmless when
-//! they were stored already) and clears the slot.
+//! An operation on one inode commits with one 8-byte store. An operation on several inodes (rename between
+//! directories, link, unlink) first makes all its log entries durable beyond the tails, where nothing reads them.
+//! Then it writes its few commit words into one journal slot. It is committed once the slot is durable: recovery
+//! stores the words again, which is harmless if they were stored already, and clears the slot.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Slots on a device: operations over several inodes that can be under way at once.
+/// Number of slots on a device, which limits the operations over several inodes that can run at once.
 pub const JOURNAL_SLOTS: u64 = 128;
-/// Words one operation can store.
+/// Most words that one operation can store.
 pub const JOURNAL_WORDS: usize = 7;
 
-/// A word to store: where, and what.
+/// A word to store, and where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct WordStore {
@@ -24,13 +23,13 @@ pub struct WordStore {
     pub value: u64,
 }
 
-/// Two lines; valid when `count` is 1..=7 and the checksum holds, so a torn slot is an empty one.
+/// One slot, two lines long. It is valid if `count` is 1..=7 and the checksum holds, so a torn slot counts as empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct JournalSlot {
     /// CRC-32C of the slot with this field zero.
     pub check: u32,
-    /// Words in use; storing 0 over the first 8 bytes clears the slot.
+    /// Number of words in use; storing 0 over the first 8 bytes clears the slot.
     pub count: u32,
     /// The words.
     pub stores: [WordStore; JOURNAL_WORDS],
@@ -42,7 +41,7 @@ const _: () = assert!(size_of::<JournalSlot>() == 128);
 const _: () = assert!(offset_of!(JournalSlot, stores) == 8);
 
 impl JournalSlot {
-    /// A sealed slot. `stores` has 1 to 7 words.
+    /// Returns a sealed slot. `stores` has 1 to 7 words.
     pub fn new(stores: &[WordStore]) -> JournalSlot {
         assert!((1..=JOURNAL_WORDS).contains(&stores.len()), "an operation stores 1 to 7 words");
         let mut slot = JournalSlot { count: stores.len() as u32, ..JournalSlot::default() };
@@ -51,7 +50,7 @@ impl JournalSlot {
         slot
     }
 
-    /// The words of a whole slot; empty for a cleared or torn one.
+    /// Returns the words of a whole slot; none if the slot is cleared or torn.
     pub fn words(&self) -> &[WordStore] {
         let count = self.count as usize;
         if !(1..=JOURNAL_WORDS).contains(&count) || JournalSlot::new(&self.stores[..count]) != *self {

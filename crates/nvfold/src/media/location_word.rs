@@ -1,4 +1,4 @@
-//! What a range of a file names, in one word: in the records of vector entries, and in DRAM.
+//! A location word: what a range of a file references. It is used in the records of vector entries, and in DRAM.
 //!
 //! ```text
 //! bits 62-63  kind: 0 nothing (reads as zeros), 1 blocks, 2 reserved blocks (read as zeros), 3 a packed chunk
@@ -6,7 +6,7 @@
 //!      0-46   blocks: media address of the first byte      packed: number of the chunk in 16-46, offset in it in 0-15
 //! ```
 //!
-//! So what lies `n` bytes further on is the word plus `n`.
+//! So the location `n` bytes further on is the word plus `n`.
 
 use super::{Location, PackedNumber};
 
@@ -19,16 +19,16 @@ const LOCATION_END: u64 = 1 << 47;
 /// Bits of the offset in a packed chunk.
 const OFFSET_BITS: u32 = 16;
 
-/// See the module.
+/// A location in one word; the layout is in the module's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct LocationWord(u64);
 
 impl LocationWord {
-    /// Names nothing.
+    /// References nothing.
     pub const HOLE: LocationWord = LocationWord(HOLE);
 
-    /// Names what begins at `location`; `unwritten`: blocks that are reserved.
+    /// Returns the word for bytes that begin at `location`. `unwritten` marks blocks as reserved.
     #[inline]
     pub fn new(location: Location, unwritten: bool) -> LocationWord {
         match location {
@@ -42,19 +42,19 @@ impl LocationWord {
         }
     }
 
-    /// One that was read from the media; `None` where no word is like that.
+    /// Decodes a word that was read from the media; `None` if it is not valid.
     pub fn from_media(word: u64) -> Option<LocationWord> {
         let location = word & !(3 << KIND_SHIFT);
         let is_valid = location < if word >> KIND_SHIFT == HOLE { 1 } else { LOCATION_END };
         is_valid.then_some(LocationWord(word))
     }
 
-    /// As it lies on the media.
+    /// Returns the word as stored on the media.
     pub fn to_media(self) -> u64 {
         self.0
     }
 
-    /// What it names and whether that is reserved; `None`: nothing.
+    /// Returns the location, and whether the blocks are reserved; `None` for a hole.
     #[inline]
     pub fn location(self) -> Option<(Location, bool)> {
         let location = self.address();
@@ -65,44 +65,46 @@ impl LocationWord {
         }
     }
 
-    /// Media address of the first byte; of a packed chunk it means nothing.
+    /// Returns the media address of the first byte; meaningless for a packed chunk.
     #[inline]
     pub fn address(self) -> u64 {
         self.0 & (LOCATION_END - 1)
     }
 
-    /// Whether both name a part of a packed chunk, or blocks of the same kind from the same offset in a block on.
+    /// Returns true if both reference a part of a packed chunk, or blocks of the same kind at the same offset within
+    /// a block.
     #[inline]
     pub fn is_like(self, other: LocationWord) -> bool {
         let differs = self.0 ^ other.0;
         differs >> KIND_SHIFT == 0 && (self.is_packed() || differs.is_multiple_of(super::BLOCK_BYTES))
     }
 
-    /// Whether it names a part of a packed chunk.
+    /// Returns true if it references a part of a packed chunk.
     #[inline]
     pub fn is_packed(self) -> bool {
         self.0 >> KIND_SHIFT == PACKED
     }
 
-    /// Whether it names blocks that are reserved.
+    /// Returns true if it references reserved blocks.
     #[inline]
     pub fn is_reserved(self) -> bool {
         self.0 >> KIND_SHIFT == RESERVED
     }
 
-    /// What lies so many bytes further on, in the same blocks or the same packed chunk.
+    /// Returns the word for the location `bytes` further on, in the same blocks or the same packed chunk.
     #[inline]
     pub fn plus(self, bytes: u64) -> LocationWord {
         LocationWord(self.0 + bytes)
     }
 
-    /// Bytes from the start of a block; of a packed chunk it means nothing.
+    /// Returns the offset from the start of a block, in bytes; meaningless for a packed chunk.
     #[inline]
     pub fn offset_in_block(self) -> u64 {
         self.0 % super::BLOCK_BYTES
     }
 
-    /// Whether `next` is what lies `bytes` further on, in the same packed chunk or in blocks of the same kind.
+    /// Returns true if `next` is the location `bytes` further on, in the same packed chunk or in blocks of the same
+    /// kind.
     #[inline]
     pub fn is_continued_by(self, bytes: u64, next: LocationWord) -> bool {
         let is_in_chunk = |word: LocationWord| word.0 >> OFFSET_BITS == self.0 >> OFFSET_BITS;

@@ -1,34 +1,35 @@
-//! Log areas: slots of the inode table in which a log goes on that is too long for its own slot and too short for a page.
+//! Log areas: slots of the inode table that continue a log which is too long for its own slot and too short for a
+//! page.
 //!
 //! ```text
 //!   0  head line: next area or page, number, owner
 //!  64  seven log lines
 //! ```
 //!
-//! The head line lies over that of an inode, field by field: a reader of a slot finds its number, kind and use where
-//! an inode has them, and an empty log.
+//! The head line has the fields of an inode's head line at the same offsets: a reader of the slot finds number, kind
+//! and use where an inode has them, and an empty log.
 
 use super::checksum;
 use super::inode::{IN_USE, INLINE_LOG, InodeHead};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// `kind` of a slot that is a log area: no kind of inode.
+/// `kind` of a slot that is a log area; no inode has this kind.
 pub const KIND_LOG_AREA: u8 = 8;
 /// Offset of the first log line in the slot.
 pub const AREA_LOG: u64 = 64;
-/// Areas of one log: as much as a page takes.
+/// Most areas of one log: together they are as large as a page.
 pub const AREAS_MAX: usize = 8;
 
 /// First line of a log area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct AreaHead {
-    /// Commit word of an empty inode: nothing of the slot's last user comes back.
+    /// Commit word of an empty inode, so that nothing of the slot's previous user reappears.
     pub empty_commit: u64,
     /// Head word of an empty inode.
     pub empty_head: u64,
-    /// First line of the area or page that follows, or 0; changes by 8-byte store.
+    /// First line of the next area or page, or 0; changes by an 8-byte store.
     pub next: u64,
     /// Zero.
     pub spare0: u64,
@@ -42,7 +43,7 @@ pub struct AreaHead {
     pub in_use: u8,
     /// Zero.
     pub spare1: u16,
-    /// Counts the inodes that used this slot.
+    /// Number of inodes that have used this slot.
     pub generation: u32,
     /// CRC-32C of number, owner and the word above, seeded with the slot's address.
     pub check: u32,
@@ -63,7 +64,7 @@ const _: () = assert!(offset_of!(AreaHead, check) == offset_of!(InodeHead, check
 pub const NEXT_WORD: u64 = offset_of!(AreaHead, next) as u64;
 
 impl AreaHead {
-    /// Makes the head of a new area.
+    /// Returns the head of a new area.
     pub fn new(slot: u64, number: u64, owner: u64, generation: u32) -> AreaHead {
         AreaHead {
             empty_commit: slot + INLINE_LOG,
@@ -83,7 +84,7 @@ impl AreaHead {
         self
     }
 
-    /// Whether the slot at this address is a log area.
+    /// Returns true if the slot at this address is a valid log area.
     pub fn is_whole(&self, slot: u64) -> bool {
         self.kind == KIND_LOG_AREA && self.in_use == IN_USE && self.sealed(slot).check == self.check
     }

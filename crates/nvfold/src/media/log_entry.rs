@@ -1,8 +1,9 @@
-//! Log entries: what happened to one inode, in whole lines of 64 bytes.
+//! Log entries: the changes of one inode, in whole lines of 64 bytes.
 //!
-//! An inode's log starts in the five inline lines of its slot and goes on in log areas ([`super::log_area`]), then in 4 KiB
-//! pages of 63 lines and a footer. An entry never crosses the end of such a part; a `Skip` entry fills what is left. Nothing
-//! past the tail exists, so an entry is durable before the commit word that moves the tail over it.
+//! An inode's log starts in the five inline lines of its slot. It continues in log areas ([`super::log_area`]), then
+//! in 4 KiB pages of 63 lines and a footer. An entry never crosses the end of such a part; a `Skip` entry fills the
+//! remaining lines. Nothing past the tail is read, so an entry is made durable before the commit word moves the tail
+//! over it.
 //!
 //! Every entry begins `kind u8 | lines u8 | ...` and `check u32` at byte 4: CRC-32C of the whole entry with
 //! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write or vector entry is DeNOVA's
@@ -18,45 +19,48 @@ use crate::words::{FileKind, TimeNs};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Longest xattr value kept in the log; longer ones lie in blocks of their own.
+/// Longest xattr value that is kept in the log; longer values are stored in blocks.
 pub const INLINE_VALUE_MAX: usize = 1024;
 /// Longest xattr value (Linux: XATTR_SIZE_MAX).
 pub const VALUE_MAX: usize = 65536;
-/// Most blocks one value can take.
+/// Most blocks that one value can take.
 pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 
-/// No cookie reaches this: a directory that makes a billion names a second would take a century.
+/// All cookies are less than this: a directory that creates a billion names per second would take a century to reach
+/// it.
 const COOKIE_END: u64 = 1 << 62;
 
-/// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): who still has to look for equals of what it names.
+/// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): whether the daemon still has to deduplicate the entry's
+/// data.
 pub mod dedupe {
-    /// Nobody: it was written by a policy that does not queue.
+    /// Not queued: the policy that wrote the entry does not queue.
     pub const NONE: u8 = 0;
-    /// dedupe_needed: the daemon. A node of the work queue stands for it.
+    /// dedupe_needed: the daemon has to process the entry. A node of the work queue stands for it.
     pub const NEEDED: u8 = 1;
-    /// in_process: the daemon is at its last steps. Only a crash leaves it; the entry is needed again then.
+    /// in_process: the daemon is at its last steps. After a crash, an entry in this state is processed again.
     pub const IN_PROCESS: u8 = 2;
-    /// dedupe_complete: nobody any more.
+    /// dedupe_complete: nothing is left to do.
     pub const COMPLETE: u8 = 3;
 
-    /// Whether the daemon still has to come. A value that nobody stores is damage: to look again does no harm.
+    /// Returns true if the daemon still has to process the entry. An unknown value is damage; processing it again is
+    /// harmless.
     pub fn is_pending(flag: u8) -> bool {
         !matches!(flag, NONE | COMPLETE)
     }
 }
 
-/// `flags` of a write entry: space is reserved, the content is zeros.
+/// `flags` of a write entry: the space is reserved, and reads as zeros.
 const UNWRITTEN: u8 = 1;
-/// `flags` of a write entry: it names a part of a packed chunk.
+/// `flags` of a write entry: it references a part of a packed chunk.
 const PACKED: u8 = 2;
-/// `flags` of an xattr entry: the value lies in blocks.
+/// `flags` of an xattr entry: the value is stored in blocks.
 const IN_BLOCKS: u8 = 1;
 
 /// Last line of a log page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PageFooter {
-    /// First line of the next log page or area, or 0; changes by 8-byte store.
+    /// First line of the next log page or area, or 0; changes by an 8-byte store.
     pub next: u64,
     /// Inode whose log this is.
     pub ino: u64,
@@ -69,30 +73,30 @@ pub struct PageFooter {
 const _: () = assert!(size_of::<PageFooter>() == 64);
 
 impl PageFooter {
-    /// Makes the footer of a new page.
+    /// Returns the footer of a new page.
     pub fn new(page: u64, ino: u64) -> PageFooter {
         PageFooter { next: 0, ino, check: checksum(page, &ino.to_le_bytes()), spare: [0; 44] }
     }
 
-    /// Whether this is a page of `ino`'s log.
+    /// Returns true if this is a page of `ino`'s log.
     pub fn belongs(&self, page: u64, ino: u64) -> bool {
         self.ino == ino && self.check == checksum(page, &ino.to_le_bytes())
     }
 }
 
-/// One line: a range of the file now names these bytes of the media, or nothing.
+/// One line: a range of the file now references these bytes of the media, or nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ExtentEntry {
     kind: u8,
     lines: u8,
     flags: u8,
-    /// DeNOVA's dedupe-flag ([`dedupe`]); changes in place by 8-byte store of the first word.
+    /// DeNOVA's dedupe-flag ([`dedupe`]); changes in place, by an 8-byte store of the first word.
     pub dedupe: u8,
     check: u32,
     /// First byte of the file range.
     pub file_offset: u64,
-    /// Bytes; `u64::MAX` in an unmap entry: to the end.
+    /// Length of the range in bytes; `u64::MAX` in an unmap entry that extends to the end.
     pub length: u64,
     /// Media address of the first byte (44 bits), or number of the packed chunk; 0 in an unmap entry.
     pub address: u64,
@@ -100,7 +104,7 @@ pub struct ExtentEntry {
     pub chunk_offset: u64,
     /// mtime and ctime of the file after this entry, ns.
     pub time: TimeNs,
-    /// Size of the file after this entry.
+    /// Size of the file after this entry, in bytes.
     pub size: u64,
     spare: u64,
 }
@@ -112,7 +116,7 @@ const _: () = assert!(offset_of!(ExtentEntry, time) == 40);
 const _: () = assert!(offset_of!(ExtentEntry, size) == 48);
 
 impl ExtentEntry {
-    /// A write entry: the range names `length` bytes at `location`.
+    /// Returns a write entry: the range references `length` bytes at `location`.
     #[inline]
     pub fn write(file_offset: u64, length: u64, location: Location, unwritten: bool, time: TimeNs, size: u64) -> Self {
         let (kind, address, chunk_offset) = match location {
@@ -137,7 +141,7 @@ impl ExtentEntry {
         }
     }
 
-    /// Where the bytes that a write entry names begin.
+    /// Returns the location of the first byte that a write entry references.
     #[inline]
     pub fn location(&self) -> Location {
         match self.flags & PACKED {
@@ -146,7 +150,8 @@ impl ExtentEntry {
         }
     }
 
-    /// Whether what a write entry names can be there: `holds` tells that of a range of blocks.
+    /// Returns true if the location of a write entry can exist. `holds` returns true for an address and a length in
+    /// bytes that are inside the data segments.
     pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
         match (self.flags & PACKED, u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
             (0, _, _) => holds(self.address, self.length),
@@ -157,13 +162,13 @@ impl ExtentEntry {
         }
     }
 
-    /// An unmap entry: the range names nothing and reads as zeros.
+    /// Returns an unmap entry: the range references nothing and reads as zeros.
     pub fn unmap(file_offset: u64, length: u64, time: TimeNs, size: u64) -> Self {
         ExtentEntry { kind: UNMAP, lines: 1, file_offset, length, time, size, ..Default::default() }
     }
 
-    /// Returns it with a valid checksum. Works on whole words: right behind a streaming copy, reading back a word that was
-    /// stored byte by byte would wait for the copy.
+    /// Returns the entry with a valid checksum. It works on whole words: after a streaming copy, reading back a word
+    /// that was stored byte by byte would wait for the copy.
     #[inline]
     pub fn sealed(self, ino: u64) -> Self {
         let mut words: [u64; 8] = zerocopy::transmute!(self);
@@ -173,13 +178,13 @@ impl ExtentEntry {
         zerocopy::transmute!(words)
     }
 
-    /// With this dedupe-flag.
+    /// Returns the entry with this dedupe-flag.
     #[inline]
     pub fn flagged(self, dedupe: u8) -> Self {
         ExtentEntry { dedupe, ..self }
     }
 
-    /// What it has in common with a vector entry, if it is a write entry.
+    /// Returns the fields shared with a vector entry, or `None` if this is not a write entry.
     #[inline]
     pub fn written(&self) -> Option<Written> {
         let words: [u64; 8] = zerocopy::transmute!(*self);
@@ -188,12 +193,12 @@ impl ExtentEntry {
         self.maps().then_some(Written { dedupe, first_word, file_offset, length, time })
     }
 
-    /// Whether the range names media bytes.
+    /// Returns true if the range references media bytes.
     pub fn maps(&self) -> bool {
         self.kind == WRITE
     }
 
-    /// Whether the bytes are reserved but read as zeros.
+    /// Returns true if the range is reserved and reads as zeros.
     pub fn is_unwritten(&self) -> bool {
         self.flags & UNWRITTEN != 0
     }
@@ -233,12 +238,12 @@ struct XattrHead {
 
 const _: () = assert!(size_of::<XattrHead>() == 24);
 
-/// Where an xattr's value lies.
+/// Where an xattr's value is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XattrValue {
-    /// In the log entry.
+    /// The value itself, in the log entry.
     Inline(Vec<u8>),
-    /// In blocks of its own.
+    /// The value is stored in blocks.
     Blocks {
         /// Length of the value in bytes.
         bytes: u32,
@@ -250,19 +255,19 @@ pub enum XattrValue {
 /// A decoded entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogEntry {
-    /// A file range changed what it names.
+    /// A file range references something else.
     Extent(ExtentEntry),
-    /// Many file ranges did, which lie one behind the other.
+    /// Many consecutive file ranges reference something else.
     Vector(VectorEntry),
     /// A directory got a name.
     Name {
         /// The name.
         name: Vec<u8>,
-        /// What it names.
+        /// Inode that it references.
         ino: u64,
-        /// What that is.
+        /// Kind of that inode.
         kind: FileKind,
-        /// Place in readdir's order.
+        /// Position in readdir's order.
         cookie: u64,
         /// mtime and ctime of the directory.
         time: TimeNs,
@@ -276,21 +281,21 @@ pub enum LogEntry {
     },
     /// An xattr was set.
     XattrSet {
-        /// Its name.
+        /// Name of the xattr.
         name: Vec<u8>,
-        /// Its value.
+        /// Value of the xattr.
         value: XattrValue,
         /// ctime of the inode.
         time: TimeNs,
     },
     /// An xattr was removed.
     XattrRemove {
-        /// Its name.
+        /// Name of the xattr.
         name: Vec<u8>,
         /// ctime of the inode.
         time: TimeNs,
     },
-    /// Fills an area.
+    /// Fills the rest of an area.
     Skip,
 }
 
@@ -327,7 +332,7 @@ impl LogEntry {
         lines.len() - start
     }
 
-    /// What a write or vector entry says of the range that it wrote.
+    /// Returns the range that a write or vector entry wrote; `None` for other entries.
     pub fn written(&self) -> Option<Written> {
         match self {
             LogEntry::Extent(entry) => entry.written(),
@@ -345,7 +350,7 @@ impl LogEntry {
         }
     }
 
-    /// Where a byte of a file range that it wrote lies.
+    /// Returns the location of a byte of the file, if the entry wrote it.
     pub fn location_at(&self, file_offset: u64) -> Option<Location> {
         match self {
             LogEntry::Extent(entry) if entry.maps() => {
@@ -357,7 +362,7 @@ impl LogEntry {
         }
     }
 
-    /// The line that says: nothing more in the `lines` that are left here.
+    /// Returns the skip line, which says that the remaining `lines` of this area are unused.
     pub fn skip(ino: u64, lines: u64) -> [u8; 64] {
         let mut line = [0; 64];
         line[0] = SKIP;
@@ -367,8 +372,8 @@ impl LogEntry {
         line
     }
 
-    /// Decodes the entry at the start of `bytes` (what is left of its area): the entry and its length in
-    /// lines, or what is wrong with it.
+    /// Decodes the entry at the start of `bytes`, which extend to the end of its area. Returns the entry and its
+    /// length in lines, or a description of what is wrong.
     pub fn decode(ino: u64, bytes: &[u8]) -> Result<(LogEntry, u64), &'static str> {
         let lines = u64::from(*bytes.get(1).ok_or("log entry past the end of its page")?);
         let stored = if bytes[0] == SKIP { 1 } else { lines } as usize * LINE as usize;

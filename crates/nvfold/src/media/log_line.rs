@@ -1,4 +1,4 @@
-//! What all log entries have in common, and what write and vector entries have.
+//! The parts that all log entries share, and those that write and vector entries share.
 
 use super::{PACKED_BYTES_MAX, PackedNumber, checksum};
 use crate::words::TimeNs;
@@ -19,16 +19,17 @@ pub(super) const XATTR_REMOVE: u8 = 6;
 pub(super) const SKIP: u8 = 7;
 pub(super) const VECTOR: u8 = 8;
 
-/// Numbers of packed chunks are below this.
+/// Numbers of packed chunks are less than this.
 const PACKED_NUMBER_END: u32 = 0x7fff_ffff;
 
-/// Whether a packed chunk can have this number and so many bytes from `offset` on.
+/// Returns true if a packed chunk can have this number, and `length` bytes from `offset` on.
 pub(super) fn is_packed_place(chunk: PackedNumber, offset: u16, length: u64) -> bool {
     let end = u64::from(offset).checked_add(length);
     chunk.0 < PACKED_NUMBER_END && end.is_some_and(|end| end <= PACKED_BYTES_MAX)
 }
 
-/// What write and vector entries have in common: a range of the file that was written, and may wait to be shared.
+/// The fields that write and vector entries share: a range of the file that was written, and may still have to be
+/// deduplicated.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// DeNOVA's dedupe-flag ([`super::log_entry::dedupe`]).
@@ -36,20 +37,20 @@ pub struct Written {
     pub(super) first_word: u64,
     /// First byte of the file range.
     pub file_offset: u64,
-    /// Bytes.
+    /// Length of the range in bytes.
     pub length: u64,
     /// mtime of the file after this entry, ns.
     pub time: TimeNs,
 }
 
 impl Written {
-    /// The first word of the entry as it lies on the media, with another dedupe-flag.
+    /// Returns the first word of the entry as stored on the media, with another dedupe-flag.
     pub fn first_word(&self, dedupe: u8) -> u64 {
         self.first_word & !0xFF00_0000 | u64::from(dedupe) << 24
     }
 }
 
-/// Computes the checksum of an entry, taking its check and byte 3 of a write or vector entry as zero.
+/// Computes the checksum of an entry, with its check field, and byte 3 of a write or vector entry, taken as zero.
 pub(super) fn checksum_of(ino: u64, entry: &[u8]) -> u32 {
     let mut first = [0; 64];
     first.copy_from_slice(&entry[..64]);

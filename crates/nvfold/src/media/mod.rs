@@ -1,8 +1,7 @@
 //! The bytes on the device, and nothing else.
 //!
-//! Every structure that lives on the media is drawn once, here, next to the assertions that keep
-//! the drawing true. This room knows no locks and no policies; it turns bytes into checked values
-//! and back. All integers are little-endian.
+//! Every structure on the media is drawn once, here, next to the assertions that keep the drawing true. This module
+//! knows no locks and no policies: it turns bytes into checked values and back. All integers are little-endian.
 //!
 //! ```text
 //! 0        4096     8192      24576      28672            ...           data_offset (2 MiB aligned)
@@ -44,7 +43,7 @@ pub const DEVICE_BYTES_MIN: u64 = 16 << 20;
 pub struct BlockNumber(pub u64);
 
 impl BlockNumber {
-    /// The block that holds a media byte address.
+    /// Returns the block that holds a media byte address.
     pub fn containing(address: u64) -> BlockNumber {
         BlockNumber(address / BLOCK_BYTES)
     }
@@ -55,16 +54,16 @@ impl BlockNumber {
     }
 }
 
-/// Largest device that can have packed chunks: in the 32-bit words of the indexes bit 31 says packed.
+/// Largest device that can have packed chunks: in the 32-bit words of the indexes, bit 31 marks a packed chunk.
 pub const PACKED_DEVICE_BYTES_MAX: u64 = 1 << 43;
 /// Longest packed chunk, bytes.
 pub const PACKED_BYTES_MAX: u64 = 1 << 16;
 
-/// Number of a packed chunk: of its entry, which stays where it is while the bytes move. Below 0x7fff_ffff.
+/// Number of a packed chunk, which is that of its entry. It stays the same when the bytes move. Below 0x7fff_ffff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackedNumber(pub u32);
 
-/// Names a chunk: a block by its number, a packed chunk by that of its entry. Blocks come first in order.
+/// Identifies a chunk: a block by its number, a packed chunk by that of its entry. Blocks come first in the ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChunkRef {
     /// A block of the device.
@@ -74,10 +73,10 @@ pub enum ChunkRef {
 }
 
 impl ChunkRef {
-    /// No chunk: block 0 belongs to the tables. A search behind it is one of all.
+    /// No chunk: block 0 belongs to the tables. A search for chunks after it covers all chunks.
     pub const NONE: ChunkRef = ChunkRef::Block(BlockNumber(0));
 
-    /// The block, if it is one.
+    /// Returns the block number, or `None` for a packed chunk.
     #[inline]
     pub fn block(self) -> Option<BlockNumber> {
         match self {
@@ -86,7 +85,7 @@ impl ChunkRef {
         }
     }
 
-    /// The packed chunk, if it is one.
+    /// Returns the number of the packed chunk, or `None` for a block.
     #[inline]
     pub fn packed(self) -> Option<PackedNumber> {
         match self {
@@ -117,7 +116,8 @@ impl From<PackedNumber> for ChunkRef {
     }
 }
 
-/// Where bytes that an extent names begin: a media address in blocks, or an offset in a packed chunk. 47 bits:
+/// Where the bytes that an extent references begin: a media address in blocks, or an offset in a packed chunk. 47
+/// bits:
 ///
 /// ```text
 /// blocks   0:3 | media address:44          packed   entry:31 | offset in the chunk:16, and the kind is told apart
@@ -141,18 +141,18 @@ impl Location {
     }
 }
 
-/// CRC-32C of `bytes`, seeded with what the bytes belong to, so that a valid structure in the
-/// wrong place is seen.
+/// Computes the CRC-32C of `bytes`, seeded with the owner of the bytes, so that a valid structure in the wrong place
+/// is detected.
 pub(crate) fn checksum(owner: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(folded(owner), bytes)
 }
 
-/// What a checksum begins with.
+/// Computes the seed of a checksum.
 fn folded(owner: u64) -> u32 {
     owner as u32 ^ (owner >> 32) as u32
 }
 
-/// What a checksum of `bytes` began with: each step of a CRC can be taken back.
+/// Computes which seed gives `bytes` the checksum `check`: each step of a CRC can be inverted.
 fn seed_of(check: u32, bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82F6_3B78;
     let before_bit = |state: u32| match state >> 31 {

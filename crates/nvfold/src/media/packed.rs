@@ -1,7 +1,7 @@
 //! A segment of packed chunks: data from the front, headers from the end.
 //!
-//! Chunks are appended and never written over in place. Which of them live is told by their entries alone
-//! ([`super::chunk_entry`]). The headers say to whom the bytes belong, so that fsck can make lost entries again.
+//! Chunks are appended and never overwritten in place. Only their entries say which of them are live
+//! ([`super::chunk_entry`]). The headers say which chunk the bytes belong to, so that fsck can rebuild lost entries.
 //!
 //! ```text
 //! | chunk 0 | chunk 1 | chunk 2 |   ...free...   | header 2 | header 1 | header 0 |
@@ -12,54 +12,54 @@ use super::{PackedNumber, SEGMENT_BYTES};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// How long a packed chunk is.
+/// The length of a packed chunk, stored and uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedBytes {
-    /// Bytes that it takes on the media.
+    /// Number of bytes on the media.
     pub stored: u64,
-    /// Bytes of its content: more, where that is compressed.
+    /// Number of bytes of the content; greater than `stored` if the content is compressed.
     pub content: u64,
 }
 
 impl PackedBytes {
-    /// Of a chunk that is stored as it is.
+    /// Returns the length of an uncompressed chunk.
     pub fn plain(bytes: u64) -> PackedBytes {
         PackedBytes { stored: bytes, content: bytes }
     }
 
-    /// Whether the content is compressed.
+    /// Returns true if the content is compressed.
     pub fn is_compressed(self) -> bool {
         self.stored != self.content
     }
 
-    /// Whether a packed chunk can be so long: compressed, it is shorter.
+    /// Returns true if a packed chunk can have these lengths: compression must make it shorter.
     pub fn is_sound(self) -> bool {
         self.stored > 0 && self.stored <= self.content && self.content <= super::PACKED_BYTES_MAX
     }
 
-    /// Bytes that compression saves.
+    /// Returns the number of bytes that compression saves.
     pub fn saved(self) -> u64 {
         self.content.saturating_sub(self.stored)
     }
 }
 
-/// Says whose bytes lie in a part of the segment.
+/// Says which chunk a range of the segment belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct PackedHeader {
     /// Number of the packed chunk.
     pub chunk: u32,
-    /// Where its bytes begin in the segment.
+    /// Offset of the chunk's first byte in the segment.
     pub offset: u32,
-    /// Bytes that it takes there, less one.
+    /// Number of bytes stored there, minus one.
     pub stored_bytes_less_one: u16,
-    /// Bytes of its content, less one.
+    /// Number of bytes of the content, minus one.
     pub content_bytes_less_one: u16,
-    /// CRC-32C of the fields above, seeded with the segment's address and how often it was opened.
+    /// CRC-32C of the fields above, seeded with the segment's address and how often the segment was opened.
     pub check: u32,
 }
 
-/// Headers that a segment can have: each of them tells of a byte at least.
+/// Most headers that a segment can have: each describes at least one byte.
 pub const HEADERS_MAX: u64 = SEGMENT_BYTES / (HEADER_BYTES + 1);
 /// Bytes of one header.
 pub const HEADER_BYTES: u64 = 16;
@@ -70,7 +70,7 @@ const _: () = assert!(offset_of!(PackedHeader, stored_bytes_less_one) == 8);
 const _: () = assert!(offset_of!(PackedHeader, check) == 12);
 
 impl PackedHeader {
-    /// The header of a chunk of so many bytes at `offset` in a segment that was opened `opened` times.
+    /// Returns the header of a chunk with these lengths at `offset` in a segment that was opened `opened` times.
     pub fn new(chunk: PackedNumber, offset: u64, bytes: PackedBytes, segment: u64, opened: u32) -> PackedHeader {
         let header = PackedHeader {
             chunk: chunk.0,
@@ -82,19 +82,19 @@ impl PackedHeader {
         PackedHeader { check: header.checksum(segment, opened), ..header }
     }
 
-    /// Whether it was written since the segment was opened for the last time.
+    /// Returns true if the header was written after the segment was last opened, which was for the `opened`th time.
     pub fn is_whole(&self, segment: u64, opened: u32) -> bool {
         self.check == self.checksum(segment, opened)
     }
 
-    /// How often the segment had been opened if this header was written in it: any bytes are that of some number, most
-    /// of them of one that is too large.
+    /// Returns how often the segment had been opened when this header was written, computed from the checksum.
+    /// Arbitrary bytes also give some number, but usually one that is too large.
     pub fn opened(&self, segment: u64) -> u32 {
         let seed = super::seed_of(self.check, &self.as_bytes()[..offset_of!(PackedHeader, check)]);
         seed ^ super::folded(segment * SEGMENT_BYTES)
     }
 
-    /// How long the chunk is.
+    /// Returns the length of the chunk.
     pub fn bytes(&self) -> PackedBytes {
         let of = |less_one| u64::from(less_one) + 1;
         PackedBytes { stored: of(self.stored_bytes_less_one), content: of(self.content_bytes_less_one) }
@@ -106,7 +106,7 @@ impl PackedHeader {
     }
 }
 
-/// Where the `nth` header lies in a segment, in bytes from its start.
+/// Returns the offset of the `nth` header, in bytes from the start of the segment.
 pub fn header_offset(nth: u64) -> u64 {
     SEGMENT_BYTES - (nth + 1) * HEADER_BYTES
 }

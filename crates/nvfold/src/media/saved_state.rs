@@ -1,6 +1,7 @@
-//! What a clean unmount leaves for the next mount: the DRAM state, so that nothing needs to be looked for.
+//! The saved state: the DRAM state that a clean unmount leaves, so that the next mount need not scan.
 //!
-//! It lies in free blocks and is never needed: a mount that cannot use it builds the same from the logs.
+//! It is stored in free blocks and never needed: a mount that cannot use it builds the same state from tables and
+//! logs.
 //!
 //! ```text
 //! superblock.saved_state -> | SavedState | run | run | ...      one block
@@ -9,36 +10,37 @@
 //!          inode table       used bits, `inode_words`
 //!          dram index        64 x (capacity, slots, slot ...); a pm index saves empty ones
 //!          work queue        `queue_nodes` x 4 words, the oldest first
-//!          packed chunks     bytes saved; used bits of `packed_parts` x 512 words; `packed_segments` x (segment, live bytes,
-//!                            pool + 1 of an open one or 0, front, headers); bytes that compression saves, if any
+//!          packed chunks     bytes saved; used bits of `packed_parts` x 512 words; `packed_segments` x (segment,
+//!                            live bytes, pool + 1 of an open one or 0, front, headers); bytes that compression saves,
+//!                            if any
 //! ```
 
 use super::BLOCK_BYTES;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// First eight bytes of a saved state. An nvfold that takes each block of the index for one with a chunk entry knows
-/// another one, `NVFSAVED`, and finds out by itself what this one says.
+/// First eight bytes of a saved state. An older nvfold, which assumes a chunk entry for each block in the index,
+/// knows only `NVFSAVED`: it ignores this state and scans instead.
 pub const MAGIC: [u8; 8] = *b"NVFSAVE2";
-/// [`SavedState::filled`]: those of all files.
+/// [`SavedState::filled`]: all files are filled.
 pub const FILLED_ALL: u64 = 1;
-/// [`SavedState::filled`]: those of files with a policy of their own that wants them.
+/// [`SavedState::filled`]: files with their own policy that wants fingerprints are filled.
 pub const FILLED_OWN: u64 = 2;
-/// Runs of blocks that one can lie in.
+/// Most runs of blocks that a state can be stored in.
 pub const SAVED_RUNS: usize = 248;
 /// Words of a segment record in the payload.
 pub const SEGMENT_RECORD_WORDS: usize = 17;
 
-/// Words of a segment of packed chunks in the payload.
+/// Words of a packed segment's record in the payload.
 pub const PACKED_RECORD_WORDS: usize = 5;
 
-/// Blocks next to one another.
+/// Adjacent blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SavedRun {
     /// Number of the first block.
     pub start: u64,
-    /// How many.
+    /// Number of blocks.
     pub count: u64,
 }
 
@@ -52,7 +54,7 @@ pub struct SavedState {
     pub check: u32,
     /// CRC-32C of the payload.
     pub payload_check: u32,
-    /// `mount_epoch` of the superblock when it was written.
+    /// `mount_epoch` of the superblock when the state was saved.
     pub mount_epoch: u64,
     /// Length of the payload in words.
     pub payload_words: u64,
@@ -60,17 +62,17 @@ pub struct SavedState {
     pub segments: u64,
     /// Words of the inode table's used bits.
     pub inode_words: u64,
-    /// Bytes that all extents name.
+    /// Bytes that all extents reference.
     pub mapped_bytes: u64,
     /// Data blocks in use.
     pub data_blocks: u64,
-    /// References beyond the first of every block.
+    /// References beyond the first, of all blocks.
     pub extra_references: u64,
-    /// Number of the function whose fingerprints the index holds.
+    /// Number of the weak fingerprint function of the index.
     pub weak_function: u64,
     /// Runs in use.
     pub runs_used: u64,
-    /// Whose blocks are known not to lack fingerprints ([`FILLED_ALL`], [`FILLED_OWN`]); 0: nobody's.
+    /// Which files are known to have no block without a fingerprint ([`FILLED_ALL`], [`FILLED_OWN`]); 0 for none.
     pub filled: u64,
     /// Fingerprints in the index.
     pub index_entries: u64,
@@ -80,9 +82,9 @@ pub struct SavedState {
     pub log_areas: u64,
     /// Parts of the table of packed entries.
     pub packed_parts: u32,
-    /// Segments of packed chunks in the payload.
+    /// Records of packed segments in the payload.
     pub packed_segments: u32,
-    /// Where the payload lies.
+    /// Runs of blocks with the payload.
     pub runs: [SavedRun; SAVED_RUNS],
 }
 
@@ -93,14 +95,14 @@ const _: () = assert!(offset_of!(SavedState, packed_parts) == 120);
 const _: () = assert!(offset_of!(SavedState, runs) == 128);
 
 impl SavedState {
-    /// Returns it with a valid checksum, for a block at `address`.
+    /// Returns the header with a valid checksum, for a block at `address`.
     pub fn sealed(mut self, address: u64) -> SavedState {
         self.check = 0;
         self.check = super::checksum(address, self.as_bytes());
         self
     }
 
-    /// Whether this is a whole saved state.
+    /// Returns true if this is a whole saved state.
     pub fn is_whole(&self, address: u64) -> bool {
         self.magic == MAGIC && self.sealed(address).check == self.check
     }

@@ -1,8 +1,7 @@
-//! The segment table: 16 bytes a segment, which say what it is used for and how worn it is.
+//! The segment table: 16 bytes per segment, which say what it is used for and how worn it is.
 //!
-//! A segment is marked, durably, before its first block is used, and unmarked after its last one was freed. So
-//! the table says which part of a device a crash can have left anything in: the rest is known to be free at
-//! once, and nothing there needs to be looked at.
+//! A segment is marked, durably, before its first block is used, and unmarked after its last block was freed. So
+//! after a crash, only marked segments need a scan: all others are known to be free.
 //!
 //! ```text
 //! 0     1            2       4          8      12     16
@@ -10,14 +9,14 @@
 //! |<---- what it is used for: checked -->|      |              half of it, and `check` lies in the other one
 //! ```
 //!
-//! The use of a segment changes often and its wear must not be lost by that: every change goes through
-//! [`SegmentEntry::used_for`], which keeps class and wear. What a segment is used for never depends on them: `wear` may
-//! hold anything.
+//! The use of a segment changes often, and its wear must not be lost when it does. So every change goes through
+//! [`SegmentEntry::used_for`], which keeps class and wear. The use never depends on them: any value of `wear` is
+//! valid.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// `kind` of a segment of which no block is in use.
+/// `kind` of a segment without blocks in use.
 pub const KIND_FREE: u8 = 0;
 /// `kind` of a segment that holds part of the inode table.
 pub const KIND_INODES: u8 = 1;
@@ -30,20 +29,20 @@ pub const KIND_ENTRIES: u8 = 4;
 /// `kind` of a segment that holds packed chunks.
 pub const KIND_PACKED: u8 = 5;
 
-/// What one 2 MiB segment is used for.
+/// The use and the wear of one 2 MiB segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct SegmentEntry {
     /// [`KIND_FREE`], [`KIND_INODES`], [`KIND_BLOCKS`], [`KIND_INDEX`], [`KIND_ENTRIES`] or [`KIND_PACKED`].
     pub kind: u8,
-    /// Wear class (DeEXT): 0 today, kept for a coarser measure. Stays when the use changes.
+    /// Wear class (DeEXT): currently 0, reserved for a coarser measure. Kept when the use changes.
     pub wear_class: u8,
     /// Zero.
     pub spare: u16,
-    /// Which part of the inode table: inodes `ordinal * 4096 ..`, of the index: prefixes `ordinal * 131072 ..`,
-    /// of the table of packed entries: chunks `ordinal * 32768 ..`; 0 for blocks and packed chunks.
+    /// Which part of a table the segment is. Inode table: inodes `ordinal * 4096 ..`; index: prefixes `ordinal *
+    /// 131072 ..`; table of packed entries: chunks `ordinal * 32768 ..`; 0 for blocks and packed chunks.
     pub ordinal: u32,
-    /// How often it was opened for packed chunks (DeEXT III-C). Stays when the use changes; not part of `check`.
+    /// How often it was opened for packed chunks (DeEXT III-C). Kept when the use changes; not covered by `check`.
     pub wear: u32,
     /// CRC-32C of the first 8 bytes, seeded with the segment number; 0 in the entry of a free segment.
     pub check: u32,
@@ -53,42 +52,42 @@ const _: () = assert!(size_of::<SegmentEntry>() == 16);
 const _: () = assert!(offset_of!(SegmentEntry, ordinal) == 4);
 const _: () = assert!(offset_of!(SegmentEntry, check) == 12);
 
-/// What an entry says.
+/// The use of a segment, as its entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentUse {
-    /// No block of it is in use.
+    /// No block of the segment is in use.
     Free,
-    /// Blocks of it may be in use.
+    /// Blocks of the segment may be in use.
     Blocks,
-    /// It is this part of the inode table.
+    /// The segment is this part of the inode table.
     Inodes(u32),
-    /// It is this part of the pm index's direct area.
+    /// The segment is this part of the pm index's direct area.
     Index(u32),
-    /// It is this part of the table of packed entries.
+    /// The segment is this part of the table of packed entries.
     Entries(u32),
-    /// Packed chunks lie in it.
+    /// The segment holds packed chunks.
     Packed,
-    /// Half an entry: a crash cut off the marking, or it is damaged. Blocks of it may be in use.
+    /// Half an entry: a crash interrupted the store, or the entry is damaged. Blocks of the segment may be in use.
     Torn,
 }
 
 impl SegmentEntry {
-    /// An entry that gives `segment`, of which nothing else is known, to the inode table.
+    /// Returns an entry that gives `segment` to the inode table, with no wear.
     pub fn inodes(segment: u64, ordinal: u32) -> SegmentEntry {
         SegmentEntry::default().used_for(segment, KIND_INODES, ordinal)
     }
 
-    /// An entry that says that blocks of `segment`, of which nothing else is known, may be in use.
+    /// Returns an entry that says that blocks of `segment` may be in use, with no wear.
     pub fn blocks(segment: u64) -> SegmentEntry {
         SegmentEntry::default().used_for(segment, KIND_BLOCKS, 0)
     }
 
-    /// An entry that gives `segment`, of which nothing else is known, to the pm index.
+    /// Returns an entry that gives `segment` to the pm index, with no wear.
     pub fn index(segment: u64, ordinal: u32) -> SegmentEntry {
         SegmentEntry::default().used_for(segment, KIND_INDEX, ordinal)
     }
 
-    /// The entry that follows this one when the use of `segment` changes: class and wear stay.
+    /// Returns the entry after a change of the use of `segment`: class and wear stay.
     #[must_use]
     pub fn used_for(self, segment: u64, kind: u8, ordinal: u32) -> SegmentEntry {
         let mut entry = SegmentEntry { kind, spare: 0, ordinal, check: 0, ..self };
@@ -98,7 +97,7 @@ impl SegmentEntry {
         entry
     }
 
-    /// What it says of `segment`. Whatever the wear is; the class counts as it lies there.
+    /// Returns the use of `segment`. `wear` does not matter; `wear_class` is covered by the checksum.
     pub fn usage(&self, segment: u64) -> SegmentUse {
         let is_whole = || self.check == self.checksum(segment);
         match (self.kind, self.spare, self.ordinal) {
@@ -112,8 +111,9 @@ impl SegmentEntry {
         }
     }
 
-    /// Whether it says nothing and may be what a crash leaves of a store. A segment is free or holds blocks before it is
-    /// used for anything else and after that; so half an entry that names another use has the check of one of these.
+    /// Returns true if the entry is torn as a crash may tear a store. A segment is always free, or holds blocks,
+    /// before and after any other use. So half an entry with another use has the check of a free segment or of one
+    /// with blocks.
     pub fn is_half(&self, segment: u64) -> bool {
         let may_be_half = match self.kind {
             KIND_FREE | KIND_BLOCKS => true,
@@ -181,7 +181,7 @@ mod tests {
         for (old, new) in USES.iter().flat_map(|old| USES.iter().map(move |new| (old, new))) {
             for (before, after) in WORN.into_iter().flat_map(|old| WORN.map(|new| (old, new))) {
                 let old = worn(before).used_for(SEGMENT, old.0, old.1);
-                // One who counts wear changes it in the same store.
+                // A caller that counts wear changes it in the same store.
                 let new = worn((old.wear_class, after.1)).used_for(SEGMENT, new.0, new.1);
                 for (first, second) in [(old, new), (new, old)] {
                     let SegmentEntry { wear, check, .. } = second;
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(SegmentEntry { check: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
     }
 
-    /// Yesterday's code compares whole entries with these.
+    /// An older nvfold compares whole entries with these.
     #[test]
     fn an_entry_without_wear_is_what_it_always_was() {
         let sealed = |kind: u8, ordinal: u32| {

@@ -1,8 +1,8 @@
-//! The superblock: what this device is and where its tables lie. Three copies, each written only after the one before
-//! is durable, so all but one are always whole.
+//! The superblock: the identity of the device and the offsets of its tables. There are three copies, and each is
+//! written only after the one before is durable, so at most one copy is torn at any time.
 //!
-//! Two lie side by side at the front, where one stray write can take both; the third is the last block of the device.
-//! Devices that were formatted without it have [`LAST_COPY`] clear, and data in their last block.
+//! Two copies are adjacent at the front, where one stray write can destroy both; the third is the last block of the
+//! device. Devices that were formatted without it have [`LAST_COPY`] clear, and data in their last block.
 
 use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 use crate::fingerprint::WeakFunction;
@@ -18,33 +18,34 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First eight bytes of an nvfold device.
 pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
-/// Format version this code writes; others are refused.
+/// Format version that this code writes; it refuses all others.
 pub const VERSION: u32 = 3;
-/// Device offsets of the two copies that every device has. The third one: [`Geometry::copies`].
+/// Device offsets of the two copies that every device has. [`Geometry::copies`] includes the third.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
-/// Feature flags this code understands; an unknown one in `incompatible` refuses the mount.
+/// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
 pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub const PM_INDEX: u64 = 1;
-/// Incompatible feature: logs of files may hold vector entries. Set when the first one is made.
+/// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
 pub const VECTOR_ENTRIES: u64 = 2;
-/// Incompatible feature: extents name packed chunks. Set when the first one is stored.
+/// Incompatible feature: extents may reference packed chunks. Set when the first one is stored.
 pub const PACKED_CHUNKS: u64 = 4;
-/// Incompatible feature: logs may go on in slots of the inode table ([`super::log_area`]). Set before the first one does.
+/// Incompatible feature: logs may continue in slots of the inode table ([`super::log_area`]). Set before the first
+/// one does.
 pub const LOG_AREAS: u64 = 8;
 /// Incompatible feature: packed chunks may be compressed. Set before the first one is stored.
 pub const COMPRESSED_CHUNKS: u64 = 16;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
-/// Read-only compatible feature: the last block of the device is the third copy of the superblock, so it is not to be
-/// used for anything else, and follows when the others are written.
+/// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
+/// used for anything else, and is updated after the other copies.
 pub const LAST_COPY: u64 = 1;
 
-/// Value of `state`: unmounted in order.
+/// Value of `state`: cleanly unmounted.
 pub const STATE_CLEAN: u32 = 1;
-/// Value of `state`: mounted, or crashed while it was.
+/// Value of `state`: mounted, or crashed while mounted.
 pub const STATE_IN_USE: u32 = 2;
-/// Value of `state`: a repair of damage began and did not end. Only a repair may write.
+/// Value of `state`: a repair has begun and not ended. Only a repair may write.
 pub const STATE_REPAIR: u32 = 3;
 
 /// One copy of the superblock.
@@ -57,15 +58,15 @@ pub struct Superblock {
     pub version: u32,
     /// CRC-32C of the 512 bytes with this field zero.
     pub check: u32,
-    /// Features a reader must know.
+    /// Features that a reader must know.
     pub incompatible: u64,
-    /// Features a writer must know.
+    /// Features that a writer must know.
     pub read_only_compatible: u64,
-    /// Features anyone may ignore.
+    /// Features that may be ignored.
     pub compatible: u64,
-    /// Identity.
+    /// Identity of the file system.
     pub uuid: [u8; 16],
-    /// Name, zero padded.
+    /// Name of the file system, zero padded.
     pub label: [u8; 32],
     /// Size of the device in bytes.
     pub device_bytes: u64,
@@ -75,7 +76,7 @@ pub struct Superblock {
     pub segment_table_offset: u64,
     /// Offset of the chunk table.
     pub chunk_table_offset: u64,
-    /// Offset of the first segment that is not tables.
+    /// Offset of the first segment after the tables.
     pub data_offset: u64,
     /// 4096.
     pub block_bytes: u32,
@@ -85,15 +86,15 @@ pub struct Superblock {
     pub inode_bytes: u32,
     /// Number of the [`IndexKind`]; [`PM_INDEX`] is set with the pm index.
     pub index_kind: u32,
-    /// Counts read-write mounts.
+    /// Number of read-write mounts so far.
     pub mount_epoch: u64,
     /// [`STATE_CLEAN`], [`STATE_IN_USE`] or [`STATE_REPAIR`].
     pub state: u32,
-    /// pm index: number of the function that makes its weak fingerprints.
+    /// pm index: number of the function of its weak fingerprints.
     pub index_function: u32,
-    /// When it was formatted, ns.
+    /// Time of the format, ns.
     pub created: i64,
-    /// When it was last mounted read-write, ns.
+    /// Time of the last read-write mount, ns.
     pub mounted: i64,
     /// Media address of the [`super::saved_state::SavedState`] that the last unmount left, or 0.
     pub saved_state: u64,
@@ -114,18 +115,18 @@ const _: () = assert!(offset_of!(Superblock, saved_state) == 176);
 const _: () = assert!(offset_of!(Superblock, generators_offset) == 184);
 const _: () = assert!(offset_of!(Superblock, spare) == 192);
 
-/// Why a copy of the superblock cannot be used.
+/// The reason why a copy of the superblock cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The magic is not nvfold's.
     Foreign,
     /// The version or an incompatible feature flag is unknown.
     Newer(String),
-    /// The format version is one that this code does not read any more.
+    /// The format version is one that this code no longer reads.
     Older(String),
-    /// A machine of the other byte order made it.
+    /// A machine of the other byte order wrote it.
     OtherByteOrder,
-    /// The checksum or a field that follows from others is wrong: what is, as a sentence.
+    /// The checksum, or a field that follows from others, is wrong; the string says which, as a sentence.
     Damaged(&'static str),
 }
 
@@ -142,14 +143,14 @@ impl fmt::Display for Refusal {
 }
 
 impl Superblock {
-    /// The bytes with a valid checksum.
+    /// Returns it with a valid checksum.
     pub fn sealed(mut self) -> Superblock {
         self.check = 0;
         self.check = super::checksum(0, self.as_bytes());
         self
     }
 
-    /// The layout as stored.
+    /// Returns the layout as stored.
     fn geometry(&self) -> Geometry {
         Geometry {
             device_bytes: self.device_bytes,
@@ -162,7 +163,7 @@ impl Superblock {
         }
     }
 
-    /// Whether this copy can be trusted, and if not why.
+    /// Returns the geometry if this copy can be trusted, and otherwise the reason why not.
     pub fn verify(&self) -> Result<Geometry, Refusal> {
         if self.magic[..6] != MAGIC[..6] {
             return Err(Refusal::Foreign);
@@ -193,19 +194,20 @@ impl Superblock {
         Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
     }
 
-    /// Whether the last block of the device is a copy of the superblock.
+    /// Returns true if the last block of the device is a copy of the superblock.
     pub fn has_last_copy(&self) -> bool {
         self.read_only_compatible & LAST_COPY != 0
     }
 
-    /// Which index the device has, and for a pm index the function of its weak fingerprints.
+    /// Returns which index the device has, and for a pm index the function of its weak fingerprints; `None` if it is
+    /// not valid.
     pub fn index(&self) -> Option<(IndexKind, WeakFunction)> {
         let kind = *IndexKind::ALL.get(self.index_kind as usize)?;
         let function = WeakFunction::from_number(u8::try_from(self.index_function).ok()?)?;
         ((kind == IndexKind::Pm) == (self.incompatible & PM_INDEX != 0)).then_some((kind, function))
     }
 
-    /// Returns the same with another index.
+    /// Returns the superblock with another index.
     pub fn with_index(self, kind: IndexKind, function: WeakFunction) -> Superblock {
         let (feature, function) = match kind {
             IndexKind::Dram => (0, 0),
@@ -216,12 +218,12 @@ impl Superblock {
     }
 }
 
-/// Where everything lies: follows from the device's size alone.
+/// The offsets of all tables. They follow from the size of the device alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size of the device in bytes, a multiple of 4096.
     pub device_bytes: u64,
-    /// First byte behind the last block that may hold anything but a superblock.
+    /// First byte after the last block that may hold anything other than a superblock.
     pub data_end: u64,
     /// Offset of the recovery journal.
     pub journal_offset: u64,
@@ -231,13 +233,13 @@ pub struct Geometry {
     pub segment_table_offset: u64,
     /// Offset of the chunk table.
     pub chunk_table_offset: u64,
-    /// Offset of the first segment that is not tables.
+    /// Offset of the first segment after the tables.
     pub data_offset: u64,
 }
 
 impl Geometry {
-    /// The layout of a device of this size, its last block like any other; `None` when it is too small, too large or
-    /// unaligned.
+    /// Returns the layout of a device of this size, without a superblock in the last block; `None` if the size is too
+    /// small, too large or unaligned.
     pub fn of(device_bytes: u64) -> Option<Geometry> {
         if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&device_bytes) || !device_bytes.is_multiple_of(BLOCK_BYTES) {
             return None;
@@ -262,38 +264,38 @@ impl Geometry {
         })
     }
 
-    /// Returns the same with a superblock in the last block.
+    /// Returns the layout with a superblock in the last block.
     pub fn with_last_copy(self) -> Geometry {
         Geometry { data_end: self.device_bytes - BLOCK_BYTES, ..self }
     }
 
-    /// Device offsets of all copies of the superblock.
+    /// Returns the device offsets of all copies of the superblock.
     pub fn copies(&self) -> impl Iterator<Item = u64> + use<> {
         let last = self.device_bytes - BLOCK_BYTES;
         COPIES.into_iter().chain((self.data_end == last).then_some(last))
     }
 
-    /// Blocks on the device, tables included, but not a superblock at its end.
+    /// Returns the number of blocks on the device, including the tables, but not a superblock at the end.
     pub fn blocks(&self) -> u64 {
         self.data_end / BLOCK_BYTES
     }
 
-    /// Segments on the device, tables and a shorter last one included.
+    /// Returns the number of segments on the device, including the tables and a shorter last segment.
     pub fn segments(&self) -> u64 {
         self.data_end.div_ceil(SEGMENT_BYTES)
     }
 
-    /// Number of the first segment that is not tables.
+    /// Returns the number of the first segment after the tables.
     pub fn first_segment(&self) -> u64 {
         self.data_offset / SEGMENT_BYTES
     }
 
-    /// Blocks in a segment: 512, or fewer in the last one.
+    /// Returns the number of blocks in a segment: 512, or fewer in the last one.
     pub fn blocks_in_segment(&self, segment: u64) -> u64 {
         (self.blocks() - segment * super::SEGMENT_BLOCKS).min(super::SEGMENT_BLOCKS)
     }
 
-    /// Whether `len` bytes at media address `address` lie in the segments.
+    /// Returns true if `len` bytes at media address `address` are inside the segments.
     pub fn holds_data(&self, address: u64, len: u64) -> bool {
         address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.data_end)
     }

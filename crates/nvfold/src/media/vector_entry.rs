@@ -1,10 +1,10 @@
-//! Log entry for many extents at once: what a 64-byte write entry says of one of them takes 12 bytes here.
+//! The vector entry: a log entry for many extents. An extent takes 12 bytes here, and 64 bytes in a write entry.
 //!
 //! ```text
 //! | head line: file offset of the first byte, bytes of all, time, size, how many | record | record | ...
 //! ```
 //!
-//! Each record begins in the file where the one before it ends, so a hole between two of them is a record too.
+//! Each record begins in the file where the previous one ends, so a hole between two extents is a record, too.
 
 use super::Location;
 use super::location_word::LocationWord;
@@ -13,7 +13,7 @@ use crate::words::TimeNs;
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Most records of one entry: a log page of them.
+/// Most records of one entry: as many as fit in a log page.
 pub const RECORDS_MAX: usize = (ENTRY_BYTES_MAX - size_of::<VectorHead>()) / size_of::<VectorRecord>();
 
 const _: () = assert!(RECORDS_MAX == 330);
@@ -39,7 +39,7 @@ struct VectorHead {
 const _: () = assert!(size_of::<VectorHead>() == LINE as usize);
 const _: () = assert!(offset_of!(VectorHead, count) == 40);
 
-/// What one range of the file names.
+/// The length of one range of the file, and its location word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct VectorRecord {
@@ -50,24 +50,24 @@ struct VectorRecord {
 
 const _: () = assert!(size_of::<VectorRecord>() == 12);
 
-/// Lines that an entry of so many records takes.
+/// Returns the number of lines of an entry with so many records.
 pub fn lines_of(records: usize) -> u64 {
     (size_of::<VectorHead>() + records * size_of::<VectorRecord>()).div_ceil(LINE as usize) as u64
 }
 
-/// One range of the file, and what it names: a record that knows its place.
+/// One range of the file, and what it references: a record together with its file offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// First byte in the file.
+    /// Offset of the first byte in the file, in bytes.
     pub file_offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub length: u64,
-    /// What it names.
+    /// Location that the range references.
     pub word: LocationWord,
 }
 
 impl Named {
-    /// What is too long for a record falls into several, the seams on block boundaries of the media.
+    /// Splits a range that is too long for one record, at block boundaries of the media.
     pub fn in_pieces(self) -> impl Iterator<Item = Named> {
         const PIECE_BYTES_MAX: u64 = 1 << 31;
         let mut rest = Some(self);
@@ -91,7 +91,7 @@ pub struct VectorEntry {
 }
 
 impl VectorEntry {
-    /// The entry for ranges that lie one behind the other in the file, each at most 4 GiB long: 1 to [`RECORDS_MAX`].
+    /// Returns an entry for 1 to [`RECORDS_MAX`] consecutive ranges of the file, each at most 4 GiB long.
     pub fn new(named: &[Named], time: TimeNs, size: u64) -> VectorEntry {
         assert!((1..=RECORDS_MAX).contains(&named.len()), "an entry has 1 to {RECORDS_MAX} records");
         let head = VectorHead {
@@ -118,24 +118,24 @@ impl VectorEntry {
         VectorEntry { lines }
     }
 
-    /// Returns it with a valid checksum.
+    /// Returns the entry with a valid checksum.
     pub fn sealed(mut self, ino: u64) -> VectorEntry {
         seal(ino, &mut self.lines);
         self
     }
 
-    /// With this dedupe-flag, which is outside the checksum.
+    /// Returns the entry with this dedupe-flag, which is outside the checksum.
     pub fn flagged(mut self, dedupe: u8) -> VectorEntry {
         self.flag(dedupe);
         self
     }
 
-    /// Gives it another dedupe-flag.
+    /// Sets the dedupe-flag.
     pub fn flag(&mut self, dedupe: u8) {
         self.lines[offset_of!(VectorHead, dedupe)] = dedupe;
     }
 
-    /// Takes an entry apart whose checksum holds.
+    /// Decodes an entry whose checksum holds.
     pub(super) fn decode(lines: &[u8]) -> Result<VectorEntry, &'static str> {
         let entry = VectorEntry { lines: lines.to_vec() };
         let head = entry.head();
@@ -154,14 +154,14 @@ impl VectorEntry {
         if is_whole { Ok(entry) } else { Err("vector entry length") }
     }
 
-    /// What it has in common with a write entry.
+    /// Returns the fields shared with a write entry.
     pub fn written(&self) -> Written {
         let VectorHead { dedupe, file_offset, length, time, .. } = self.head();
         let first_word = u64::from_le_bytes(self.lines[..8].try_into().expect("eight bytes"));
         Written { dedupe, first_word, file_offset, length, time }
     }
 
-    /// As it lies on the media.
+    /// Returns the entry as stored on the media.
     pub fn as_bytes(&self) -> &[u8] {
         &self.lines
     }
@@ -175,7 +175,7 @@ impl VectorEntry {
         records.iter().take(self.head().count as usize).map(|record| zerocopy::transmute!(*record))
     }
 
-    /// The ranges, in order.
+    /// Returns the ranges, in order.
     pub fn named(&self) -> impl Iterator<Item = Named> + '_ {
         let mut at = self.file_offset();
         self.records().map(move |record| {
@@ -185,22 +185,22 @@ impl VectorEntry {
         })
     }
 
-    /// Returns the first byte of the file range of all.
+    /// Returns the file offset of the first range, in bytes.
     pub fn file_offset(&self) -> u64 {
         self.head().file_offset
     }
 
-    /// Bytes of all.
+    /// Returns the total length of all ranges, in bytes.
     pub fn length(&self) -> u64 {
         self.head().length
     }
 
-    /// mtime and ctime of the file after this entry, ns.
+    /// Returns mtime and ctime of the file after this entry, ns.
     pub fn time(&self) -> TimeNs {
         self.head().time
     }
 
-    /// Size of the file after this entry.
+    /// Returns the size of the file after this entry, in bytes.
     pub fn size(&self) -> u64 {
         self.head().size
     }
@@ -210,7 +210,7 @@ impl VectorEntry {
         self.head().dedupe
     }
 
-    /// Where a byte of the file lies, if the entry says so.
+    /// Returns the location of a byte of the file, if the entry maps it.
     pub fn location_at(&self, file_offset: u64) -> Option<Location> {
         let named =
             self.named().find(|named| (named.file_offset..named.file_offset + named.length).contains(&file_offset))?;
@@ -218,7 +218,8 @@ impl VectorEntry {
         Some(location.plus(file_offset - named.file_offset))
     }
 
-    /// Whether what it names can be there: `holds` tells that of a range of blocks.
+    /// Returns true if all locations can exist. `holds` returns true for an address and a length in bytes that are
+    /// inside the data segments.
     pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
         self.named().all(|named| match named.word.location() {
             None => true,

@@ -1,8 +1,9 @@
 //! Changing the index of an unmounted device (`nvfold tune --index`).
 //!
-//! The chunk table is the same for both indexes, so nothing of it moves. A pm index takes free segments for its direct
-//! area and two words of each entry, which mean nothing without it. So it can be made beside the dram index, and the
-//! superblock's kind, one store of a copy, decides. What a crash leaves of the other one, the next mount frees.
+//! Both indexes use the same chunk table, so no entry moves. A pm index additionally takes free segments for its
+//! direct area, and two words of each entry that a dram index ignores. So it can be built next to the dram index, and
+//! a single store, of the index kind in the superblock, switches over. The next mount frees whatever a crash left of
+//! the unused index.
 
 use super::open::open;
 use super::options::MountOptions;
@@ -26,15 +27,16 @@ use crate::words::IndexKind;
 use pmem::{Flight, Region};
 use zerocopy::IntoBytes;
 
-/// Blocks that get entries with the same fences.
+/// Number of blocks whose entries are made with shared fences.
 const BLOCKS_AT_ONCE: usize = 64;
 
-/// Gives an unmounted device another index, safely at every moment: until the one store that changes the kind the old
-/// one counts, from then on the new one. `weak`: what a pm index is made of; of other functions' fingerprints it holds
-/// none until they are made again in the background. `progress` is told how many chunk entries are done, of how many.
+/// Gives an unmounted device another index. It is crash-safe at every moment: until the one store that changes the
+/// kind, the old index counts, and from then on the new one. `weak` is the function that a pm index is built on; the
+/// index holds no fingerprints of other functions until they are recomputed in the background. `progress` receives
+/// the number of chunk entries done and their total.
 ///
 /// # Errors
-/// ENOSPC when there are not enough free segments for a pm index; those of a mount. The device is as before then.
+/// ENOSPC if there are not enough free segments for a pm index; errors of a mount. The device is unchanged then.
 pub fn convert_index(
     region: &Region,
     to: IndexKind,
@@ -57,11 +59,11 @@ pub fn convert_index(
     device.leave_clean()?;
     let (superblock, _) = read_superblock(region)?;
     switch(region, superblock, IndexKind::Pm, weak)?;
-    // What was saved is of the other index.
+    // The saved state belongs to the old index.
     mounted(region, weak)?.leave_clean()
 }
 
-/// A device that this process alone uses, with everything known.
+/// Mounts a device that no other process uses, and completes recovery.
 fn mounted(region: &Region, weak: WeakFunction) -> Result<Mounted> {
     let nv_dedup = NvDedupOptions { weak, ..NvDedupOptions::default() };
     let mounted = open(region.clone(), &MountOptions { policy: Policy::Off, nv_dedup, ..MountOptions::default() })?;
@@ -70,13 +72,13 @@ fn mounted(region: &Region, weak: WeakFunction) -> Result<Mounted> {
     Ok(mounted)
 }
 
-/// Makes the superblock name another index. The saved state does not go with it.
+/// Makes the superblock select another index, and drops the saved state, which does not fit it.
 fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunction) -> Result<()> {
     write_superblock(region, Superblock { saved_state: 0, ..superblock.with_index(to, weak) });
     Ok(region.sync()?)
 }
 
-/// Makes a pm index of all entries that have a fingerprint of this function.
+/// Builds a pm index of all entries that have a fingerprint of this function.
 fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let mut segments = Vec::new();
     for ordinal in 0..index_segments(core.geometry.blocks()) {
@@ -122,7 +124,7 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
     Ok(())
 }
 
-/// Gives blocks that only the dram index can find their chunk entries, for a pm index is made of those.
+/// Creates chunk entries for blocks that only the dram index can find, because a pm index links chunk entries.
 fn enter_private(core: &Core) {
     let Some(index) = core.chunks.index.dram() else { return };
     for shard in 0..SHARDS {
@@ -135,10 +137,10 @@ fn enter_private(core: &Core) {
     }
 }
 
-/// A chunk that has a fingerprint, and its entry.
+/// A chunk that has a weak fingerprint, the fingerprint, and the chunk's entry.
 type Found = (ChunkRef, u32, ChunkEntry);
 
-/// The blocks of a segment that have a fingerprint of this function, and their entries.
+/// Returns the blocks of a segment that have a fingerprint of this function, and their entries.
 fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<Found> {
     let first = BlockNumber(segment * SEGMENT_BLOCKS);
     let mut entries = vec![ChunkEntry::default(); core.geometry.blocks_in_segment(segment) as usize];
@@ -148,7 +150,7 @@ fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<Found> {
     with_weak.filter(|(chunk, _, entry)| entry.is_of(*chunk)).collect()
 }
 
-/// Makes entries such as the index takes: with their chain, and leading nowhere. Durably.
+/// Prepares entries for the index, durably: sets their chain and clears their links.
 fn clear_links(core: &Core, index: &Fact, entries: &[Found]) {
     let mut flight = Flight::new();
     for (chunk, weak, entry) in entries {

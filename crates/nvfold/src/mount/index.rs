@@ -1,4 +1,4 @@
-//! The index of a device: which one it has, and the segments of one that lies on it.
+//! The index of a device: which kind it has, and the segments of a pm index.
 
 use super::options::MountOptions;
 use crate::chunk::dram::DramIndex;
@@ -16,7 +16,7 @@ use crate::words::IndexKind;
 use pmem::Region;
 use std::sync::Arc;
 
-/// The index that the superblock names, and the options with its fingerprints.
+/// Returns the index that the superblock specifies, and the mount options with its fingerprint function.
 pub(super) fn index_of(
     region: &Region,
     geometry: &Geometry,
@@ -28,7 +28,7 @@ pub(super) fn index_of(
     let entries = Arc::new(Entries::new(*geometry));
     let index = match superblock.index().expect("a superblock that was verified") {
         (IndexKind::Dram, _) => Index::Dram(Box::new(DramIndex::new(entries.clone()))),
-        // Whoever only reads needs none.
+        // A read-only mount looks nothing up, so an empty dram index stands in for a damaged pm index.
         (IndexKind::Pm, function) if options.read_only && index_segments_in(geometry, uses).is_err() => {
             options.nv_dedup.weak = function;
             Index::Dram(Box::new(DramIndex::new(entries.clone())))
@@ -43,7 +43,7 @@ pub(super) fn index_of(
     Ok((options, (entries, index)))
 }
 
-/// The segments of the pm index by ordinal, of those in use; what is wrong with it otherwise.
+/// Returns the segments of the pm index, in the order of their ordinals, or an error if they are not complete.
 pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
     let part = |(segment, usage): &(u64, SegmentUse)| match usage {
         SegmentUse::Index(ordinal) => Some((*ordinal, *segment)),
@@ -59,7 +59,7 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
 }
 
-/// A conversion that a crash cut off leaves segments of an index that does not count: they are free.
+/// Frees segments of a pm index that is not in use: an interrupted conversion leaves them.
 pub(super) fn free_index_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Result<()> {
     for (segment, _) in uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Index(_))) {
         core.space.write_use(*segment, KIND_FREE, 0);

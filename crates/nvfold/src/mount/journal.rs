@@ -1,4 +1,4 @@
-//! The journal after a crash: operations over several inodes that had happened are stored again.
+//! The journal after a crash: replays committed operations over several inodes.
 
 use crate::error::{Error, Result};
 use crate::fs::store_words;
@@ -8,7 +8,11 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::Geometry;
 use pmem::Region;
 
-/// The words of whole journal slots. Operations store only commit, log head and parent of inodes of the table.
+/// Returns the words of all whole journal slots.
+///
+/// # Errors
+/// [`Error::Corrupt`] if a word is not the commit word, log head or parent of an inode in the table: operations store
+/// no others.
 pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u64]) -> Result<Vec<WordStore>> {
     let mut stores = Vec::new();
     for slot in 0..JOURNAL_SLOTS {

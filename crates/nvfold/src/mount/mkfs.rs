@@ -16,7 +16,7 @@ use zerocopy::FromZeros;
 
 const ROOT: u64 = InodeNumber::ROOT.0;
 
-/// How to format a device.
+/// Says how to format a device.
 #[derive(Clone, Debug, Default)]
 pub struct MkfsOptions {
     /// Identity of the file system (16 random bytes).
@@ -27,13 +27,13 @@ pub struct MkfsOptions {
     pub root_uid: u32,
     /// Group of the root directory.
     pub root_gid: u32,
-    /// Format also when the device holds an nvfold file system.
+    /// Formats even if the device already holds an nvfold file system.
     pub force: bool,
-    /// How entries are found.
+    /// How chunk entries are found from fingerprints.
     pub index: IndexKind,
-    /// pm index: which weak fingerprints it is made of.
+    /// With a pm index: the weak fingerprint function that the index is built on.
     pub weak: WeakFunction,
-    /// Now.
+    /// The current time, ns.
     pub now: TimeNs,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     if options.label.len() > 32 {
         return Err(Error::Format { why: format!("the label `{}` is longer than 32 bytes", options.label) });
     }
-    // Old superblocks go first: until the new ones are written this is no file system.
+    // The old superblocks are erased first, so the device holds no file system until the new ones are written.
     let mut flight = Flight::new();
     geometry.copies().for_each(|offset| flight.add(region.write(offset, &Superblock::new_zeroed()).flush()));
     let _ = region.fence(flight);
@@ -61,7 +61,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
     write_root(region, root_segment, (options.root_uid, options.root_gid), options.now);
     if options.index == IndexKind::Pm {
         let segments = root_segment + 1..root_segment + 1 + index_segments(geometry.blocks());
-        // Of the smallest devices at least half is left.
+        // Even on the smallest device, at least half of the segments stay free.
         if segments.end >= geometry.segments() {
             return Err(Error::Format { why: format!("{bytes} bytes are too small for a pm index") });
         }
@@ -104,7 +104,7 @@ fn unusable_size(bytes: u64) -> String {
     format!("{bytes} bytes are too {}; the limit is {} bytes", limit.0, limit.1)
 }
 
-/// Makes the tables zero without touching what is a hole already: a fresh device takes no memory for them.
+/// Zeroes the tables without touching existing holes, so a fresh device takes no memory for them.
 fn clear_tables(region: &Region, geometry: &Geometry) -> Result<()> {
     if region.can_punch() {
         region.punch(geometry.journal_offset, geometry.device_bytes - geometry.journal_offset)?;

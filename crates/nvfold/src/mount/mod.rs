@@ -1,10 +1,10 @@
-//! From a device to a mounted file system, after a clean unmount or any crash.
+//! Mounting: from a device to a mounted file system, after a clean unmount or any crash.
 //!
-//! The problem: what a clean unmount knew must be there at once; after a crash the media holds three kinds of
-//! truth - the journal, the inode logs, the directory names - and everything else follows from them, but reading
-//! them takes time that grows with the data.
+//! The problem: after a clean unmount, the saved state must be usable at once. After a crash, the media holds three
+//! sources of truth: the journal, the inode logs and the directory names. Everything else follows from them, but
+//! reading them takes time that grows with the data.
 //!
-//! The idea: do at mount what no operation can do without, and the rest while the file system is in use.
+//! The idea: do at mount only what operations cannot do without, and the rest while the file system is in use.
 //!
 //! ```text
 //! mount   superblock      which of the two copies is whole
@@ -15,15 +15,15 @@
 //! later   `reconcile`     every inode is walked: exact counts, blocks and inodes that nobody names are freed
 //! ```
 //!
-//! An inode's own state is read when it is first used, crash or not. All of it is idempotent: a crash in recovery is
-//! recovered by doing it again.
+//! An inode's own state is read when the inode is first used, crash or not. Every step of recovery is idempotent:
+//! after a crash during recovery, the next mount just repeats it.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `mkfs`, `superblock`, `tables`, `index`, `journal` | what a device has before anything is mounted |
+//! | `mkfs`, `superblock`, `tables`, `index`, `journal` | the structures of a device that a mount needs first |
 //! | `open`, `options` | mounting |
-//! | `scan`, [`reconcile`] | what a crash left open, at once and later |
-//! | [`saved`] | what a clean unmount leaves |
+//! | `scan`, [`reconcile`] | recovery after a crash, at once and later |
+//! | [`saved`] | the state that a clean unmount saves |
 //! | `convert` | changing the index |
 
 mod convert;
@@ -54,13 +54,13 @@ pub use superblock::read_superblock;
 pub(crate) use superblock::require_known_features;
 pub(crate) use tables::Tables;
 
-/// A mounted device: its file system, and what a crash left to find out.
+/// A mounted device: its file system, and the recovery work that is still to do.
 pub(crate) struct Mounted {
     pub(crate) core: Core,
     reconcile: Mutex<Reconcile>,
-    /// What the mount had to do.
+    /// What the mount found and did.
     recovery: Mutex<Recovery>,
-    /// fsck mounts it: inodes without a name are kept, for it to decide about.
+    /// True if fsck mounted the device: inodes without a name are kept, so that fsck can decide about them.
     for_repair: bool,
     /// Inodes without a name that reconcile has kept.
     nameless: Mutex<Vec<u64>>,
@@ -72,38 +72,38 @@ impl Mounted {
         Mounted { core, reconcile, recovery, for_repair, nameless }
     }
 
-    /// Inodes without a name that reconcile has kept.
+    /// Returns the inodes without a name that reconcile has kept, and empties the list.
     pub(crate) fn take_nameless(&self) -> Vec<u64> {
         std::mem::take(&mut self.nameless.lock())
     }
 
-    /// Saves what is known and marks the device clean. Nothing comes in any more.
+    /// Saves the DRAM state and marks the device clean. No operation may run any longer.
     ///
     /// # Errors
-    /// Those of the device.
+    /// Errors of the device.
     pub(crate) fn leave_clean(&self) -> Result<()> {
         self.core.answer(saved::leave_clean(&self.core))
     }
 }
 
-/// What the mount found, and how far it is with the rest (ARCHITECTURE.md, Recovery).
+/// Reports what the mount found, and how far recovery has come (ARCHITECTURE.md, Recovery).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
-    /// A clean unmount had saved the DRAM state, and it was loaded. Otherwise the tables were scanned.
+    /// True if the mount loaded the DRAM state that a clean unmount had saved. Otherwise it scanned the tables.
     pub loaded: bool,
-    /// Chunk entries that the mount looked at.
+    /// Number of chunk entries that the mount scanned.
     pub entries_scanned: u64,
-    /// Inode slots that the mount looked at.
+    /// Number of inode slots that the mount scanned.
     pub inodes_scanned: u64,
-    /// Counts and free space are exact: nothing is left to find out.
+    /// True if counts and free space are exact: recovery is complete.
     pub reconciled: bool,
-    /// A block is used for two things, so they never will be; run fsck.
+    /// True if a block is used for two purposes, so that recovery cannot complete; run fsck.
     pub stalled: bool,
-    /// Inodes that were found to be damaged so far: they give EIO, and what they may name is kept until fsck has
-    /// decided.
+    /// Number of inodes found damaged so far: they give EIO, and blocks that they may reference are kept until fsck
+    /// has decided.
     pub unreadable: u64,
-    /// Steps of reconcile that are done, for a progress report.
+    /// Number of completed steps of reconcile, for a progress report.
     pub steps_done: u64,
-    /// Steps in all.
+    /// Number of all steps of reconcile.
     pub steps_total: u64,
 }

@@ -1,4 +1,4 @@
-//! Mounting: what every operation needs, after a clean unmount or any crash.
+//! Mounting: prepares what every operation needs, after a clean unmount or any crash.
 
 use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};
@@ -23,8 +23,8 @@ pub(crate) fn open(region: Region, options: &MountOptions) -> Result<Mounted> {
     open_for(region, options, false)
 }
 
-/// Mounts a device for fsck, whose tables it has made whole: nothing is freed because it has no name, no memory is given
-/// back, and until the end the superblock says that a repair is under way.
+/// Mounts a device for fsck, which has repaired its tables before. Inodes without a name are kept, no memory is given
+/// back to the host, and the superblock says until the end that a repair is under way.
 pub(crate) fn open_for_repair(region: Region) -> Result<Mounted> {
     open_for(region, &MountOptions { discard: Some(false), ..MountOptions::default() }, true)
 }
@@ -38,7 +38,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
     let saved = Saved::read(&region, &geometry, &superblock);
-    // In bad memory it is like none.
+    // A saved state in bad memory counts as missing.
     let saved = if region.check().is_ok() { saved } else { None };
     let tables = Tables::read(&region, &geometry, &superblock, saved.as_ref());
     let Tables { entries, uses, inodes: segments, damage, bad, .. } = tables;
@@ -58,7 +58,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         return Err(Error::Corrupt { what, at: geometry.journal_offset });
     }
     if !options.read_only {
-        // What a segment is used for decides what may be written over.
+        // The table decides which segments may be overwritten, so it must be whole before anything is written.
         require_whole_tables(&geometry, &superblock, damage, for_repair)?;
     }
     replay_journal(&region, &geometry, &stores);
@@ -93,13 +93,14 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         );
         core.region.sync()?;
         if core.chunks.index.dram().is_some() {
-            // Not before: a crash may tear the entries, and on a clean device nobody looks for that.
+            // Only after the superblock says "in use": a crash may tear the entries, and a mount of a clean device
+            // does not check for that.
             free_index_segments(core, &uses)?;
         }
         saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
     }
     match core.region.check() {
-        // Whoever uses what lay there is told.
+        // Operations that touch the bad memory report it.
         Ok(()) | Err(PmemError::BadMemory { .. }) => {}
         Err(lost) => return Err(lost.into()),
     }
@@ -109,7 +110,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     Ok(mounted)
 }
 
-/// Takes the segments of packed chunks and of their entries in.
+/// Registers the packed segments, and the segments with the entries of packed chunks.
 fn adopt_packed(core: &Core, uses: &[(u64, SegmentUse)]) {
     for (segment, usage) in uses {
         match usage {
@@ -123,7 +124,7 @@ fn adopt_packed(core: &Core, uses: &[(u64, SegmentUse)]) {
     }
 }
 
-/// Writing on a device whose tables are damaged would lose what can still be read.
+/// Refuses a read-write mount of a device whose tables are damaged: writing would lose data that can still be read.
 fn require_whole_tables(
     geometry: &Geometry,
     superblock: &Superblock,

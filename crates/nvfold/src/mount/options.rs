@@ -1,4 +1,4 @@
-//! How a device is mounted.
+//! Options of a mount.
 
 use crate::chunk::transaction::Generators;
 use crate::compression::Compression;
@@ -11,38 +11,38 @@ use crate::dedup::stream::DeExtOptions;
 use crate::words::{Clock, Stopwatch};
 use std::sync::Arc;
 
-/// How to mount.
+/// Says how to mount a device.
 #[derive(Clone)]
 pub struct MountOptions {
     /// Policy for new data.
     pub policy: Policy,
-    /// Whether ends of files are packed under policies that store blocks.
+    /// Whether the ends of files are packed under policies that store blocks.
     pub pack: Pack,
-    /// How new packed chunks are stored. A file or directory may have a compression of its own.
+    /// How new packed chunks are stored. A file or directory may override it.
     pub compression: Compression,
-    /// How policy `nv-dedup` works.
+    /// Options of policy `nv-dedup`.
     pub nv_dedup: NvDedupOptions,
-    /// How policy `denova` works.
+    /// Options of policy `denova`.
     pub denova: DeNovaOptions,
-    /// How policy `deext` cuts.
+    /// How policy `deext` cuts data.
     pub deext: DeExtOptions,
-    /// How policy `auto` chooses.
+    /// Options of policy `auto`.
     pub auto: AutoOptions,
-    /// Clock for measuring costs (NV-Dedup 4.4.1). Without one, costs are not measured, because the core has no clock.
+    /// Clock for measuring costs (NV-Dedup 4.4.1). The core has no clock, so without one costs are not measured.
     pub stopwatch: Option<Stopwatch>,
     /// Mount read-only: the device is not changed.
     pub read_only: bool,
-    /// Number of threads that write at once: one allocation cursor is kept for each.
+    /// Number of threads that write at once; each gets its own allocation cursor.
     pub cores: usize,
-    /// Source of time.
+    /// Source of the current time.
     pub clock: Clock,
-    /// Give freed memory back to the host. `None`: on for devices in memory.
+    /// Gives freed memory back to the host. `None`: on for devices in memory.
     pub discard: Option<bool>,
-    /// Choose free segments for packed chunks by their wear (DeEXT III-C). `false` serves to measure the gain.
+    /// Chooses free segments for packed chunks by their wear (DeEXT III-C). `false` serves to measure the gain.
     pub levels_wear: bool,
     /// Source of TX_IDs (NV-Dedup 4.3.1).
     pub generators: Generators,
-    /// A policy of the caller, instead of `policy`.
+    /// A policy of the caller, used instead of `policy`.
     pub foreign: Option<Arc<dyn Dedup>>,
 }
 

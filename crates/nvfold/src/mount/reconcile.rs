@@ -1,14 +1,14 @@
-//! Reconcile: exact counts after a crash, found while the file system is in use.
+//! Reconcile: makes counts exact after a crash, while the file system is in use.
 //!
-//! The problem: a crash leaves counts too high, blocks in use that nobody names, and inodes without a name
+//! The problem: a crash leaves counts that are too high, blocks in use without a reference, and inodes without a name
 //! (invariants 1, 2, 4). Only all inode logs together tell which, and reading them takes time that grows with the
 //! data.
 //!
-//! The idea: bounded steps, each with the freeze lock taken, so that no operation is half done while it runs.
+//! The idea: bounded steps, each holding the freeze lock, so that no operation is half done while a step runs.
 //!
 //! ```text
-//! walk      inode after inode: its log areas and pages are in use; its extents count in the recount; its names count; log
-//!           entries that still wait to be shared are queued
+//! walk      inode after inode: its log areas and pages are in use; its extents count in the recount; its names count;
+//!           log entries that still wait to be shared are queued
 //! unnamed   inodes that no name was found for are freed, with all that they name; so are log areas that no log names
 //! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
 //! exact     segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
@@ -16,14 +16,14 @@
 //! packed    the same of packed chunks, part after part of the table of their entries
 //! ```
 //!
-//! **Damage stays local.** An inode that cannot be read and that a name leads to is kept, and gives EIO. Because it is not
-//! known what it names, blocks that no other inode names stay in use, and no count is lowered. Everything else continues:
-//! counts of what other inodes name become exact, and inodes without a name are freed. The exception is a directory that
-//! cannot be read, or one that is not empty and has no name. Then names are missing, and an inode without a name may be
-//! one of theirs. fsck decides about what was kept.
+//! **Damage stays local.** An inode that has a name but cannot be read is kept, and gives EIO. Its references are
+//! unknown, so blocks that no other inode references stay in use, and no count is lowered. Everything else continues:
+//! counts of blocks that other inodes reference become exact, and inodes without a name are freed. The exception is
+//! an unreadable directory, or a non-empty directory without a name. Then names are missing, and an inode without a
+//! name may belong to that directory. fsck decides about the kept inodes.
 //!
-//! Between steps anything can happen: operations on inodes that were walked keep the recount up to date
-//! ([`crate::chunk::recount`]), new names are noted, freed blocks are known.
+//! Anything can happen between steps. Operations on inodes that were already walked keep the recount up to date
+//! ([`crate::chunk::recount`]), and new names and freed blocks are recorded.
 
 use super::{Mounted, Recovery};
 use crate::chunk::recount::Recount;
@@ -38,58 +38,59 @@ use crate::words::{FileKind, InodeNumber};
 use hashbrown::HashSet;
 use pmem::Flight;
 
-/// Entries and inodes that one step looks at, about: well below a millisecond.
+/// Approximate number of entries and inodes that one step processes: well below a millisecond of work.
 const STEP: u64 = 2048;
 const ROOT: u64 = InodeNumber::ROOT.0;
-/// Chains that one step looks at: most are empty.
+/// Number of chains that one step processes; most are empty.
 const CHAINS_STEP: u64 = 8192;
 
-/// How far it is.
+/// Records the current phase of reconcile, and how far it has come.
 pub enum Reconcile {
-    /// Walking inodes; the next one, and those that could not be read.
+    /// Walking inodes: the next inode, the unreadable ones so far, and the segments to be made exact.
     Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
-    /// Freeing inodes without a name, from this one on.
+    /// Freeing inodes without a name, from `next` on.
     Unnamed { next: u64, rest: Rest },
-    /// pm index: putting chains right, from this one on. Before any block is freed: none may hang in a chain then.
+    /// pm index: repairing chains, from `next` on. This comes before any block is freed, because no chain may link a
+    /// free block.
     Chains { next: u64, rest: Rest },
-    /// Making entries exact, segment after segment; the place of the next one in the list.
+    /// Making chunk entries exact, segment by segment; `next` is an index into the list of segments.
     SetExact { next: usize, rest: Rest },
-    /// Making entries of packed chunks exact; the next one.
+    /// Making entries of packed chunks exact, from `next` on.
     Packed { next: u32, rest: Rest },
     /// Everything is exact.
     Done,
-    /// A block is used for two things, so what is in use is not known.
+    /// A block is used for two purposes, so it is unknown which blocks are in use.
     Stalled { what: String, at: Option<u64> },
 }
 
 impl Reconcile {
-    /// To be done in full; `marked` segments hold what is to be made exact.
+    /// Returns the first phase of a full reconcile; chunk entries in the `marked` segments are to be made exact.
     pub fn begin(marked: Vec<u64>) -> Reconcile {
         Reconcile::Walk { next: 1, unreadable: Vec::new(), marked }
     }
 }
 
-/// What is done when all inodes were walked.
+/// What the phases after the walk need.
 pub struct Rest {
     /// Segments to be made exact.
     marked: Vec<u64>,
-    /// An inode cannot be read: what nobody else names may be its.
+    /// True if an inode cannot be read: blocks without another reference may be its, so they are kept.
     keeps_blocks: bool,
-    /// So it is with inodes that have no name.
+    /// True if inodes without a name are kept, because the directory with the name may be unreadable.
     keeps_nameless: bool,
 }
 
-/// An inode that could not be read. Without a name, its creation was cut off by a crash: its head reached the media and
-/// the rest did not. With a name it is damaged.
+/// An inode that could not be read. If it has no name, a crash interrupted its creation: its head reached the media
+/// and the rest did not. If it has a name, it is damaged.
 pub struct Unreadable {
     ino: u64,
     slot: u64,
-    /// Its slot was read, and is what a crash may leave of one that was about to be made.
+    /// True if its slot was read, and has the content that a crash during creation may leave.
     may_be_half_created: bool,
 }
 
 impl Mounted {
-    /// What the mount had to do and how far it is.
+    /// Returns what the mount found, and how far recovery has come.
     pub(crate) fn recovery(&self) -> Recovery {
         let recovery = self.recovery.lock().clone();
         let unreadable = self.core.damaged.count();
@@ -182,7 +183,7 @@ impl Mounted {
         })
     }
 
-    /// Walks inodes from `next` on; the one to go on with.
+    /// Walks inodes from `next` on; returns the inode to continue with.
     fn walk_some(&self, next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
         let mut next = next;
         let mut looked_at = 0;
@@ -198,7 +199,7 @@ impl Mounted {
                     self.core.queue_after_crash(&inode)?;
                     looked_at += self.walk(ino, slot, &inode.into_state(), unreadable)?;
                 }
-                // Its owner's log says whether it is one's.
+                // A log area: the walk of its owner's log decides whether it is in use.
                 Ok(None) if self.core.table.area(ino).is_some() => {}
                 Ok(None) | Err(Error::Corrupt { .. }) => {
                     let may_be_half_created = Inode::may_be_half_created(&self.core.region, slot, ino);
@@ -214,8 +215,8 @@ impl Mounted {
         Ok(Some(next))
     }
 
-    /// What becomes of the inodes that could not be read, now that all names are known. Returns whether blocks, and
-    /// inodes without a name, are kept.
+    /// Decides about the inodes that could not be read, now that all names are known. Returns whether blocks, and
+    /// inodes without a name, must be kept.
     fn judge_unreadable(&self, unreadable: Vec<Unreadable>) -> Result<(bool, bool)> {
         if unreadable.is_empty() && !self.for_repair {
             return Ok((false, self.has_nameless_tree()?));
@@ -237,7 +238,7 @@ impl Mounted {
         Ok((keeps_blocks, lacks_names || self.for_repair || self.has_nameless_tree()?))
     }
 
-    /// What names say are directories.
+    /// Returns the inodes that names say are directories.
     fn named_directories(&self) -> HashSet<u64> {
         let mut directories = HashSet::new();
         let mut ino = self.core.table.next_used(1);
@@ -254,7 +255,7 @@ impl Mounted {
         directories
     }
 
-    /// Whether a directory without a name is not empty. No crash leaves that: some directory has lost names.
+    /// Returns true if a directory without a name is not empty. No crash leaves that: some directory has lost names.
     fn has_nameless_tree(&self) -> Result<bool> {
         let mut from = 0;
         while let Some(ino) = self.core.table.first_unnamed(from) {
@@ -270,18 +271,18 @@ impl Mounted {
         Ok(false)
     }
 
-    /// Frees an inode whose creation was cut off by a crash: no name leads to it, and its log names nothing.
+    /// Frees an inode whose creation a crash interrupted: it has no name, and its log references nothing.
     fn free_half_created(&self, inode: &Unreadable) {
         self.core.table.note_name_found(inode.ino);
         free_slot(&self.core.region, inode.slot);
         self.core.table.free(inode.ino);
     }
 
-    /// Takes one inode in; returns how many entries it has.
+    /// Adds one inode to the recount; returns the number of lines of its log.
     fn walk(&self, ino: u64, slot: u64, state: &State, unreadable: &mut Vec<Unreadable>) -> Result<u64> {
         let walked = self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose();
         match walked {
-            // What it names is kept, and nothing of it is changed any more.
+            // Blocks that the inode references are kept, and the inode is never changed again.
             Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_half_created: false }),
             walked => drop(walked?),
         }
@@ -289,7 +290,7 @@ impl Mounted {
         if let Body::Directory(directory) = &state.body {
             for name in directory.after(0) {
                 self.core.table.note_name_found(name.ino);
-                // A slot that is free and has a name is damaged; the number must not become another inode's.
+                // A free slot that has a name is damaged; its number must not be given to a new inode.
                 if !self.for_repair && self.core.table.keep(name.ino) {
                     let slot = self.core.table.slot(name.ino).expect("in the table");
                     unreadable.push(Unreadable { ino: name.ino, slot, may_be_half_created: false });
@@ -299,7 +300,7 @@ impl Mounted {
         Ok(state.log.lines)
     }
 
-    /// Notes what the inode uses: nothing free, nothing of the inode table, no block for two things.
+    /// Records the blocks that the inode uses, and checks that none is free, in the inode table, or used twice.
     fn walk_blocks(&self, recount: &Recount, ino: u64, state: &State) -> Result<()> {
         let blocks =
             || state.extents().into_iter().flat_map(|extents| extents.iter()).flat_map(|(_, e)| e.blocks().blocks());
@@ -345,14 +346,14 @@ impl Mounted {
         Ok(())
     }
 
-    /// Whether a block lies among packed chunks, or their entries.
+    /// Returns true if a block is in a segment of packed chunks or of their entries.
     fn is_packed_place(&self, block: BlockNumber) -> bool {
         let segment = block.0 / SEGMENT_BLOCKS;
         self.core.space.packed.is_packed(segment) || self.core.chunks.entries.has_part_in(segment)
     }
 
-    /// One more extent touches a block. A crash in the first write to a reserved block leaves the fingerprint of a
-    /// content that never happened: nobody may find it.
+    /// Counts one more extent of a block. A crash during the first write to a reserved block leaves the fingerprint
+    /// of content that was never committed, so the entry is hidden from searches.
     fn count(&self, recount: &Recount, block: BlockNumber, unwritten: bool) {
         recount.count(block, unwritten);
         if unwritten && self.core.chunks.has_entry(block) {
@@ -360,8 +361,8 @@ impl Mounted {
         }
     }
 
-    /// Frees inodes that no name leads to, from `from` on; the one to go on with. One that is open stays until it is
-    /// closed.
+    /// Frees inodes without a name, from `from` on; returns the inode to continue with. An open inode stays until it
+    /// is closed.
     fn free_unnamed(&self, from: u64) -> Result<Option<u64>> {
         let Some(ino) = self.core.table.next_unnamed(from) else { return Ok(None) };
         if ino > ROOT && self.core.table.is_used(ino) && !self.free_unnamed_area(ino) {
@@ -377,8 +378,8 @@ impl Mounted {
         Ok(Some(ino + 1))
     }
 
-    /// Whether this number is a log area's that no log was found to name. It is freed, unless the log of its owner cannot
-    /// be read, which may name it.
+    /// Returns true if this number is a log area that no log references. The area is freed, unless its owner's log
+    /// cannot be read and may reference it.
     fn free_unnamed_area(&self, number: u64) -> bool {
         let table = &self.core.table;
         let Some(area) = table.area(number).filter(|_| table.is_used(number)) else { return false };
@@ -388,7 +389,7 @@ impl Mounted {
         true
     }
 
-    /// Tidies chains of a pm index from `from` on; the one to go on with.
+    /// Repairs chains of a pm index from `from` on; returns the chain to continue with.
     fn tidy_chains(&self, from: u64) -> Option<u64> {
         let index = self.core.chunks.index.fact()?;
         let end = index.chains().min(from + CHAINS_STEP);
@@ -400,8 +401,8 @@ impl Mounted {
         Some(end)
     }
 
-    /// Makes the entries of a segment say what was counted, and frees what nobody names. `keeps_blocks`: somebody who
-    /// could not be counted may name more.
+    /// Sets the entries of a segment to the counted values, and frees blocks without a reference. `keeps_blocks` is
+    /// true if an unreadable inode may have more references.
     fn set_exact(&self, segment: u64, recount: &Recount, keeps_blocks: bool) -> Result<()> {
         let first = segment * SEGMENT_BLOCKS;
         let entries = self.core.geometry.chunk_entry_offset(BlockNumber(first));
@@ -412,13 +413,14 @@ impl Mounted {
         for block in (first..first + self.core.geometry.blocks_in_segment(segment)).map(BlockNumber) {
             let (references, reserved) = recount.counted(block);
             if references > 0 && recount.is_metadata(block) {
-                // Of one of the two nothing is changed any more. A count that never gets to 0 keeps the block for it.
+                // The block is both data and metadata. One of the two users is never changed again, and a count that
+                // cannot reach 0 keeps the block for it.
                 self.core.chunks.set_exact(block, references + 1, false, &mut flight);
                 recount.know(block);
                 continue;
             }
             if has_bad_entries && self.is_bad_entry(block) {
-                // Its count cannot be set: it stays in use.
+                // Its count cannot be set, so the block stays in use.
                 let named = recount.know(block) && references > 0;
                 self.core.data_blocks.add(u64::from(named));
                 continue;
@@ -436,25 +438,25 @@ impl Mounted {
             if references > 0 {
                 self.core.data_blocks.add(1);
             } else {
-                // It may have got a label while its use was not known.
+                // The block may have got a label while its use was unknown.
                 let _gone = self.core.chunks.take_off(block.into());
                 free.push(BlockRun { start: block, count: 1 });
             }
         }
-        // An emptied entry must be durable before its block gets another user.
+        // An emptied entry must be durable before its block is reused.
         let _ = self.core.region.fence(flight);
         free.iter().for_each(|run| self.core.space.free(*run));
         Ok(())
     }
 
-    /// Makes entries of packed chunks from `next` on say what was counted, and frees chunks that nobody names; the one to
-    /// go on with.
+    /// Sets the entries of packed chunks from `next` on to the counted values, and frees chunks without a reference;
+    /// returns the entry to continue with.
     fn set_packed_exact(&self, next: u32, recount: &Recount, keeps_blocks: bool) -> Option<u32> {
         let chunks = &self.core.chunks;
         let mut flight = Flight::new();
         let mut free = Vec::new();
         let end = next + STEP as u32;
-        // Word by word: most entries of a part are free.
+        // Reads the bitmap word by word, because most entries of a part are free.
         let unknown = (next..end).step_by(64).flat_map(|first| {
             let bits = recount.unknown_packed(PackedNumber(first));
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| PackedNumber(first + bit))
@@ -469,13 +471,13 @@ impl Mounted {
             }
             let entry = chunks.entry(chunk);
             let place = chunks.place_of(chunk.into());
-            // One without a whole tag is what a crash left of an addition: its fingerprint may be torn.
+            // An entry without a whole tag was being added when the crash happened: its fingerprint may be torn.
             chunks.set_exact(chunk, references, entry.is_whole(), &mut flight);
             if references == 0 {
                 free.push((chunk, place));
             }
         }
-        // An emptied entry must be durable before its place gets another user.
+        // An emptied entry must be durable before its space is reused.
         let _ = self.core.region.fence(flight);
         for (chunk, place) in free {
             chunks.packed.free(chunk);
@@ -491,13 +493,14 @@ impl Mounted {
         !self.core.region.sound_or_forget(entry, ENTRY_BYTES)
     }
 
-    /// Private if one extent names it and nothing else is to be known of it; tracked with the true count otherwise.
+    /// Makes a block private if one extent references it and its entry holds nothing worth keeping; otherwise sets
+    /// the exact count.
     fn set_block_exact(&self, block: BlockNumber, references: u32, reserved: bool, flight: &mut Flight) {
         if !self.core.chunks.has_entry(block) && references < 2 {
             return;
         }
         let entry = self.core.chunks.entry(block);
-        // One without a whole tag is what a crash left of an addition: its fingerprint may be torn.
+        // An entry without a whole tag was being added when the crash happened: its fingerprint may be torn.
         let keeps = entry.is_of(block) && entry.is_whole() && !reserved;
         let has_fingerprint = entry.any_weak().is_some() || entry.any_strong().is_some();
         let count = match references {

@@ -1,7 +1,7 @@
-//! The saved state: what a clean unmount knew, written where the next mount finds it.
+//! The saved state: the DRAM state that a clean unmount writes for the next mount.
 //!
-//! The idea: the DRAM tables as they are, in free blocks, with a checksum over everything. A mount that cannot
-//! trust it scans instead, so nothing depends on it but time. See [`crate::media::saved_state`] for the layout.
+//! The idea: write the DRAM tables as they are to free blocks, with a checksum over everything. A mount that cannot
+//! trust them scans instead, so only time depends on them. See [`crate::media::saved_state`] for the layout.
 
 use super::Mounted;
 use super::superblock::read_superblock;
@@ -23,12 +23,12 @@ use zerocopy::{FromZeros, IntoBytes};
 
 const WORD_BYTES: u64 = 8;
 
-/// Saves the DRAM state, if there is room for it, and marks the device clean. The gate is closed.
+/// Saves the DRAM state, if there is room for it, and marks the device clean. The caller has closed the freeze lock.
 pub fn leave_clean(core: &Core) -> Result<()> {
     leave(core, STATE_CLEAN)
 }
 
-/// Returns the same with another state of the device.
+/// Saves the DRAM state as [`leave_clean`] does, and sets the state of the device to `state`.
 pub fn leave(core: &Core, state: u32) -> Result<()> {
     core.end_reclaiming();
     let (superblock, _) = read_superblock(&core.region)?;
@@ -39,11 +39,11 @@ pub fn leave(core: &Core, state: u32) -> Result<()> {
     Ok(core.region.sync()?)
 }
 
-/// Writes header and payload; the header, durable. `None` when the device is too full.
+/// Writes header and payload; returns the durable header, or `None` if the device is too full.
 fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let segments: Vec<u64> = core.space.marked_segments().collect();
     let inode_words = core.table.used_words();
-    // A pm index is where it is: it has nothing to be saved.
+    // A pm index is on the device already, so there is nothing to save.
     let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
     let queued = core.queue_to_save().into_iter();
@@ -51,7 +51,7 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let packed_words = core.chunks.packed.used_words();
     let packed = packed_records(core);
     let compressed_away = [core.chunks.packed.compressed_away_bytes()];
-    // Where it is 0 it is not saved: an older nvfold knows no such word.
+    // Omitted if 0, so that an nvfold from before compression can read the state.
     let compressed_away = &compressed_away[..usize::from(compressed_away[0] > 0)];
     let fixed_words = segments.len() * SEGMENT_RECORD_WORDS
         + inode_words.len()
@@ -112,8 +112,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     Some(written.ptr())
 }
 
-/// Takes the saved state in; the blocks that it lay in, which are free. `None` when there is none that can be used:
-/// then nothing was taken in.
+/// Loads the saved state; returns the blocks that it occupied, which are free. Returns `None`, and loads nothing, if
+/// the state cannot be used.
 pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     let core = &mounted.core;
     let parts = (0..core.chunks.entries.parts_max()).map_while(|part| core.chunks.entries.part(part)).count();
@@ -125,8 +125,8 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     {
         return None;
     }
-    // The index checks itself while it loads, so it goes first; nobody has looked at it yet. One of another function's
-    // fingerprints is of no use; a pm index is of the device's.
+    // The index is loaded first, because its check can still fail and nothing has used the index yet. A dram index of
+    // another function's fingerprints is useless; a pm index always has the device's function.
     let is_pm = core.chunks.index.fact().is_some();
     let is_of_function = is_pm || saved.header.weak_function == core.chunks.weak_function() as u64;
     let adopts_entries = is_of_function || core.read_only;
@@ -171,35 +171,35 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     Some(saved.runs)
 }
 
-/// What is saved of one segment.
+/// The saved record of one segment.
 pub struct SegmentRecord {
-    /// Its number.
+    /// Number of the segment.
     pub segment: u64,
-    /// One bit a block: in use.
+    /// One bit per block: the block is in use.
     pub used: [u64; WORDS_PER_SEGMENT],
-    /// One bit a block: has a chunk entry.
+    /// One bit per block: the block has a chunk entry.
     pub has_entry: [u64; WORDS_PER_SEGMENT],
 }
 
-/// What is saved of one segment of packed chunks.
+/// The saved record of one packed segment.
 pub struct PackedRecord {
-    /// Its number.
+    /// Number of the segment.
     pub segment: u64,
     /// Bytes of live chunks.
     pub live: u64,
-    /// The pool that it is open in, and where.
+    /// The pool in which the segment is open, and its write positions.
     pub open: Option<(usize, Open)>,
 }
 
 impl PackedRecord {
-    /// As saved.
+    /// Encodes the record.
     fn words(&self) -> [u64; PACKED_RECORD_WORDS] {
         let (pool, front, headers) =
             self.open.map_or((0, 0, 0), |(pool, open)| (pool as u64 + 1, open.front, open.headers));
         [self.segment, self.live, pool, front, headers]
     }
 
-    /// From what was saved; `None` when it cannot be.
+    /// Decodes a record; `None` if it is not valid.
     fn from_words(geometry: &Geometry, words: [u64; PACKED_RECORD_WORDS]) -> Option<PackedRecord> {
         let [segment, live, pool, front, headers] = words;
         let open = Open::new(segment, front, headers);
@@ -227,32 +227,32 @@ fn packed_records(core: &Core) -> Vec<PackedRecord> {
     segments.map(record).collect()
 }
 
-/// A saved state as it was read: whole, and inside the device.
+/// A saved state that was read: its checksums hold, and it is inside the device.
 pub struct Saved {
-    /// Its header.
+    /// The header.
     pub header: SavedState,
     /// Marked segments.
     pub segments: Vec<SegmentRecord>,
-    /// One bit an inode: in use.
+    /// One bit per inode: the slot is in use.
     pub inode_words: Vec<u64>,
     /// Capacity and slots of each shard.
     pub index: Vec<(u64, Vec<u64>)>,
-    /// The work queue, the oldest node first.
+    /// The work queue, oldest node first.
     pub nodes: Vec<Node>,
-    /// Bytes that sharing packed chunks saves.
+    /// Bytes saved by sharing packed chunks.
     pub packed_saved_bytes: u64,
-    /// Bytes that compressing them saves.
+    /// Bytes saved by compressing packed chunks.
     pub compressed_away_bytes: u64,
     /// Used bits of the table of packed entries.
     pub packed_words: Vec<u64>,
     /// Segments of packed chunks.
     pub packed: Vec<PackedRecord>,
-    /// Blocks that it lies in, the header's first.
+    /// Blocks that the state occupies, the header's first.
     pub runs: Vec<BlockRun>,
 }
 
 impl Saved {
-    /// Reads what the superblock points at; `None` when there is none, or not a whole one.
+    /// Reads the saved state that the superblock points to; `None` if there is none or it is not whole.
     pub fn read(region: &Region, geometry: &Geometry, superblock: &Superblock) -> Option<Saved> {
         let address = superblock.saved_state;
         if superblock.state != STATE_CLEAN
@@ -305,7 +305,7 @@ impl Saved {
             let words: [u64; PACKED_RECORD_WORDS] = input.take(PACKED_RECORD_WORDS as u64)?.try_into().ok()?;
             packed.push(PackedRecord::from_words(geometry, words)?);
         }
-        // One without compressed chunks ends here.
+        // A state without compressed chunks ends here.
         let compressed_away_bytes = if input.left > 0 { input.take(1)?[0] } else { 0 };
         (input.left == 0 && input.check == header.payload_check).then_some(Saved {
             header,
@@ -322,7 +322,7 @@ impl Saved {
     }
 }
 
-/// The bytes of blocks that need not lie next to one another, one after the other.
+/// Treats runs of blocks, which need not be adjacent, as one sequence of bytes.
 struct Places {
     runs: Vec<BlockRun>,
     run: usize,
@@ -330,7 +330,7 @@ struct Places {
 }
 
 impl Places {
-    /// Where the next bytes lie, at most `bytes` of them; `None` past the end.
+    /// Returns the address and length of the next bytes, at most `bytes` of them; `None` past the end.
     fn next(&mut self, bytes: u64) -> Option<(u64, u64)> {
         while self.offset == self.runs.get(self.run)?.count * BLOCK_BYTES {
             (self.run, self.offset) = (self.run + 1, 0);
@@ -351,7 +351,7 @@ struct Writer<'r> {
     flight: Flight,
 }
 
-/// Words written at once: whole lines go past the cache.
+/// Words written at once: enough to write whole lines past the cache.
 const WORDS_AT_ONCE: usize = 8192;
 
 impl<'r> Writer<'r> {

@@ -1,7 +1,7 @@
-//! What a mount without a saved state finds out before it serves: which inodes and which entries there are.
+//! The scan of a mount without a saved state: finds out which inodes and which entries there are.
 //!
-//! The idea: two tables, each read once by several threads, and nothing behind them. What the marked segments hold
-//! is taken to be in use; [`super::reconcile`] finds out what is.
+//! The idea: read only two tables, each once and by several threads, and nothing they point to. All blocks of marked
+//! segments count as in use; [`super::reconcile`] later finds out which really are.
 
 use super::reconcile::Reconcile;
 use super::{Mounted, Recovery};
@@ -18,12 +18,12 @@ use crate::space::WORDS_PER_SEGMENT;
 use crate::sync::atomic::Ordering;
 use hashbrown::HashSet;
 
-/// A segment of the inode table is 256 KiB of heads: one is worth a thread.
+/// A table segment has 256 KiB of inode heads, which is enough work for a thread.
 const TABLE_SEGMENTS_PER_THREAD_MIN: usize = 1;
 const WORDS_PER_TABLE_SEGMENT: usize = (INODES_PER_SEGMENT / 64) as usize;
 
-/// Scans the tables, and leaves the rest to reconcile; on a device without blocks in use there is next to nothing left,
-/// so a fresh one is exact at once.
+/// Scans the tables, and leaves the rest to reconcile. A device without blocks in use leaves almost nothing to do, so
+/// a fresh device is reconciled at once.
 pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> {
     let core = &mounted.core;
     let inodes = scan_inodes(core);
@@ -33,7 +33,7 @@ pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> 
     for &segment in &marked {
         let before = core.space.used_in(segment);
         core.space.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
-        // The missing blocks of a shorter last segment are known not to be there.
+        // Blocks beyond the end of a shorter last segment do not exist, so their use is not unknown.
         recount.set_unknown(segment, &before.map(|used| !used));
     }
     core.table.segments().into_iter().for_each(|segment| recount.claim_segment(segment));
@@ -50,7 +50,7 @@ pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> 
     if is_fresh { mounted.reconcile() } else { Ok(()) }
 }
 
-/// Segments in which blocks may be in use. Half an entry is made whole.
+/// Returns the segments in which blocks may be in use, and completes torn entries of the segment table.
 fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
     for (segment, _) in uses.iter().filter(|(_, usage)| *usage == SegmentUse::Torn) {
         core.space.write_use(*segment, KIND_BLOCKS, 0);
@@ -59,11 +59,11 @@ fn marked_segments(core: &Core, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
     marked.map(|(segment, _)| *segment).collect()
 }
 
-/// Bytes of the inode table that are read at once: they stay in the CPU's cache.
+/// Bytes of the inode table that are read at once; few enough to stay in the CPU's cache.
 const READ_AT_ONCE: usize = 64 << 10;
 
-/// Finds the slots in use of the inode table, torn ones among them: reconcile knows what to do with those. Returns how
-/// many slots there are.
+/// Finds the slots in use of the inode table, including torn ones, which reconcile handles. Returns the number of
+/// slots.
 fn scan_inodes(core: &Core) -> u64 {
     let segments: Vec<(u64, u64)> = (0..).zip(core.table.segments()).collect();
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
@@ -79,7 +79,8 @@ fn scan_inodes(core: &Core) -> u64 {
     core.table.end()
 }
 
-/// Sets a bit for each slot in use; how many of them are log areas. What the host holds no memory for was never used.
+/// Sets a bit for each slot in use; returns how many of them are log areas. Slots in holes of the host file were
+/// never used.
 fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [u64], slots: &mut [u8]) -> u64 {
     let mut areas = 0;
     let (start, end) = (segment * SEGMENT_BYTES, (segment + 1) * SEGMENT_BYTES);
@@ -89,7 +90,7 @@ fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [
         core.region.scan_into(at, slots);
         let has_bad_memory = core.region.check().is_err();
         for (slot, bytes) in (at..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize)) {
-            // What bad memory held is not known: its number is not handed out.
+            // The content of a slot in bad memory is unknown, so its number must not be reused.
             let is_bad = || has_bad_memory && !core.region.sound_or_forget(slot, INODE_BYTES);
             let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
             let index = (slot - start) / INODE_BYTES;
@@ -102,8 +103,8 @@ fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [
     areas
 }
 
-/// A read-only mount after a crash: counts everything at once, repairs nothing. Damaged inodes give EIO when they are
-/// used; the rest can be read.
+/// Counts everything at once for a read-only mount after a crash, and repairs nothing. Damaged inodes give EIO when
+/// they are used; the rest can be read.
 pub fn count_all(mounted: &Mounted) {
     let core = &mounted.core;
     mounted.recovery.lock().inodes_scanned = scan_inodes(core);

@@ -5,11 +5,11 @@ use crate::media::BLOCK_BYTES;
 use crate::media::superblock::{COPIES, Geometry, KNOWN_READ_ONLY_COMPATIBLE, Refusal, Superblock};
 use pmem::{PmemError, Region};
 
-/// Reads the superblock: the first whole copy and its geometry.
+/// Reads the superblock; returns the first whole copy and its geometry.
 ///
 /// # Errors
-/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::OtherByteOrder`], [`Error::Corrupt`] when no copy is
-/// whole or the device is smaller than the file system on it.
+/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::OtherByteOrder`]; [`Error::Corrupt`] if no copy
+/// is whole or the device is smaller than the file system on it.
 pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     let mut refusals = Vec::new();
     for offset in COPIES {
@@ -21,11 +21,11 @@ pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
             Err(refusal) => refusals.push(refusal),
         }
     }
-    // A whole copy in front that cannot be read here counts, whatever lies at the end.
+    // A whole copy at the front that this version cannot read decides, whatever the last block holds.
     if refusals.iter().any(|refusal| !matches!(refusal, Refusal::Damaged(_) | Refusal::Foreign)) {
         return Err(refused(&refusals));
     }
-    // What lies in the last block may be a file's data: it counts only if it says that it belongs there.
+    // The last block may be a file's data: it counts as a copy only if its geometry places a copy there.
     let last = region.len_bytes().saturating_sub(BLOCK_BYTES) / BLOCK_BYTES * BLOCK_BYTES;
     if let Ok((superblock, geometry)) = read_copy(region, last)?
         && geometry.copies().nth(COPIES.len()) == Some(last)
@@ -56,7 +56,7 @@ fn fits(region: &Region, superblock: Superblock, geometry: Geometry) -> Result<(
     Err(Error::Corrupt { what, at: here })
 }
 
-/// The most telling refusal wins: a damaged copy says more than a foreign one.
+/// Chooses the most informative refusal: a damaged copy says more than a foreign one.
 fn refused(refusals: &[Refusal]) -> Error {
     let told = |refusal: &Refusal| match refusal {
         Refusal::Newer(what) => Some(Error::Newer { what: what.clone() }),
@@ -78,7 +78,7 @@ fn refused(refusals: &[Refusal]) -> Error {
     }
 }
 
-/// What every writer must make sure of first.
+/// Refuses to write if an unknown read-only compatible feature is set. Every writer checks this first.
 pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
     let unknown = superblock.read_only_compatible & !KNOWN_READ_ONLY_COMPATIBLE;
     if unknown == 0 {

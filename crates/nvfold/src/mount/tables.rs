@@ -1,16 +1,23 @@
-//! What each segment is used for: from the segment table, and where that is damaged from what lies in the segments.
+//! Finds out what each segment is used for: from the segment table, and where that is damaged, from the segments
+//! themselves.
 //!
-//! The problem: an entry takes 16 bytes, so one stray write of 4 KiB takes what is known of 256 segments, and with the
-//! first of the inode table everything. The idea: an inode slot describes itself. Its head has its number, under a
-//! checksum, and the address of its log, which begins in the slot or in a page that names the inode. So a segment of the
-//! inode table is known by what lies in it, wherever that is; the pm index is made again from the chunk table; and what
-//! inodes name is in use. A segment of packed chunks is known by its first header: the checksum gives how often the
-//! segment was opened, if that is a likely number; and a segment of their entries by what they say, which the headers say
-//! too.
+//! The problem: a table entry takes 16 bytes, so one stray write of 4 KiB destroys the entries of 256 segments. If
+//! the first segment of the inode table is among them, the whole file system would be lost.
 //!
-//! All segments are looked at only when the table cannot be whole: an entry is torn and its segment holds inodes, the
-//! parts of a table do not follow one another, two segments are one part, or the saved state knows of more inodes. Half an
-//! entry by itself is what a crash leaves; another one that is torn is damage where packed chunks lie.
+//! The idea: every kind of segment can be recognized by its content.
+//!
+//! - An inode slot describes itself. Its head has its number, under a checksum, and the address of its log, which
+//!   begins in the slot or in a page that records the inode. So a segment of the inode table is recognized wherever
+//!   it is.
+//! - The pm index is rebuilt from the chunk table, and blocks that inodes reference are in use.
+//! - A packed segment is recognized by its first header: the checksum yields how often the segment was opened, and
+//!   the header counts if that is a likely number.
+//! - A segment of packed entries is recognized by entries that agree with the headers of the chunks.
+//!
+//! The segments themselves are scanned only if the table cannot be whole: an entry is torn and its segment holds
+//! inodes, the parts of a table are not consecutive, two segments claim the same part, or the saved state counts
+//! other inodes. A half-written entry alone is a normal result of a crash. An entry that is torn in another way counts
+//! as damage if its segment holds packed chunks.
 
 use super::index::index_segments_in;
 use super::saved::Saved;
@@ -31,23 +38,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The tables of a device as they are, or as they must have been.
 pub(crate) struct Tables {
-    /// The segment table as it lies there, but for entries that are zero, by segment; those of packed chunks as they must
-    /// have been.
+    /// The entries of the segment table that are not zero, by segment; those of packed segments are reconstructed if
+    /// damaged.
     pub(crate) entries: Vec<(u64, SegmentEntry)>,
-    /// What each segment is used for, of those that are used for anything.
+    /// The use of each segment that is not free.
     pub(crate) uses: Vec<(u64, SegmentUse)>,
-    /// Segments of the inode table by ordinal; empty when none could be found.
+    /// Segments of the inode table by ordinal; empty if none could be found.
     pub(crate) inodes: Vec<u64>,
-    /// Those of them that take the place of a part of which nothing is left. What lies there means nothing.
+    /// Segments of `inodes` that replace a completely lost part. Their content is meaningless.
     pub(crate) fresh: Vec<u64>,
-    /// Why the segment table cannot be believed.
+    /// Why the segment table cannot be trusted.
     pub(crate) damage: Option<&'static str>,
-    /// What of it lies in bad memory.
+    /// The error if part of the segment table is in bad memory.
     pub(crate) bad: Option<PmemError>,
 }
 
 impl Tables {
-    /// Reads the segment table; `saved`: what the last unmount left, if it can be used.
+    /// Reads the segment table. `saved` is the state that the last unmount left, if it is usable.
     pub(crate) fn read(region: &Region, geometry: &Geometry, superblock: &Superblock, saved: Option<&Saved>) -> Tables {
         let entries = read_entries(region, geometry);
         let bad = region.check().err();
@@ -80,17 +87,17 @@ impl Tables {
         }
     }
 
-    /// The entry of a segment, if it is not zero.
+    /// Returns the entry of a segment, if it is not zero.
     pub(crate) fn entry(&self, segment: u64) -> Option<&SegmentEntry> {
         let at = self.entries.binary_search_by_key(&segment, |(segment, _)| *segment).ok()?;
         Some(&self.entries[at].1)
     }
 
-    /// Finds the tables in the segments themselves; all other entries count as far as they are whole.
+    /// Finds the tables by the content of the segments; all other entries count if they are whole.
     fn found(region: &Region, geometry: &Geometry, entries: Vec<(u64, SegmentEntry)>) -> Tables {
         let mut uses: BTreeMap<u64, SegmentUse> = uses_of(&entries).into_iter().collect();
         let mut entries: BTreeMap<u64, SegmentEntry> = entries.into_iter().collect();
-        // The best of all segments that claim to be, or look like, the same part: the one with the most inodes.
+        // Several segments may claim to be, or look like, the same part: the one with the most inodes wins.
         let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for segment in geometry.first_segment()..geometry.segments() {
             let is_whole = geometry.blocks_in_segment(segment) == SEGMENT_BLOCKS;
@@ -105,7 +112,7 @@ impl Tables {
         let free = (geometry.first_segment()..geometry.segments()).rev().filter(whole);
         let mut free =
             free.filter(|segment| !uses.contains_key(segment) && !parts.values().any(|part| part.1 == *segment));
-        // Where a part is missing, and inodes are known behind it, another segment takes its place.
+        // A missing part that has inodes after it is replaced by a free segment.
         let end =
             parts.iter().filter(|(_, (inodes, _))| *inodes > 0).map(|(ordinal, _)| ordinal + 1).max().unwrap_or(0);
         let (mut inodes, mut fresh) = (Vec::new(), Vec::new());
@@ -135,7 +142,8 @@ impl Tables {
     }
 }
 
-/// Of all segments that claim to be the same part, the one of which most says so: how much that is, and the segment.
+/// Keeps, for each part, the segment with the most evidence of being it. `claim` is the amount of evidence and the
+/// segment.
 fn keep_best(parts: &mut BTreeMap<u32, (u64, u64)>, part: u32, claim: (u64, u64)) {
     let best = parts.entry(part).or_insert(claim);
     if claim.0 > best.0 {
@@ -147,7 +155,7 @@ fn inodes_in(segments: &[u64]) -> u64 {
     segments.len() as u64 * INODES_PER_SEGMENT
 }
 
-/// Which part of the inode table a segment is, and how many inodes say so; `None` when none does.
+/// Returns which part of the inode table a segment is, and how many inodes say so; `None` if none does.
 fn part_of_inode_table(region: &Region, geometry: &Geometry, segment: u64) -> Option<(u32, u64)> {
     if geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS {
         return None;
@@ -170,14 +178,14 @@ fn part_of_inode_table(region: &Region, geometry: &Geometry, segment: u64) -> Op
     inodes.into_iter().max_by_key(|(_, count)| *count)
 }
 
-/// Whether a slot holds an inode or a log area that was made here: in a file's copy of another device the addresses
-/// differ.
+/// Returns true if a slot holds an inode or a log area of this device. In a file that is a copy of another device,
+/// the addresses differ.
 fn describes_itself(region: &Region, geometry: &Geometry, slot: u64, head: &InodeHead) -> bool {
     let area: AreaHead = region.read(slot);
     if head.ino == 0 || head.live(head.ino).is_none() && !area.is_whole(slot) {
         return false;
     }
-    // The head word of an area is that of an empty log.
+    // In a log area, the head word is that of an empty log.
     if head.head == slot + INLINE_LOG {
         return true;
     }
@@ -193,7 +201,8 @@ fn describes_itself(region: &Region, geometry: &Geometry, slot: u64, head: &Inod
     }
 }
 
-/// Segments that say to be a part of the packed entries that another one says to be too, or that there cannot be.
+/// Returns the segments that claim to be a part of the packed entries which another segment claims too, or which
+/// cannot exist.
 fn contested(geometry: &Geometry, uses: impl Iterator<Item = (u64, SegmentUse)>) -> Vec<u64> {
     let mut claims: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
     for (segment, usage) in uses {
@@ -205,7 +214,7 @@ fn contested(geometry: &Geometry, uses: impl Iterator<Item = (u64, SegmentUse)>)
     claims.into_iter().filter(|(part, claims)| is_wrong(*part, claims)).flat_map(|(_, claims)| claims).collect()
 }
 
-/// Finds segments of packed chunks and of their entries among those of which the segment table says nothing.
+/// Finds packed segments, and segments of packed entries, among those with no valid entry in the segment table.
 fn find_packed(
     region: &Region,
     geometry: &Geometry,
@@ -228,7 +237,7 @@ fn find_packed(
         }
     }
     let _ = region.check();
-    // The best of all segments that look like the same part: the one with the most entries.
+    // Several segments may look like the same part: the one with the most entries wins.
     let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for segment in unknown.into_iter().filter(|segment| !matches!(uses.get(segment), Some(SegmentUse::Packed))) {
         if let Some((part, count)) = part_of_packed_entries(region, geometry, segment, &places) {
@@ -240,10 +249,10 @@ fn find_packed(
     uses.extend(parts.into_iter().map(|(part, (_, segment))| (segment, SegmentUse::Entries(part))));
 }
 
-/// More often no segment is opened: who writes that much wears any medium out.
+/// Limit for the number of times that a segment can have been opened: so many writes would wear out any medium.
 const OPENED_MAX: u32 = 1 << 20;
 
-/// How often a segment of packed chunks was opened, by its first header; `None` when it holds none.
+/// Returns how often a packed segment was opened, by its first header; `None` if the segment holds no packed chunks.
 fn times_opened(region: &Region, geometry: &Geometry, segment: u64) -> Option<u32> {
     if geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS {
         return None;
@@ -254,8 +263,8 @@ fn times_opened(region: &Region, geometry: &Geometry, segment: u64) -> Option<u3
     (is_sound && header != PackedHeader::default() && header.offset == 0 && opened <= OPENED_MAX).then_some(opened)
 }
 
-/// Which part of the table of packed entries a segment is, and how many entries say so, of which headers say the same:
-/// `places` has the numbers of the chunks whose bytes begin at an address.
+/// Returns which part of the table of packed entries a segment is, and how many of its entries agree with a header
+/// about that. `places` maps the address of a chunk's first byte to the numbers that headers give for it.
 fn part_of_packed_entries(
     region: &Region,
     geometry: &Geometry,

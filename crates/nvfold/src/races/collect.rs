@@ -1,8 +1,9 @@
-//! Chunks of which parts live give way to new ones while files that name them are read, cloned, written and removed.
+//! Races on collecting: partly live chunks are replaced while files that reference them are read, cloned, written and
+//! removed.
 
 use super::*;
 
-/// Bytes of a block that the clone names, from this one on.
+/// Offset in the block of the range that the clones reference, in bytes; below, the range's length.
 const START: u64 = 1000;
 const LENGTH: usize = 700;
 
@@ -10,7 +11,7 @@ fn options() -> MountOptions {
     MountOptions { policy: Policy::Inline, cores: 4, ..MountOptions::default() }
 }
 
-/// A device with two clones of a part of a block whose file is gone.
+/// Makes a device with two clones of a part of a block whose file was removed.
 fn device(index: IndexKind) -> (Device, [File; 2]) {
     let mkfs = MkfsOptions { index, ..MkfsOptions::default() };
     let device = Device::made(&mkfs, options());
@@ -55,7 +56,7 @@ fn a_clone_is_read_while_its_bytes_are_collected() {
         let other = device.file("other");
         race([
             task(move || (0..4).for_each(|_| assert_eq!(seen(&read), [7; LENGTH]))),
-            // It takes the block of the source as soon as that is free.
+            // This write takes the block of the source as soon as it is free.
             task(move || other.write_at(0, &[9; BLOCK]).map(drop).unwrap()),
             reclaims(&device),
         ]);
@@ -92,7 +93,7 @@ fn a_clone_is_cloned_cut_and_removed_while_its_bytes_are_collected() {
     }
 }
 
-/// Two that collect at once; an equal block comes, and is shared with the one that gives way.
+/// Two threads collect at once, while an equal block is written and shared with the chunk that is being replaced.
 #[test]
 fn an_equal_block_is_written_while_two_collect() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! Bytes: who shares what with whom while others write, clone, cut and remove.
+//! Races on data: blocks are shared while other threads write, clone, cut and remove files.
 
 use super::*;
 use crate::errno;
@@ -7,7 +7,7 @@ fn write(file: &File, byte: u8) {
     file.write_at(0, &block(byte)).unwrap();
 }
 
-/// Neither finds the other's block when it looks; one of them finds it afterwards.
+/// Neither writer finds the other's block at its first lookup; one of them finds it afterwards.
 #[test]
 fn two_writers_of_one_new_block() {
     explore(|| {
@@ -56,7 +56,7 @@ fn a_writer_shares_what_loses_its_last_name() {
     });
 }
 
-/// The second task makes the shared block free and gives it another content while the first still has it from the
+/// The second task frees the shared block and reuses it for other content, while the first task still has it from the
 /// index.
 #[test]
 fn a_writer_finds_a_block_that_is_freed_and_used_anew() {
@@ -185,7 +185,8 @@ fn a_reserved_block_is_written_punched_and_cloned() {
     });
 }
 
-/// A write that fails gives back what it took, while another shares from it or takes what it gives back.
+/// A failing write releases everything it has taken, while another write shares its blocks or takes the released
+/// ones.
 #[test]
 fn a_write_that_finds_no_space_takes_nothing_from_others() {
     explore(|| {
@@ -208,7 +209,7 @@ fn a_write_that_finds_no_space_takes_nothing_from_others() {
     });
 }
 
-/// The log of the file is one entry short of being rewritten.
+/// The next entry makes the log of the file long enough to be compacted.
 #[test]
 fn a_log_is_compacted_under_its_readers() {
     explore(|| {

@@ -1,4 +1,5 @@
-//! Policy `nv-dedup`, the filler, and sharing what is stored, beside those who write, clone and remove it.
+//! Races between policy `nv-dedup`, its filler and offline sharing, and threads that write, clone and remove the
+//! data.
 
 use super::*;
 
@@ -7,7 +8,7 @@ fn device(method: Method) -> Device {
     Device::with(MountOptions { policy: Policy::NvDedup, nv_dedup, cores: 4, ..MountOptions::default() })
 }
 
-/// A device with a file `a` of two blocks that have no fingerprints, and fingerprints wanted from now on.
+/// Makes a device with a file `a` of two blocks without fingerprints; fingerprints are wanted from then on.
 fn unfilled() -> (Device, File) {
     let device = device(Method::NonFin);
     let a = device.file("a");
@@ -56,7 +57,7 @@ fn a_file_is_filled_while_it_is_cloned_and_removed() {
     });
 }
 
-/// Both find the stored block by its weak fingerprint, and both add the strong one that it lacks.
+/// Both writers find the stored block by its weak fingerprint, and both add the missing strong one.
 #[test]
 fn two_writers_add_one_strong_fingerprint() {
     explore(|| {
@@ -70,7 +71,7 @@ fn two_writers_add_one_strong_fingerprint() {
     });
 }
 
-/// The only file that names a block goes over to another content, while others want to share the block.
+/// The only file that references a block gets other content, while other writers try to share the block.
 #[test]
 fn a_block_is_given_up_while_others_find_it() {
     explore(|| {
@@ -110,7 +111,8 @@ fn what_is_stored_is_shared_and_unshared_while_it_is_written() {
     });
 }
 
-/// Two clones make the same reference explicit, and one of them is looked through before the other has noticed.
+/// Two clones count the block's first reference at once, and one of them is deduplicated before the other clone has
+/// noticed the new entry.
 #[test]
 fn a_block_gets_its_fingerprint_while_it_is_cloned_for_the_first_time() {
     explore(|| {
@@ -126,7 +128,7 @@ fn a_block_gets_its_fingerprint_while_it_is_cloned_for_the_first_time() {
                 four.clone_from(&two, 0, 0, 4096).unwrap();
             }),
         ]);
-        // What lies there can be found.
+        // The stored block must be found.
         let d = device.file("d");
         d.write_at(0, &block(1)).unwrap();
         assert_eq!(device.fs.stats().data_blocks, 2);

@@ -1,5 +1,5 @@
-//! The daemon of policy `denova` beside those who read, write, clone, cut off and remove what it works on. Once all are
-//! done and the queue is empty, everything that is equal is shared.
+//! Races between the daemon of policy `denova` and threads that read, write, clone, cut and remove the files it works
+//! on. When all are done and the queue is empty, all equal blocks must be shared.
 
 use super::*;
 use std::collections::HashSet;
@@ -36,7 +36,7 @@ fn drain(fs: &FileSystem) {
     while !fs.drain_step().unwrap() {}
 }
 
-/// Nothing is left to share: as many blocks are stored as there are contents.
+/// Asserts that nothing is left to share: the number of stored blocks is that of distinct contents.
 fn shares_all(fs: &FileSystem, files: &[&File]) {
     drain(fs);
     let contents: Vec<Vec<u8>> = files.iter().map(|file| content(file)).collect();
@@ -62,7 +62,7 @@ fn a_file_is_shared_while_it_is_read_and_overwritten() {
     });
 }
 
-/// The block that the daemon is about to name loses those who name it.
+/// The block that the daemon is about to share loses its references.
 #[test]
 fn what_is_found_goes_away_while_it_is_taken() {
     explore_with(IndexKind::Dram, &[("a", &[1]), ("b", &[1])], |device, files| {
@@ -183,14 +183,14 @@ fn an_unmount_comes_while_the_daemon_works() {
     });
 }
 
-/// What the daemon gives up has an entry of its own, and somebody clones it just then.
+/// The daemon drops a block with a chunk entry while another thread clones it.
 #[test]
 fn a_block_is_given_up_while_its_file_is_cloned() {
     explore_with(IndexKind::Dram, &[("c", &[1])], |device, files| {
         drain(&device.fs);
         let a = device.file("a");
         a.write_at(0, &block(1)).unwrap();
-        // A clone that goes again leaves an entry with one reference.
+        // A clone that is removed again leaves an entry with one reference.
         let b = device.file("b");
         b.clone_from(&a, 0, 0, BLOCK as u64).unwrap();
         drop(b);

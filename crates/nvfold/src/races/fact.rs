@@ -1,10 +1,10 @@
-//! The pm index: a chain that is brought into order while others search it and change it.
+//! Races on the pm index: a chain is reordered while other threads search and change it.
 
 use super::*;
 use crate::fingerprint::weak;
 use crate::media::direct::prefix_bits;
 
-/// Blocks whose fingerprints begin with the same bits.
+/// Returns blocks whose fingerprints begin with the same bits.
 fn of_one_chain(count: usize) -> Vec<Vec<u8>> {
     let bits = prefix_bits(Geometry::of(DEVICE_BYTES).unwrap().blocks());
     let numbered = (0u64..).map(|number| {
@@ -15,7 +15,8 @@ fn of_one_chain(count: usize) -> Vec<Vec<u8>> {
     numbered.filter(|content| weak(content) >> (32 - bits) == 7).take(count).collect()
 }
 
-/// A device with a file `a` of four blocks in one chain, the last of which is named most; and what is in them.
+/// Makes a device with a file `a` of four blocks in one chain, the last of which has the most references; also
+/// returns the contents of the blocks.
 fn chain() -> (Device, File, Vec<Vec<u8>>) {
     let contents = of_one_chain(5);
     let denova = DeNovaOptions { reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
@@ -28,7 +29,7 @@ fn chain() -> (Device, File, Vec<Vec<u8>>) {
     (device, a, contents)
 }
 
-/// Everything that is stored is found, and fsck has nothing to say.
+/// Asserts that all stored blocks can be found, and that fsck finds nothing.
 fn all_is_found(device: Device, contents: &[Vec<u8>], stored: u64) {
     let again = device.file("again");
     again.write_at(0, &contents.concat()).unwrap();
@@ -69,7 +70,7 @@ fn a_chain_gets_and_loses_blocks_while_it_is_brought_into_order() {
         let new = contents[4].clone();
         race([
             task(move || reorder(&fs)),
-            // Takes one out of the middle.
+            // Removes an entry in the middle of the chain.
             task(move || writer.write_at(BLOCK_BYTES, &block(9)).unwrap()),
             task(move || other.write_at(0, &new).unwrap()),
         ]);
@@ -94,7 +95,8 @@ fn the_first_of_a_chain_goes_while_it_is_brought_into_order() {
     });
 }
 
-/// A chain leads through entries in a part of the chunk table that is given back as soon as no block of it is in use.
+/// A chain links entries in a part of the chunk table that is given back to the host as soon as none of its blocks is
+/// in use.
 #[test]
 fn a_chain_is_searched_while_its_blocks_are_removed_and_their_entries_given_back() {
     let contents = of_one_chain(5);

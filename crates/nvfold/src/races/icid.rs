@@ -1,5 +1,5 @@
-//! The rec-tree: whoever records, asks and forgets at once, an answer is one of those that some order gives, names open
-//! files only, and the tree counts right afterwards.
+//! Races on the rec-tree: threads record, look up and forget at once. Every answer must match some sequential order
+//! and reference only open files, and the tree's counts must be right afterwards.
 
 use super::*;
 use crate::dedup::icid::{FileToken, Options, RecTree, Source, Stats, Variant};
@@ -17,7 +17,7 @@ fn origins(tree: &RecTree, address: u64, length: u64) -> Vec<Source> {
     sources
 }
 
-/// Every record is accounted for, and what is left is what a look-up of everything finds.
+/// Asserts that every record is accounted for, and that a lookup of everything finds a record exactly if some remain.
 fn settle(tree: &RecTree) {
     tree.remove_forgotten();
     let Stats { records, pages, insertions, deletions, given_up, .. } = tree.stats();
@@ -99,7 +99,7 @@ fn a_file_is_forgotten_once_and_its_place_has_one_file() {
 #[test]
 fn pages_are_given_up_beside_look_ups_and_insertions_and_none_is_lost_or_counted_twice() {
     explore(|| {
-        // One part, with slots for a few pages.
+        // A tree with a single part, which has slots for a few pages.
         let tree = tree(5000);
         let file = tree.open_file().unwrap();
         race([0, 1, 2].map(|thread| {

@@ -1,12 +1,13 @@
-//! Races, looked for schedule by schedule.
+//! Race tests that explore thread schedules systematically.
 //!
-//! The problem: most races need one thread to stop between two instructions while another does a whole operation
-//! there. Running threads and hoping (`tests/threads.rs`) finds few of them and repeats none.
+//! The problem: most races need one thread to stop between two instructions while another runs a whole operation
+//! there. Running real threads and hoping (`tests/threads.rs`) finds few of them and reproduces none.
 //!
-//! The idea: under the feature `shuttle` a scheduler chooses at every lock, atomic and access to media who runs next
-//! ([`crate::sync`]). Each test below is one small situation, run under many schedules: some choose at random at
-//! every point, most choose few places for a switch ([PCT]), which finds what needs one long stop. After each
-//! schedule fsck finds nothing, all totals are exact, and the contents are one of those allowed.
+//! The idea: under the feature `shuttle`, a scheduler chooses the next thread at every lock, atomic and access to
+//! media ([`crate::sync`]). Each test below is one small situation, run under many schedules. Some schedules choose
+//! at random at every point. Most switch threads at only a few points ([PCT]), which finds races that need one long
+//! stop. After each schedule fsck must find nothing, all totals must be exact, and the contents must be among those
+//! allowed.
 //!
 //! ```text
 //! cargo test -p nvfold --features shuttle --lib races                      what `make test` does
@@ -14,7 +15,7 @@
 //! NVFOLD_SCHEDULE=9102... cargo test ... races::data::a_test               one schedule again, as a failure printed it
 //! ```
 //!
-//! What it does not see: memory orders weaker than sequential consistency, and words of one store to media
+//! The tests do not cover memory orders weaker than sequential consistency, nor the words of one store to media
 //! becoming visible one by one.
 //!
 //! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
@@ -48,14 +49,14 @@ use std::sync::Arc;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const DEVICE_BYTES: u64 = 16 << 20;
-/// Schedules of each test in `make test`: always the same ones.
+/// Number of schedules of each test in `make test`; always the same ones.
 const SCHEDULES: usize = 250;
-/// The same in `make soak`, times `NVFOLD_SOAK`: new ones.
+/// Number of schedules of each test in `make soak`, times `NVFOLD_SOAK`; always new ones.
 const SOAK_SCHEDULES: usize = 1000;
-/// A PCT schedule of depth n has n - 1 switches at places of its choice.
+/// A PCT schedule of depth n has n - 1 switches at random points.
 const PCT_DEPTHS: [usize; 2] = [2, 3];
 
-/// Runs `test` under many schedules; a failing one is printed.
+/// Runs `test` under many schedules; shuttle prints a failing one.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
     let test = Arc::new(test);
     if replayed(&test) {
@@ -77,16 +78,16 @@ fn explore(test: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Runs `test` under all schedules, for tests so small that they can be counted out; returns how many there are.
+/// Runs `test` under every possible schedule, and returns their number; only for very small tests.
 fn exhaust(test: impl Fn() + Send + Sync + 'static) -> usize {
     let test = Arc::new(test);
     if replayed(&test) { 0 } else { run(DfsScheduler::new(Some(SCHEDULES_COUNTED_OUT_MAX), false), &test) }
 }
 
-/// No test that counts out its schedules has more of them.
+/// Limit for the number of schedules in an exhaustive test.
 const SCHEDULES_COUNTED_OUT_MAX: usize = 200_000;
 
-/// Runs the one schedule that `NVFOLD_SCHEDULE` asks for, if it does.
+/// Runs the one schedule that `NVFOLD_SCHEDULE` specifies, if it is set; returns true then.
 fn replayed(test: &Arc<impl Fn() + Send + Sync + 'static>) -> bool {
     let schedule = std::env::var("NVFOLD_SCHEDULE");
     schedule.is_ok_and(|schedule| run(ReplayScheduler::new_from_encoded(&schedule), test) > 0)
@@ -97,14 +98,14 @@ fn run(scheduler: impl Scheduler + 'static, test: &Arc<impl Fn() + Send + Sync +
     config.stack_size = 2 << 20;
     config.silence_warnings = true;
     let test = test.clone();
-    // A schedule that failed left this on.
+    // A schedule that failed may have left this on.
     pmem::switch_threads_at_media(false);
     Runner::new(scheduler, config).run(move || test())
 }
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Runs the tasks, each in a thread, to their ends.
+/// Runs each task in a thread, and waits until all have ended.
 fn race<const N: usize>(tasks: [Task; N]) {
     pmem::switch_threads_at_media(true);
     let threads = tasks.map(|task| shuttle::thread::spawn(task));
@@ -138,7 +139,7 @@ impl Device {
         Device { region, fs }
     }
 
-    /// A new file in the root directory.
+    /// Makes a new file in the root directory.
     fn file(&self, name: &str) -> File {
         self.fs.open(create(&self.fs, ROOT, name)).unwrap()
     }
@@ -147,7 +148,8 @@ impl Device {
         self.fs.mkdir(ROOT, name.as_bytes(), &new_inode()).unwrap().ino
     }
 
-    /// Unmounts. Nothing is lost, leaked or miscounted: fsck finds nothing, and finds what the totals said.
+    /// Unmounts, and asserts that nothing is lost, leaked or miscounted: fsck finds nothing, and agrees with the
+    /// totals.
     fn settle(self) {
         self.fs.trim().unwrap();
         let told = self.fs.stats();
@@ -171,13 +173,13 @@ impl Device {
             (told.inodes, told.data_blocks, told.chunks, told.saved_bytes, told.free_bytes),
             (report.inodes, report.blocks, report.chunks, saved, free * BLOCK_BYTES)
         );
-        // The index in DRAM has blocks without an entry too; fsck has seen that they are file data.
+        // The dram index also has blocks without an entry; fsck has checked that they are file data.
         let most = if told.index.media_bytes > 0 { indexed } else { indexed + report.blocks };
         assert!((indexed..=most).contains(&told.index.entries), "{} of {indexed}", told.index.entries);
         assert_eq!(told.log_areas, report.log_areas);
     }
 
-    /// The chunk entries that do not lie in holes.
+    /// Returns the chunk entries that are not in holes.
     fn chunk_entries(&self, geometry: &Geometry) -> impl Iterator<Item = ChunkEntry> {
         let at = |block| geometry.chunk_entry_offset(BlockNumber(block));
         let ranges = self.region.allocated_ranges(at(0), at(geometry.blocks()) - at(0));
@@ -185,12 +187,12 @@ impl Device {
         offsets.map(|offset| self.region.read(offset))
     }
 
-    /// The entries of packed chunks, free ones among them.
+    /// Returns the entries of packed chunks, including free ones.
     fn packed_entries(&self, uses: &[(u64, SegmentUse)]) -> impl Iterator<Item = ChunkEntry> {
         let parts = uses.iter().filter(|(_, usage)| matches!(usage, SegmentUse::Entries(_)));
         let first_page =
             |(segment, _): &(u64, SegmentUse)| segment * SEGMENT_BYTES..segment * SEGMENT_BYTES + BLOCK_BYTES;
-        // Numbers are taken in order, and no test takes more than a page of them.
+        // Numbers are allocated in order, and no test uses more than a page of entries.
         parts.flat_map(move |part| first_page(part).step_by(size_of::<ChunkEntry>())).map(|at| self.region.read(at))
     }
 }
@@ -203,12 +205,12 @@ fn create(fs: &FileSystem, parent: InodeNumber, name: &str) -> InodeNumber {
     fs.create(parent, name.as_bytes(), &new_inode()).unwrap().ino
 }
 
-/// One block of these bytes.
+/// Returns one block of this byte.
 fn block(byte: u8) -> [u8; BLOCK] {
     [byte; BLOCK]
 }
 
-/// All of a file.
+/// Returns the whole content of a file.
 fn content(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; file.attr().size as usize];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());

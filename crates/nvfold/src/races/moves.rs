@@ -1,9 +1,10 @@
-//! Packed chunks that move while they are read, shared and dropped, and while their old place gets other bytes.
+//! Races on packed chunks that are moved while they are read, shared and dropped, and while their old space is
+//! reused.
 
 use super::*;
 use crate::dedup::policy::POLICY_ATTRIBUTE;
 
-/// Bytes of a piece: the whole of a request.
+/// Length of a piece, in bytes: a whole request.
 const SHORT: usize = 3000;
 
 fn short(byte: u8) -> [u8; SHORT] {
@@ -14,7 +15,8 @@ fn options() -> MountOptions {
     MountOptions { policy: Policy::DeExt, cores: 4, ..MountOptions::default() }
 }
 
-/// A device on which files of these bytes lie in a closed segment, as after a crash, and a file whose data goes to blocks.
+/// Makes a device with files of these bytes in a closed segment, as after a crash, and a file whose data goes to
+/// blocks.
 fn device(index: IndexKind, files: &[(&str, u8)]) -> Device {
     let mkfs = MkfsOptions { index, ..MkfsOptions::default() };
     let Device { region, fs } = Device::made(&mkfs, options());
@@ -32,14 +34,15 @@ fn open(device: &Device, name: &str) -> File {
     device.fs.open(device.fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap()
 }
 
-/// Empties what can be emptied; a step that has to wait for others is done again, some times.
+/// Reclaims all segments; repeats steps that had to wait for other threads.
 fn reclaim(fs: &FileSystem) {
     for _ in 0..8 {
         while !fs.reclaim_step(Victims::All).unwrap() {}
     }
 }
 
-/// Empties, and puts other bytes in the place as soon as it is free: the allocator of blocks takes a used segment first.
+/// Reclaims segments, and writes other bytes to their space as soon as it is free: the block allocator prefers a
+/// segment that is already in use.
 fn reclaims_and_writes_there(device: &Device) -> Task {
     let (fs, blocks) = (device.fs.clone(), open(device, "blocks"));
     task(move || {
@@ -48,7 +51,7 @@ fn reclaims_and_writes_there(device: &Device) -> Task {
     })
 }
 
-/// All of a file, whose size may change meanwhile.
+/// Returns the whole content of a file, whose size may change meanwhile.
 fn seen(file: &File) -> Vec<u8> {
     let mut bytes = vec![0xAA; 4 * SHORT];
     let length = file.read_at(0, &mut bytes).unwrap();
@@ -57,7 +60,7 @@ fn seen(file: &File) -> Vec<u8> {
 }
 
 fn settle(device: Device) {
-    // What is half emptied is not free yet.
+    // Space of a half-emptied segment is not free yet, so reclamation must end first.
     reclaim(&device.fs);
     while !device.fs.fill_step().unwrap() {}
     device.settle();
@@ -69,7 +72,8 @@ fn a_chunk_is_read_while_it_moves_and_its_old_place_is_used() {
         let device = device(IndexKind::Dram, &[("a", 1)]);
         let file = open(&device, "a");
         race([
-            // Often, for the moment that matters is short: it knows where the bytes are, and has not read them.
+            // Many reads, because the critical moment is short: the reader knows the address and has not read the
+            // bytes yet.
             task(move || (0..20).for_each(|_| assert_eq!(seen(&file), short(1), "bytes of somebody else"))),
             reclaims_and_writes_there(&device),
         ]);
@@ -96,7 +100,7 @@ fn an_equal_piece_is_found_while_the_chunk_moves() {
     }
 }
 
-/// The last name goes while the chunk is held for its move, and its entry to the next chunk.
+/// The last reference is dropped while the chunk is held for its move, and the next chunk reuses its entry.
 #[test]
 fn a_chunk_is_dropped_while_it_moves() {
     for index in IndexKind::ALL {
@@ -121,7 +125,7 @@ fn a_chunk_is_dropped_while_it_moves() {
     }
 }
 
-/// Two empty segments at once; a third writes to where the chunks go.
+/// Two threads reclaim at once, and a third appends to the segment that chunks are moved to.
 #[test]
 fn two_empty_segments_while_a_tail_grows_where_the_chunks_go() {
     explore(|| {

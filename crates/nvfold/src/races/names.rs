@@ -1,4 +1,4 @@
-//! Names: who finds, opens and changes what while it is renamed, removed and its number given to another.
+//! Races on names: lookups, opens and changes while a file is renamed or removed and its inode number is reused.
 
 use super::*;
 use crate::errno;
@@ -11,7 +11,7 @@ use crate::media::{SEGMENT_BYTES, inode::INODE_BYTES};
 use crate::{Error, Result};
 use zerocopy::IntoBytes;
 
-/// Succeeds, or fails with one of these.
+/// Returns the value, or `None` if it failed with one of these errors; panics on any other error.
 fn allow<T>(result: Result<T>, errnos: &[i32]) -> Option<T> {
     let unexpected = |error: &Error| !errnos.contains(&error.errno());
     assert!(!result.as_ref().is_err_and(unexpected), "{:?}", result.err());
@@ -123,7 +123,7 @@ fn the_last_name_goes_while_another_is_made() {
     });
 }
 
-/// The number of the removed file goes to another at once.
+/// The inode number of the removed file is reused at once.
 #[test]
 fn a_lookup_never_tells_of_another_file() {
     explore(|| {
@@ -191,7 +191,7 @@ fn a_file_is_opened_while_its_last_name_goes() {
     });
 }
 
-/// The last `File` of a nameless inode goes while another is opened: one of them frees it, and only one.
+/// The last `File` of a nameless inode is dropped while another is opened: exactly one of them frees the inode.
 #[test]
 fn a_nameless_file_is_opened_while_it_is_closed() {
     explore(|| {
@@ -214,7 +214,7 @@ fn a_nameless_file_is_opened_while_it_is_closed() {
     });
 }
 
-/// Somebody still has the number from a file that was removed, and opens it.
+/// A thread still has the inode number of a removed file, and opens it.
 #[test]
 fn a_new_nameless_file_is_nobody_elses_to_free() {
     explore(|| {
@@ -235,7 +235,7 @@ fn a_new_nameless_file_is_nobody_elses_to_free() {
     });
 }
 
-/// Attributes are changed by number while that number goes to another file.
+/// Attributes are changed by inode number while that number is reused by another file.
 #[test]
 fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
     explore(|| {
@@ -264,7 +264,8 @@ fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
     });
 }
 
-/// A log takes a slot as it becomes free, and gives it back, while others make inodes and look names up.
+/// A log takes a slot of the inode table as soon as it is free, and frees it again, while others create inodes and
+/// look up names.
 #[test]
 fn a_slot_is_an_inodes_or_a_logs() {
     explore(|| {
@@ -301,7 +302,8 @@ fn a_slot_is_an_inodes_or_a_logs() {
     });
 }
 
-/// The first two logs that outgrow their slots do so at once: both have the feature before they have an area.
+/// Two logs are the first to outgrow their slots, at the same time: the feature flag must be set before either has an
+/// area.
 #[test]
 fn a_device_is_upgraded_once() {
     explore(|| {
@@ -324,23 +326,22 @@ fn a_device_is_upgraded_once() {
     });
 }
 
-/// A device whose first segment of the inode table is full, and that has a second one without inodes. Only the parts that
-/// are not zero.
+/// Returns the nonzero parts of a device whose first inode table segment is full, and whose second one has no inodes.
 fn full_table() -> Vec<(u64, Vec<u8>)> {
     let device = Device::new();
-    // The log of the root takes slots too.
+    // The root's log takes slots, too.
     for number in 2..INODES_PER_SEGMENT - AREAS_MAX as u64 {
         assert!(create(&device.fs, ROOT, &format!("{number}")).0 < INODES_PER_SEGMENT);
     }
     assert_eq!(create(&device.fs, ROOT, "last").0, INODES_PER_SEGMENT);
     device.fs.unlink(ROOT, b"last").unwrap();
-    // As a crash leaves it: an unmount would give the second segment back.
+    // No unmount, because it would free the second segment.
     let parts = device.region.allocated_ranges(0, DEVICE_BYTES);
     parts.into_iter().map(|part| (part.start, device.region.to_vec(part.start, part.end - part.start))).collect()
 }
 
-/// The segment at the end of the inode table is given back whenever no inode is in it, while inodes are made and removed
-/// there and data is stored where the table was.
+/// The last segment of the inode table is freed whenever it has no inode, while inodes are created and removed there,
+/// and data is stored where the table was.
 #[test]
 fn a_segment_with_an_inode_in_use_stays_in_the_inode_table() {
     let parts = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -381,7 +382,7 @@ fn a_segment_with_an_inode_in_use_stays_in_the_inode_table() {
     });
 }
 
-/// The last segment of the inode table is given back and used for data that looks like an inode, while somebody
+/// The last segment of the inode table is freed and reused for data that looks like an inode, while another thread
 /// looks for an inode there.
 #[test]
 fn an_inode_is_not_read_from_a_segment_that_left_the_table() {
@@ -410,7 +411,7 @@ fn an_inode_is_not_read_from_a_segment_that_left_the_table() {
     });
 }
 
-/// A block that, at this address, would hold inode `ino` in its second slot.
+/// Returns a block that, at this address, would hold inode `ino` in its second slot.
 fn block_like_an_inode(address: u64, ino: u64) -> [u8; BLOCK] {
     let slot = address + INODE_BYTES;
     let head = InodeHead::new(slot, ino, FileKind::Regular, 1, ROOT.0, 0);
@@ -422,7 +423,7 @@ fn block_like_an_inode(address: u64, ino: u64) -> [u8; BLOCK] {
     bytes
 }
 
-/// The log of the directory is about to be rewritten.
+/// The next entries make the directory's log long enough to be compacted.
 #[test]
 fn a_directory_is_compacted_under_its_readers() {
     explore(|| {
@@ -447,7 +448,7 @@ fn a_directory_is_compacted_under_its_readers() {
     });
 }
 
-/// What was acknowledged before the unmount is there, and nothing happens after it.
+/// Acknowledged changes survive the unmount, and no change happens after it.
 #[test]
 fn an_unmount_waits_for_those_who_are_changing_something() {
     explore(|| {

@@ -1,9 +1,9 @@
-//! Writes with origins (ICID) while their sources are written to, cut, removed and moved, and while others copy the other
-//! way.
+//! Races on writes with origins (ICID): their sources are written, cut, removed and moved meanwhile, and other
+//! threads copy in the opposite direction.
 
 use super::*;
 
-/// Bytes of what is copied: more than a block, and no whole one.
+/// Length of the copied data, in bytes: more than a block, and not a multiple of one.
 const LENGTH: usize = 5000;
 
 fn content(byte: u8) -> [u8; LENGTH] {
@@ -14,7 +14,7 @@ fn device(policy: Policy) -> Device {
     Device::with(MountOptions { policy, cores: 4, ..MountOptions::default() })
 }
 
-/// Copies what was read of a file a moment ago to another one, with a byte changed; what that one holds then.
+/// Reads a file, changes one byte, and writes the bytes to another file with the first as origin; returns them.
 fn copy(source: &File, target: &File, offset: u64) -> Vec<u8> {
     let mut bytes = seen(source);
     if let Some(byte) = bytes.get_mut(100) {
@@ -51,7 +51,7 @@ fn what_is_copied_while_its_source_is_written_to_is_what_was_read() {
             }),
             task(move || {
                 written.write_at(0, &content(2)).unwrap();
-                // The blocks that are free now get other bytes.
+                // The freed blocks get other bytes.
                 again.write_at(0, &content(3)).unwrap();
             }),
         ]);
@@ -138,7 +138,7 @@ fn a_source_moves_while_it_is_copied() {
         let Device { region, fs } = Device::made(&MkfsOptions::default(), options.clone());
         let device = Device { region: region.clone(), fs };
         device.file("a").write_at(0, &content(1)).unwrap();
-        // After a crash the segment of the chunk is closed.
+        // A crash, after which the segment of the chunk is closed.
         drop(device);
         let fs = FileSystem::mount(region.clone(), options).unwrap();
         fs.reconcile().unwrap();

@@ -1,5 +1,5 @@
-//! Packed chunks under policy `deext`: bytes and entries that are used again at once, tails that grow, streams that end,
-//! segments and parts of the table of entries that come and go.
+//! Races on packed chunks under policy `deext`: bytes and entries that are reused at once, tails that grow, streams
+//! that end, and segments and parts of the entry table that come and go.
 
 use super::*;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
@@ -13,7 +13,7 @@ use crate::space::packed::Pool;
 use crate::space::{BlockRun, KEPT_BLOCKS, Space, WORDS_PER_SEGMENT};
 use pmem::Flight;
 
-/// Bytes of a short piece: the whole of a request.
+/// Length of a short piece, in bytes: a whole request.
 const SHORT: usize = 3000;
 
 fn device(index: IndexKind) -> Device {
@@ -21,7 +21,7 @@ fn device(index: IndexKind) -> Device {
     Device::made(&mkfs, MountOptions { policy: Policy::DeExt, cores: 4, ..MountOptions::default() })
 }
 
-/// One short piece of these bytes.
+/// Returns one short piece of this byte.
 fn short(byte: u8) -> [u8; SHORT] {
     [byte; SHORT]
 }
@@ -31,7 +31,7 @@ fn fill(fs: &FileSystem) {
     while !fs.fill_step().unwrap() {}
 }
 
-/// All of a file, whose size may change meanwhile.
+/// Returns the whole content of a file, whose size may change meanwhile.
 fn seen(file: &File) -> Vec<u8> {
     let mut bytes = vec![0xEE; 4 * SHORT];
     let length = file.read_at(0, &mut bytes).unwrap();
@@ -44,7 +44,8 @@ fn settle(device: Device) {
     device.settle();
 }
 
-/// The place of the chunk, the last one of its segment, and its entry go to another file as soon as they are free.
+/// The chunk is the last one of its segment. Its space and its entry are reused by another file as soon as they are
+/// free.
 #[test]
 fn a_chunk_is_read_while_its_bytes_and_its_entry_go_to_another_file() {
     explore(|| {
@@ -74,7 +75,7 @@ fn a_chunk_is_read_while_its_bytes_and_its_entry_go_to_another_file() {
     });
 }
 
-/// What a writer finds in the index loses its last name, and its entry and its place go to other bytes.
+/// A chunk that a writer finds in the index loses its last reference, and its entry and its space are reused.
 #[test]
 fn an_equal_piece_is_found_while_it_is_freed_and_its_place_is_used_anew() {
     explore(|| {
@@ -99,7 +100,8 @@ fn an_equal_piece_is_found_while_it_is_freed_and_its_place_is_used_anew() {
     });
 }
 
-/// Two of three let go at once, and what the last one frees is an entry of another length by then.
+/// Two of three tasks release references at once, and by then the entry that the last release frees is reused for
+/// another length.
 #[test]
 fn references_go_while_the_last_of_them_frees_the_entry_for_another_length() {
     explore(|| {
@@ -124,7 +126,7 @@ fn references_go_while_the_last_of_them_frees_the_entry_for_another_length() {
     });
 }
 
-/// Bytes that nothing compresses: cut every 16 KiB.
+/// Returns incompressible bytes, which are cut every 16 KiB.
 fn noise(bytes: usize) -> Vec<u8> {
     let mut state = 7u64;
     let next = || {
@@ -134,7 +136,7 @@ fn noise(bytes: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(bytes).collect()
 }
 
-/// Equal pieces that come in different requests: each is stored twice at most.
+/// Equal pieces arrive in requests of different sizes: each is stored at most twice.
 #[test]
 fn two_streams_write_equal_pieces() {
     let data = noise(36 << 10);
@@ -153,7 +155,7 @@ fn two_streams_write_equal_pieces() {
         drop(files);
         fill(&device.fs);
         assert!((3..=6).contains(&device.fs.stats().chunks), "{} chunks", device.fs.stats().chunks);
-        // From now on one of them is found.
+        // From now on, a writer finds one of the copies.
         let c = device.file("c");
         let stored = device.fs.stats().stored_bytes;
         c.write_at(0, &data).unwrap();
@@ -163,7 +165,7 @@ fn two_streams_write_equal_pieces() {
     });
 }
 
-/// A file with a tail that has grown once.
+/// Makes a file with a tail that has grown.
 fn with_tail(device: &Device, name: &str, byte: u8) -> File {
     let file = device.file(name);
     (0..3).for_each(|_| _ = file.append(&[byte; 500]).unwrap());
@@ -200,7 +202,8 @@ fn a_tail_grows_while_it_is_cloned_and_others_append() {
     });
 }
 
-/// The tail has no fingerprint while it grows: who looks for its bytes finds them when they are whole, or not at all.
+/// The tail has no fingerprint while it grows: a search for its bytes finds them when they are complete, or not at
+/// all.
 #[test]
 fn a_tail_grows_while_an_equal_piece_is_looked_for_and_streams_end() {
     explore(|| {
@@ -226,7 +229,7 @@ fn a_tail_grows_while_an_equal_piece_is_looked_for_and_streams_end() {
     });
 }
 
-/// The number of the file goes to another one that is written in the same requests, with other bytes.
+/// The inode number of the file goes to another file, which is written in the same requests with other bytes.
 #[test]
 fn a_stream_ends_while_its_file_goes_and_another_gets_its_number_and_its_chunk() {
     explore(|| {
@@ -250,7 +253,7 @@ fn a_stream_ends_while_its_file_goes_and_another_gets_its_number_and_its_chunk()
     });
 }
 
-/// Parts of a file that came out of order are cut anew where they meet.
+/// Parts of a file that were written out of order are cut again where they meet.
 #[test]
 fn seams_are_cut_while_their_file_is_written_read_and_cut_off() {
     let data = noise(24 << 10);
@@ -260,7 +263,7 @@ fn seams_are_cut_while_their_file_is_written_read_and_cut_off() {
         a.write_at(8 << 10, &data[8 << 10..]).unwrap();
         a.write_at(0, &data[..8 << 10]).unwrap();
         let (fs, reader, writer) = (device.fs.clone(), a.clone(), a.clone());
-        // What the file holds after each change.
+        // Content of the file after each change.
         let mut states = vec![data.clone()];
         let mut change = |start: usize, byte: u8| {
             let mut next = states[states.len() - 1].clone();
@@ -295,7 +298,8 @@ fn seams_are_cut_while_their_file_is_written_read_and_cut_off() {
     });
 }
 
-/// The open segment is given up as soon as nothing lives in it, with the part of the table that counts nothing.
+/// The open segment is given up as soon as no live chunk is in it, together with a part of the entry table that is
+/// empty.
 #[test]
 fn an_empty_segment_is_given_up_while_others_append() {
     explore(|| {
@@ -321,14 +325,14 @@ fn an_empty_segment_is_given_up_while_others_append() {
     });
 }
 
-/// Short pieces whose fingerprints begin with the same bits.
+/// Returns short pieces whose fingerprints begin with the same bits.
 fn of_one_chain(count: usize) -> Vec<Vec<u8>> {
     let bits = prefix_bits(Geometry::of(DEVICE_BYTES).unwrap().blocks());
     let numbered = (0u64..).map(|number| number.to_le_bytes().repeat(8));
     numbered.filter(|content| weak(content) >> (32 - bits) == 7).take(count).collect()
 }
 
-/// A chain of the pm index leads through entries of packed chunks, whose part of the table goes away.
+/// A chain of the pm index links entries of packed chunks, and their part of the entry table is freed.
 #[test]
 fn a_chain_of_packed_chunks_is_searched_while_they_go_and_it_is_brought_into_order() {
     let contents = of_one_chain(4);
@@ -360,7 +364,7 @@ fn a_chain_of_packed_chunks_is_searched_while_they_go_and_it_is_brought_into_ord
     });
 }
 
-/// After a crash that left the count of a shared chunk too high, and another one that nobody names.
+/// A crash left a count of a shared chunk too high, and a chunk without a reference.
 #[test]
 fn counts_of_packed_chunks_are_reconciled_while_they_change() {
     explore(|| {
@@ -397,7 +401,7 @@ fn counts_of_packed_chunks_are_reconciled_while_they_change() {
     });
 }
 
-/// Space of a few blocks that serves nobody here, and `free` free segments.
+/// Makes a space with a few kept blocks that the test does not use, and `free` free segments.
 fn space(cores: usize, device_bytes: u64, free: u64) -> (Region, Geometry, Arc<Space>) {
     let region = Region::create(&DeviceSpec::Memory, device_bytes, &OpenOptions::default()).unwrap();
     let geometry = Geometry::of(device_bytes).unwrap();
@@ -410,7 +414,7 @@ fn space(cores: usize, device_bytes: u64, free: u64) -> (Region, Geometry, Arc<S
     (region, geometry, Arc::new(space))
 }
 
-/// The last two chunks of a closed segment go, and the segment is opened anew at once.
+/// The last two chunks of a closed segment are freed, and the segment is opened again at once.
 #[test]
 fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
     explore(|| {
@@ -459,7 +463,7 @@ fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
     });
 }
 
-/// Threads of two sets open segments, fill them, and close them when they are empty.
+/// Two threads open segments, fill them, and close them when they are empty.
 #[test]
 fn segments_of_packed_chunks_come_and_go() {
     explore(|| {
@@ -487,7 +491,8 @@ fn segments_of_packed_chunks_come_and_go() {
     });
 }
 
-/// A chunk is appended that does not fit, which closes the segment, while the last chunk there and another one go.
+/// A chunk is appended that does not fit, which closes the segment, while the segment's last chunk and another one
+/// are freed.
 #[test]
 fn a_full_segment_is_closed_while_its_chunks_go() {
     explore(|| {
@@ -520,7 +525,7 @@ fn a_full_segment_is_closed_while_its_chunks_go() {
     });
 }
 
-/// One free entry is left in the table: two parts more are wanted at once, one is made, and it goes again.
+/// One entry of the table is free. Two threads need another part at once; one part is made, and later freed.
 #[test]
 fn parts_of_the_table_of_entries_are_made_by_several() {
     explore(|| {

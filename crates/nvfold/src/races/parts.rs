@@ -1,4 +1,4 @@
-//! Counts, index and inode table alone, so small that some of them are run under every schedule there is.
+//! Races in counts, index and inode table by themselves; some tests are so small that they run under every schedule.
 
 use super::*;
 use crate::Generators;
@@ -25,7 +25,7 @@ struct Table {
 }
 
 impl Table {
-    /// A chunk table in which one block has `count` references and is in the index.
+    /// Makes a chunk table in which one block has `count` references and, unless that is 0, is in the index.
     fn with(count: u32) -> Arc<Table> {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// One lets go of the last reference while another takes one: it is had before that, or not at all.
+/// One thread releases the last reference while another shares the block: the share happens first, or it fails.
 #[test]
 fn the_last_reference_is_taken_or_gone() {
     explore(|| {
@@ -83,10 +83,10 @@ fn the_last_reference_is_taken_or_gone() {
     });
 }
 
-/// A block that nobody shares and that has no entry, but a label.
+/// An unshared block without a chunk entry, but with a label.
 struct Private {
     table: Arc<Table>,
-    /// What the block holds; 0: something that is being written.
+    /// Content of the block; 0 while it is being written.
     content: Arc<AtomicU64>,
 }
 
@@ -97,7 +97,8 @@ impl Private {
         Private { table, content: Arc::new(AtomicU64::new(1)) }
     }
 
-    /// Its owner drops it. If it is free, the next one writes it, and labels it so that both fingerprints fit.
+    /// Returns a task in which the owner releases the block. If it is then free, the next owner writes it, and gives
+    /// it a label that matches both fingerprints.
     fn drop_and_use_again(&self) -> Task {
         let (table, content) = (self.table.clone(), self.content.clone());
         task(move || {
@@ -109,7 +110,7 @@ impl Private {
         })
     }
 
-    /// Somebody finds it by the first fingerprint, compares, and drops it again; whether that was the last reference.
+    /// Returns a task that finds the block by the first fingerprint, compares it, and releases it again.
     fn find(&self) -> Task {
         let (table, content) = (self.table.clone(), self.content.clone());
         task(move || {
@@ -123,7 +124,8 @@ impl Private {
     }
 }
 
-/// Whoever has a label has a block that is neither freed nor used again: its owner drops it while another finds it.
+/// The owner of a labelled block releases it while another thread finds it. The finder's block is neither freed nor
+/// reused.
 #[test]
 fn a_private_block_is_found_or_freed() {
     explore(|| {
@@ -131,7 +133,7 @@ fn a_private_block_is_found_or_freed() {
         race([private.drop_and_use_again(), private.find()]);
         let table = &private.table;
         let uses = private.content.load(Ordering::SeqCst);
-        // Freed by its owner, and used again; or by who found it, and nobody has it.
+        // Either the owner freed it and it was reused, or the finder freed it and it has no reference.
         let in_use = uses == 2;
         assert_eq!(table.chunks.index.stats().entries, u64::from(in_use));
         assert_eq!(table.chunks.extra_references(), 0);
@@ -148,7 +150,7 @@ fn a_private_block_is_found_by_two_while_it_is_dropped() {
     });
 }
 
-/// One shares it because it clones its owner's file, another because it finds it.
+/// One thread shares the block by cloning its owner's file, and another by finding it.
 #[test]
 fn a_private_block_is_cloned_and_found() {
     explore(|| {
@@ -165,7 +167,7 @@ fn a_private_block_is_cloned_and_found() {
     });
 }
 
-/// The daemon of policy `denova` counts a block that another policy has stored, while somebody finds it.
+/// The daemon of policy `denova` counts a block that another policy has stored, while another thread finds it.
 #[test]
 fn a_private_block_is_counted_and_found() {
     explore(|| {
@@ -182,7 +184,7 @@ fn a_private_block_is_counted_and_found() {
     });
 }
 
-/// Two clones of one private block: its own reference becomes explicit once.
+/// Several clones of one private block: its owner's reference is counted exactly once.
 #[test]
 fn a_private_block_is_shared_twice_at_once() {
     explore(|| {
@@ -201,7 +203,7 @@ fn a_private_block_is_shared_twice_at_once() {
     });
 }
 
-/// A block comes and another one goes while somebody searches for the fingerprint of both.
+/// One block is added and another removed while a third thread searches for the fingerprint of both.
 #[test]
 fn one_fingerprint_comes_and_goes() {
     explore(|| {
@@ -221,8 +223,8 @@ fn one_fingerprint_comes_and_goes() {
     });
 }
 
-/// A label and a count, without what they are of, so few steps that all schedules are run: a reference is taken under the
-/// label, or the label is off and nobody gets one.
+/// A label and a count without the data they describe: so few steps that all schedules are run. Either a reference is
+/// taken under the label, or the label is removed and no reference is taken.
 #[test]
 fn a_label_comes_off_or_a_reference_is_taken() {
     let schedules = exhaust(|| {
@@ -261,7 +263,7 @@ fn a_label_comes_off_or_a_reference_is_taken() {
     println!("{schedules} schedules");
 }
 
-/// Numbers are given out once, while the table grows and shrinks.
+/// Each number has at most one user, while the table grows and shrinks.
 #[test]
 fn an_inode_number_has_one_user() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! Reconcile after a crash, while the file system is in use: what is counted anew changes meanwhile.
+//! Races on reconcile after a crash: the file system is in use, so the counted data changes meanwhile.
 
 use super::names::names;
 use super::*;
@@ -6,8 +6,8 @@ use crate::media::chunk_entry::CountWord;
 use crate::media::inode::INODE_BYTES;
 use crate::media::log_area::AreaHead;
 
-/// A device after a crash that left the counts of all shared blocks one too high, mounted and not yet reconciled.
-/// Its files are `a` and `b`, of blocks 1 and 2, which they share, and `c` of a block of its own.
+/// Makes a device after a crash that left the counts of all shared blocks one too high; it is mounted and not yet
+/// reconciled. Files `a` and `b` share blocks 1 and 2, and `c` has an unshared block.
 fn crashed() -> Device {
     let device = Device::new();
     let [a, b, c] = ["a", "b", "c"].map(|name| device.file(name));
@@ -53,8 +53,8 @@ fn counts_are_reconciled_while_they_change() {
     });
 }
 
-/// Logs take log areas and give them back, of directories that were walked and of others; and one is there that a crash
-/// left without an owner.
+/// Logs of directories, walked and not yet walked, take and free log areas. One log area was left without an owner by
+/// a crash.
 #[test]
 fn log_areas_come_and_go_while_counts_are_reconciled() {
     explore(|| {

@@ -1,4 +1,5 @@
-//! The allocator alone: no block has two owners, none is lost, and none that is owned is given back to the host.
+//! Races in the allocator by itself: no block has two owners, none is lost, and none in use is given back to the
+//! host.
 
 use super::*;
 use crate::space::free::FreeBlocks;
@@ -11,7 +12,7 @@ struct Allocator {
 }
 
 impl Allocator {
-    /// With this many free blocks at the starts of the first segments, as many in each.
+    /// Makes an allocator with `free_in_each` free blocks at the start of each of the first `segments` segments.
     fn with_free(cores: usize, segments: u64, free_in_each: u64) -> Arc<Allocator> {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
@@ -36,7 +37,7 @@ impl Allocator {
         blocks.iter().for_each(|block| self.space.free(BlockRun { start: *block, count: 1 }));
     }
 
-    /// Writes to blocks, so that it shows when they are not this thread's alone, or go away.
+    /// Writes to blocks, to detect blocks that have another owner or are punched.
     fn write(&self, blocks: &[BlockNumber], byte: u8) {
         for block in blocks {
             let _ = self.region.stream(block.address(), &super::block(byte));
@@ -69,11 +70,12 @@ fn the_last_blocks_go_to_one_each() {
     });
 }
 
-/// Three threads want at most the six blocks that there are: wherever these are counted, each thread finds its own.
+/// Three threads need at most the six blocks that exist. In whichever core's share they are counted, each thread
+/// finds enough.
 #[test]
 fn a_block_in_the_share_of_another_core_is_found() {
     explore(|| {
-        // A batch of one block, and plenty is four.
+        // A batch is one block, and four count as plenty.
         let blocks = Arc::new(FreeBlocks::new(32, 0, 2));
         assert!(blocks.take(26, 0));
         race([1, 2, 3].map(|held| {
@@ -104,7 +106,7 @@ fn a_freed_block_serves_the_next_one() {
     });
 }
 
-/// Three threads walk two segments: they take over from one another and share.
+/// Three threads use two segments: they take them over from one another, and share them.
 #[test]
 fn segments_change_hands_and_are_shared() {
     explore(|| {
@@ -124,7 +126,8 @@ fn segments_change_hands_and_are_shared() {
     });
 }
 
-/// One segment has free blocks, and all of it becomes free: it is given back to the host while others take from it.
+/// One segment has some free blocks, and then becomes completely free: it is given back to the host while others
+/// allocate from it.
 #[test]
 fn a_segment_in_use_is_not_given_back() {
     explore(|| {
@@ -155,7 +158,7 @@ fn a_segment_in_use_is_not_given_back() {
     });
 }
 
-/// Free blocks go to the host, one by one, while others take some of them from the same segment.
+/// Free blocks are punched one by one, while others allocate some of them from the same segment.
 #[test]
 fn a_block_in_use_is_not_punched() {
     explore(|| {
@@ -184,12 +187,12 @@ fn a_block_in_use_is_not_punched() {
     });
 }
 
-/// The same, and the segment goes to the inode table. Three cursors share two segments.
+/// As above, but the free segment goes to the inode table. Three cursors share two segments.
 #[test]
 fn a_segment_in_use_is_not_given_to_the_inode_table() {
     explore(|| {
         let allocator = Allocator::with_free(4, 1, 4);
-        // The kept blocks lie elsewhere, so that the table may have the segment.
+        // The kept blocks are in another segment, so that the table may take this one.
         let kept = allocator.first() + 2 * SEGMENT_BLOCKS;
         allocator.space.free(BlockRun { start: BlockNumber(kept), count: KEPT_BLOCKS });
         let works = |byte: u8| {

@@ -1,4 +1,4 @@
-//! Which pieces does a policy make of data, and what does it take for each?
+//! The pieces that a policy makes of data, and the space that each takes.
 //!
 //! ```text
 //!   off, inline           |  4 KiB  |  4 KiB  |  4 KiB  | tail |   a tail of at most 3,072 bytes is packed (pack=auto)
@@ -6,34 +6,34 @@
 //!   deext, encoded        |     16 KiB     |     16 KiB    | |     cut every 16 KiB; every piece is packed
 //! ```
 //!
-//! A block takes its 4 KiB, and its chunk entry once it has a fingerprint. What is packed takes its own length, a chunk
-//! entry and the header in its segment.
+//! A block takes its 4 KiB, and a chunk entry once it has a fingerprint. A packed piece takes its length, a chunk
+//! entry, and a header in its segment.
 
 use crate::chunking::{Chunker, Compressibility, Cutter, PieceLengths, Verdict};
 use crate::media::BLOCK_BYTES;
 use crate::media::chunk_entry::ChunkEntry;
 
-/// A last partial block of at most so many bytes is packed under every policy.
+/// A last partial block of at most this many bytes is packed under every policy.
 pub(super) const PACKED_TAIL_MAX: u64 = 3072;
 
 /// Bytes of a chunk entry, which every block with a fingerprint has.
 pub(super) const ENTRY_BYTES: u64 = size_of::<ChunkEntry>() as u64;
 
-/// Bytes beside the content of whatever is packed: its chunk entry and its header.
+/// Bytes of metadata for each packed piece: its chunk entry and its header.
 pub(super) const PACKED_METADATA_BYTES: u64 = ENTRY_BYTES + 16;
 
-/// What of a stream is looked at before a piece is cut.
+/// Number of bytes of a stream that are sampled before a piece is cut.
 const SAMPLE_BYTES: usize = 16 << 10;
 
-/// Where data that is encoded is cut: at multiples of this of its file.
+/// Encoded data is cut at multiples of this file offset.
 const FIXED_BYTES: usize = Chunker::Fixed16K.lengths().max();
 
-/// Whether the last partial block of a file is packed.
+/// Returns true if the last partial block of a file is packed.
 pub(super) fn is_packed_tail(bytes: u64) -> bool {
     bytes <= PACKED_TAIL_MAX
 }
 
-/// What policy `inline` takes for a block or the tail of a file.
+/// Returns the bytes that policy `inline` needs for a block or the tail of a file.
 pub(super) fn inline_bytes(piece_bytes: usize) -> u64 {
     match piece_bytes as u64 {
         tail if is_packed_tail(tail) => packed_bytes(piece_bytes),
@@ -41,32 +41,32 @@ pub(super) fn inline_bytes(piece_bytes: usize) -> u64 {
     }
 }
 
-/// What something takes that is packed.
+/// Returns the bytes that a packed piece needs.
 pub(super) fn packed_bytes(piece_bytes: usize) -> u64 {
     piece_bytes as u64 + PACKED_METADATA_BYTES
 }
 
-/// A stream as policy `deext` cuts it: piece after piece by content, or every 16 KiB where the data is encoded.
+/// Cuts a stream as policy `deext` does: by content, or every 16 KiB where the data is encoded.
 pub(super) struct DeextStream {
     check: Compressibility,
     verdict: Verdict,
     cutter: Cutter,
-    /// File offset of the piece under way.
+    /// File offset of the current piece.
     offset: u64,
-    /// Bytes of it that the cutter was fed; `None` before it was checked.
+    /// Bytes of the current piece that were fed to the cutter; `None` before the piece was checked.
     fed: Option<usize>,
 }
 
 impl DeextStream {
-    /// One that begins at this offset of its file.
+    /// Returns a stream that begins at this offset of its file.
     pub(super) fn new(lengths: PieceLengths, offset: u64) -> DeextStream {
         let cutter = Cutter::with_lengths(Chunker::default(), lengths);
         DeextStream { check: Compressibility::default(), verdict: Verdict::default(), cutter, offset, fed: None }
     }
 
-    /// Cuts what is not cut yet, which begins where the last call ended; `is_all`: nothing comes behind it. Hands out
-    /// each piece and whether it is compressible, and returns how many bytes they have together. Does not depend on how
-    /// the data is split into calls.
+    /// Cuts `uncut`, which begins where the last call stopped; `is_all` says that no more data follows. Calls `each`
+    /// with every piece and its verdict, and returns the total length of the pieces in bytes. The cuts do not depend
+    /// on how the data is split into calls.
     pub(super) fn cut(&mut self, uncut: &[u8], is_all: bool, each: &mut dyn FnMut(&[u8], Verdict)) -> usize {
         let mut start = 0;
         while let Some(length) = self.next_cut(&uncut[start..], is_all) {
@@ -78,7 +78,7 @@ impl DeextStream {
         start
     }
 
-    /// Length of the next piece; `None` until more is known, or when nothing is left.
+    /// Returns the length of the next piece; `None` if more data is needed, or nothing is left.
     fn next_cut(&mut self, data: &[u8], is_all: bool) -> Option<usize> {
         if data.is_empty() || self.fed.is_none() && data.len() < SAMPLE_BYTES && !is_all {
             return None;

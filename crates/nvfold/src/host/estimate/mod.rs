@@ -1,16 +1,16 @@
-//! What would sharing save on files anywhere, and what device would hold them?
+//! Estimates what sharing would save on any files, and the size of a device to hold them.
 //!
-//! The problem: to know it before there is a device. Everything must be read once, nothing may change, and fingerprints
-//! of many files may be more than fits in memory.
+//! The problem: the answer is needed before there is a device. Everything must be read exactly once, nothing may
+//! change, and the fingerprints of many files may not fit in memory.
 //!
-//! The idea: `survey` reads the files, `cut` says which pieces a policy makes of them and what it takes for each, `sample`
-//! counts distinct pieces in bounded memory, and `needs` turns the counts into the sizes of tables and of a device. All of
-//! it is counted within each path and across all of them.
+//! The idea: `survey` reads the files, `cut` determines the pieces that a policy makes of them and the space for
+//! each, `sample` counts distinct pieces in bounded memory, and `needs` turns the counts into the sizes of tables and
+//! of a device. Everything is counted within each path and across all of them.
 //!
-//! **One baseline.** What a policy saves is counted from what the data takes in whole 4 KiB blocks, as on tmpfs or any
-//! file system of such blocks. What it takes is content, as it lies on the device, and the chunk entries and headers
-//! that the policy needs for it; so a policy that finds nothing saves less than nothing. Inodes, names and logs are left
-//! out on both sides: they are much the same for all policies, and `Needs` has them.
+//! **One baseline.** Savings are relative to the space of the data in whole 4 KiB blocks, as on tmpfs or any file
+//! system with such blocks. The space that a policy needs is the content, as stored on the device, and the chunk
+//! entries and headers for it; so a policy that finds nothing has negative savings. Inodes, names and logs are left
+//! out on both sides: they are almost the same for all policies, and `Needs` includes them.
 
 mod cut;
 mod needs;
@@ -31,24 +31,25 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use survey::Survey;
 
-/// What to survey, and how.
+/// Says what to survey, and how.
 #[derive(Clone, Debug)]
 pub struct EstimateOptions {
     /// Files and directories of the host. Symbolic links below them are counted, not followed.
     pub paths: Vec<PathBuf>,
-    /// Memory for fingerprints and hard links at most, bytes; buffers of a few MiB come on top. When fingerprints do
-    /// not fit, a sample of them is kept, of 1,792 at least.
+    /// Most memory for fingerprints and hard links, in bytes; buffers of a few MiB come on top. If the fingerprints
+    /// do not fit, a sample of at least 1,792 is kept.
     pub memory_bytes: u64,
     /// Lengths of the pieces that policy `deext` cuts by content ([`Chunker::lengths_of_mean`]).
     pub lengths: PieceLengths,
-    /// Stay on the file system of each path.
+    /// Stays on the file system of each path.
     pub one_file_system: bool,
-    /// How the pieces of policy `deext` are compressed, for a figure more; it takes as long as that.
+    /// How the pieces of policy `deext` are compressed, for an additional estimate; it takes the time of the
+    /// compression.
     pub compression: Compression,
 }
 
 impl Default for EstimateOptions {
-    /// No path, 256 MiB of memory, pieces of 16 KiB on average.
+    /// Returns options with no path, 256 MiB of memory, and pieces of 16 KiB on average.
     fn default() -> EstimateOptions {
         let lengths = Chunker::default().lengths();
         let compression = Compression::Off;
@@ -57,7 +58,8 @@ impl Default for EstimateOptions {
 }
 
 impl EstimateOptions {
-    /// Sizes of all files, for a progress bar only: hard links and holes count here. Goes through all of them.
+    /// Returns the total size of all files, for a progress bar only: it includes holes, and counts hard links again.
+    /// Walks all of them.
     pub fn total_bytes(&self) -> u64 {
         let mut bytes = 0;
         for root in distinct_roots(&self.paths, &mut |_| {}) {
@@ -71,32 +73,32 @@ impl EstimateOptions {
     }
 }
 
-/// What one policy would make of one path or of all of them.
+/// The result of one policy for one path, or for all paths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Savings {
-    /// What the data takes in whole 4 KiB blocks, bytes: the baseline, the same for every policy.
+    /// Bytes of the data in whole 4 KiB blocks: the baseline, which is the same for every policy.
     pub whole_block_bytes: u64,
-    /// Blocks, tails or pieces there are.
+    /// Number of all blocks, tails or pieces.
     pub pieces: u64,
-    /// Those that are stored, and what the policy takes for them: content, chunk entries and headers.
+    /// Pieces that are stored, and the bytes that the policy needs for them: content, chunk entries and headers.
     pub distinct: Distinct,
 }
 
 impl Savings {
-    /// `bytes_max`: what the policy takes if nothing is shared.
+    /// Returns the savings. `bytes_max` is the space that the policy needs if nothing is shared.
     fn new(whole_block_bytes: u64, pieces: u64, bytes_max: u64, distinct: Distinct) -> Savings {
-        // An estimate may come out a little above what is there; the truth cannot.
+        // An estimate may be slightly higher than the total; the true value cannot.
         let distinct =
             Distinct { pieces: distinct.pieces.min(pieces), bytes: distinct.bytes.min(bytes_max), ..distinct };
         Savings { whole_block_bytes, pieces, distinct }
     }
 
-    /// Bytes saved; fewer than none if what is shared does not pay for the metadata.
+    /// Returns the bytes saved; negative if sharing saves less than the metadata costs.
     pub fn saved_bytes(&self) -> i64 {
         self.whole_block_bytes as i64 - self.distinct.bytes as i64
     }
 
-    /// Saved part of the baseline, 100 at most.
+    /// Returns the savings as a percentage of the baseline, at most 100.
     pub fn saved_percent(&self) -> f64 {
         if self.whole_block_bytes == 0 {
             return 0.0;
@@ -105,18 +107,18 @@ impl Savings {
     }
 }
 
-/// Counts and savings of one path, or of all.
+/// Counts and savings of one path, or of all paths.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// What is there.
+    /// Counts of the files.
     pub counts: PathCounts,
     /// Policy `off`: nothing is shared, short tails are packed.
     pub off: Savings,
-    /// Policy `inline`, and in the end `denova` and `nv-dedup`: equal 4 KiB blocks and equal tails are shared.
+    /// Policy `inline`, and eventually also `denova` and `nv-dedup`: equal 4 KiB blocks and equal tails are shared.
     pub inline: Savings,
     /// Policy `deext`: equal pieces are shared, cut by content where the data is compressible.
     pub deext: Savings,
-    /// The same, and what is compressible is compressed: if that was asked for.
+    /// Policy `deext` with compression of compressible pieces, if requested.
     pub compressed: Option<Savings>,
 }
 
@@ -134,13 +136,13 @@ impl Part {
         }
     }
 
-    /// Each policy by its name, the one that costs a writer least first.
+    /// Returns each policy with its name, in the order of the costs for a writer, cheapest first.
     pub fn policies(&self) -> Vec<(&'static str, &Savings)> {
         let compressed = self.compressed.iter().map(|savings| ("deext, compressed", savings));
         [("off", &self.off), ("inline", &self.inline), ("deext", &self.deext)].into_iter().chain(compressed).collect()
     }
 
-    /// The policy that would save most; of equal ones the one that costs a writer least.
+    /// Returns the policy that would save most; of equal ones, the one that is cheaper for a writer.
     pub fn best(&self) -> (&'static str, &Savings) {
         let better = |best: (&'static str, &Savings), next: &(&'static str, &Savings)| {
             next.1.saved_bytes() > best.1.saved_bytes()
@@ -150,22 +152,22 @@ impl Part {
     }
 }
 
-/// What a survey found, and what a device for it needs.
+/// The result of a survey, and the needs of a device for the files.
 #[derive(Clone, Debug)]
 pub struct Estimate {
-    /// The paths, each alone: resolved, without those that lie below another one.
+    /// Each path by itself: resolved, without paths below another one.
     pub by_path: Vec<(PathBuf, Part)>,
     /// All paths together.
     pub total: Part,
-    /// One fingerprint in this many was followed: for `inline`, for `deext`. (1, 1): the counts are exact.
+    /// One fingerprint in this many was followed, for `inline` and for `deext`. (1, 1) means exact counts.
     pub one_in: (u64, u64),
-    /// What a device needs.
+    /// Needs of a device for the files.
     pub needs: Needs,
     /// The first 100 files and directories that could not be read.
     pub problems: Vec<Problem>,
-    /// All of them.
+    /// Number of all files and directories that could not be read.
     pub problem_count: u64,
-    /// Hard-linked inodes that were counted once a name for want of memory.
+    /// Hard-linked inodes whose names were counted as separate files, because memory was short.
     pub links_forgotten: u64,
 }
 
@@ -193,7 +195,7 @@ impl Estimate {
         }
     }
 
-    /// Bytes that `inline` and `deext` save only because something in one path is also in another.
+    /// Returns the bytes that `inline` and `deext` save only because the same data is in several paths.
     pub fn saved_across(&self) -> (u64, u64) {
         let across = |savings: fn(&Part) -> &Savings| {
             let alone: i64 = self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum();
@@ -203,10 +205,10 @@ impl Estimate {
     }
 }
 
-/// Reads files and directories of the host once, changes nothing, and tells what sharing would save.
+/// Reads files and directories of the host once, without changing anything, and estimates what sharing would save.
 ///
-/// What cannot be read is a problem in the result. Fails when `progress` says so. It is told after each MiB and each
-/// file here, for one thread does all.
+/// A file that cannot be read is a problem in the result. The call fails if `progress` stops it. A single thread does
+/// all the work, and calls `progress` after each MiB and each file.
 pub fn estimate(options: &EstimateOptions, progress: &mut Watch<'_>) -> Result<Estimate> {
     let mut survey = Survey::new(options, progress);
     let roots = distinct_roots(&options.paths, &mut |problem| survey.add_problem(problem));
@@ -214,7 +216,7 @@ pub fn estimate(options: &EstimateOptions, progress: &mut Watch<'_>) -> Result<E
     Ok(Estimate::new(&roots, survey))
 }
 
-/// The paths to read: resolved, without those that lie below another one (they would be read twice).
+/// Returns the paths to read: resolved, without paths below another one, which would be read twice.
 fn distinct_roots(paths: &[PathBuf], on_problem: &mut dyn FnMut(Problem)) -> Vec<PathBuf> {
     let mut roots: Vec<PathBuf> = Vec::new();
     for path in paths {

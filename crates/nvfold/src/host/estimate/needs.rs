@@ -1,4 +1,4 @@
-//! From counts to the tables and the device that hold all of it.
+//! Computes, from counts, the tables and the device that hold the surveyed files.
 
 use super::Part;
 use crate::media::chunk_entry::ChunkEntry;
@@ -6,28 +6,28 @@ use crate::media::inode::INODE_BYTES;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
 
-/// DRAM of the index per chunk, bytes: an 8-byte slot at the highest and the lowest load of its table.
+/// DRAM of the index per chunk, bytes: an 8-byte slot, at the highest and at the lowest load of its table.
 const INDEX_BYTES_PER_CHUNK: (u64, u64) = (8, 12);
 
-/// Advice for a device leaves this much of its content free (one part in so many): a log-structured file
-/// system that is nearly full places badly.
+/// The advised device leaves one part in this many of its content free, because a log-structured file system that is
+/// nearly full allocates poorly.
 const SLACK: u64 = 10;
 
-/// Device sizes are advised in steps of this many bytes.
+/// Advised device sizes are multiples of this.
 const DEVICE_STEP: u64 = 16 << 20;
 
-/// What an nvfold device that holds all of it under policy `inline` needs.
+/// What a device needs to hold the surveyed files under policy `inline`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Needs {
-    /// Chunk entries in use: one a distinct block or tail.
+    /// Chunk entries in use: one per distinct block or tail.
     pub chunk_entries: u64,
     /// Bytes of those entries on the device.
     pub chunk_table_bytes: u64,
-    /// DRAM of the index while mounted, lowest and highest.
+    /// DRAM of the index while mounted, lowest and highest, in bytes.
     pub index_dram_bytes: (u64, u64),
     /// Bytes of inodes, names and logs.
     pub metadata_bytes: u64,
-    /// Size of device to make; `None` when it is larger than a device can be.
+    /// Advised size of the device; `None` if it is larger than a device can be.
     pub device_bytes: Option<u64>,
 }
 
@@ -36,10 +36,11 @@ impl Needs {
         let counts = &total.counts;
         let blocks = &total.inline.distinct;
         let inodes = (counts.files + counts.directories + counts.others) * INODE_BYTES;
-        // At worst every block is an extent of its own, and each log ends in a page that is hardly used.
+        // In the worst case every block is a separate extent, and each log ends in a page that is almost empty.
         let logs = counts.blocks * 64 + (counts.long_files + counts.directories) * BLOCK_BYTES;
         let metadata_bytes = inodes.next_multiple_of(SEGMENT_BYTES) + counts.name_bytes + logs;
-        // A whole block for each, though tails are packed: room for packed segments that are not full.
+        // A whole block for each tail, although tails are packed: this leaves room for packed segments that are not
+        // full.
         let content = blocks.pieces * BLOCK_BYTES + blocks.bytes_error + metadata_bytes;
         Needs {
             chunk_entries: blocks.pieces,
@@ -51,7 +52,7 @@ impl Needs {
     }
 }
 
-/// The smallest advisable device with `content_bytes` outside its tables.
+/// Returns the smallest advised device size with `content_bytes` outside its tables.
 pub(super) fn device_for(content_bytes: u64) -> Option<u64> {
     let entry_bytes = size_of::<ChunkEntry>() as u64;
     let mut device_bytes =

@@ -1,22 +1,23 @@
-//! How many distinct pieces are there, when their fingerprints do not fit in memory?
+//! Counts distinct pieces when their fingerprints do not fit in memory.
 //!
-//! Keep the fingerprints that end in `k` zero bits and raise `k` whenever the table is full. A fingerprint is
-//! kept or not by its own value, so every occurrence of a piece takes the same decision, and what is kept is a
-//! fair sample of the *distinct* pieces: `2^k` times what was counted is an unbiased estimate. (Sampling
-//! occurrences instead would let one piece that occurs a million times decide the result.)
+//! The problem: how many distinct pieces are there, if memory holds only some of the fingerprints?
 //!
-//! Raising `k` must not spoil what was counted before. So counts are kept in strata, one for each number of
-//! trailing zero bits: a fingerprint with at least `k` of them has been followed from the start whenever `k`
-//! was raised, and the estimate sums the strata from `k` up.
+//! The idea: keep the fingerprints that end in `k` zero bits, and raise `k` whenever the table is full. Whether a
+//! fingerprint is kept depends only on its value, so the decision is the same for every occurrence of a piece. The
+//! kept fingerprints are a fair sample of the *distinct* pieces, and `2^k` times their count is an unbiased estimate.
+//! (Sampling occurrences instead would let one piece that occurs a million times dominate the result.)
 //!
-//! Pieces come in groups (the paths of a survey), one group after the other. Beside each fingerprint
-//! stands the last group it was seen in, which is enough to count distinct pieces within each group and over
-//! all of them.
+//! Raising `k` must not spoil earlier counts. So counts are kept in strata, one for each number of trailing zero
+//! bits: a fingerprint with at least `k` of them was followed from the start, whenever `k` was raised. The estimate
+//! sums the strata from `k` up.
+//!
+//! Pieces come in groups (the paths of a survey), one group after the other. Next to each fingerprint is the last
+//! group that it was seen in, which is enough to count distinct pieces within each group and over all groups.
 
 use std::collections::HashMap;
 
-/// Memory of one held fingerprint: a 16-byte slot and a control byte, in a table that is 7/8 full at most and
-/// exists one and a half times while it grows.
+/// Memory of one fingerprint: a 16-byte slot and a control byte. The table is at most 7/8 full, and takes one and a
+/// half times its size while it grows.
 const SLOT_BYTES: u64 = 17;
 
 /// One stratum for each number of trailing zero bits of a 64-bit fingerprint.
@@ -26,20 +27,20 @@ const STRATA: usize = 65;
 pub struct DistinctSample {
     last_group_of: HashMap<u64, u32>,
     capacity: usize,
-    /// Fingerprints with at least this many trailing zero bits are held.
+    /// Fingerprints with at least this many trailing zero bits are kept.
     zero_bits: u32,
     overall: Strata,
     by_group: Vec<Strata>,
 }
 
-/// A number of pieces and their bytes; exact when nothing was left out.
+/// A number of pieces and their bytes; exact if no fingerprint was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Distinct {
-    /// Pieces.
+    /// Number of pieces.
     pub pieces: u64,
-    /// What they take, bytes.
+    /// Bytes that they need.
     pub bytes: u64,
-    /// Two standard deviations of `bytes`: 95 of 100 estimates are off by less. 0 when exact.
+    /// Two standard deviations of `bytes`: 95 of 100 estimates have a smaller error. 0 if exact.
     pub bytes_error: u64,
 }
 
@@ -54,7 +55,7 @@ struct Tally {
 }
 
 impl DistinctSample {
-    /// An empty sample that takes at most about `memory_bytes` (and at least what 1,024 fingerprints take).
+    /// Returns an empty sample that takes about `memory_bytes`, but at least the memory of 1,024 fingerprints.
     pub fn new(memory_bytes: u64) -> DistinctSample {
         let slots = (memory_bytes * 2 / 3 / SLOT_BYTES).max(2048);
         let power_of_two = 1u64 << slots.ilog2();
@@ -67,7 +68,7 @@ impl DistinctSample {
         }
     }
 
-    /// Counts a piece that takes `bytes`. Groups are numbered from 0 and must not go back.
+    /// Counts a piece that needs `bytes`. Groups are numbered from 0, and calls must be in their order.
     pub fn see(&mut self, fingerprint: u64, bytes: u64, group: u32) {
         while self.by_group.len() <= group as usize {
             self.by_group.push(Strata::default());
@@ -89,17 +90,17 @@ impl DistinctSample {
         }
     }
 
-    /// One fingerprint in this many was followed; 1: all, and the counts are exact.
+    /// Returns which part of the fingerprints was followed: one in this many. 1 means all, and exact counts.
     pub fn one_in(&self) -> u64 {
         1 << self.zero_bits
     }
 
-    /// Distinct pieces over all groups.
+    /// Returns the number of distinct pieces over all groups.
     pub fn overall(&self) -> Distinct {
         self.overall.scaled_up(self.zero_bits)
     }
 
-    /// Distinct pieces within one group, whatever the others hold.
+    /// Returns the number of distinct pieces within one group, independently of other groups.
     pub fn within(&self, group: u32) -> Distinct {
         self.by_group.get(group as usize).map(|strata| strata.scaled_up(self.zero_bits)).unwrap_or_default()
     }
@@ -119,9 +120,9 @@ impl Strata {
         tally.squared_bytes += (bytes as f64).powi(2);
     }
 
-    /// The estimate from the strata that were followed throughout. Each piece was in the sample with
-    /// probability 1/scale, so a piece that takes `n` bytes adds `n^2 * (scale - 1)` to the variance; the sum over
-    /// all pieces is estimated by `scale` times the sum over the sample.
+    /// Returns the estimate, from the strata that were followed throughout. Each piece was in the sample with
+    /// probability 1/scale, so a piece of `n` bytes adds `n^2 * (scale - 1)` to the variance. The sum over all pieces
+    /// is estimated by `scale` times the sum over the sample.
     fn scaled_up(&self, zero_bits: u32) -> Distinct {
         let followed = &self.0[zero_bits as usize..];
         let scale = 1u64 << zero_bits;

@@ -1,12 +1,12 @@
-//! Reads every file below the given paths once, and counts what sharing would find.
+//! The survey: reads every file below the given paths once, and counts the pieces that could be shared.
 //!
 //! ```text
 //!   paths -> walk -> data ranges of each file -> 1 MiB slabs -+-> 4 KiB blocks, packed tails -> DistinctSample
 //!                    (holes are skipped)                      +-> pieces of `deext`          -> DistinctSample
 //! ```
 //!
-//! Nothing is changed: files are opened for reading only, and without touching their access times where the
-//! kernel allows it. Memory is bounded by the two samples, one slab, and the set of hard-linked inodes.
+//! Nothing is changed: files are opened for reading only, and without changing their access times if the kernel
+//! permits it. Memory is bounded by the samples, one slab, and the set of hard-linked inodes.
 
 use super::EstimateOptions;
 use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
@@ -31,16 +31,16 @@ use std::path::{Path, PathBuf};
 /// Bytes read at a time; a multiple of 4 KiB.
 const SLAB_BYTES: usize = 1 << 20;
 
-/// Problems that are kept by name; the others are counted.
+/// Number of problems that are kept; further ones are only counted.
 const PROBLEMS_KEPT: usize = 100;
 
 /// Log lines in an inode slot.
 const INLINE_LINES: u64 = (INODE_BYTES - INLINE_LOG) / LINE;
 
-/// Memory of one inode in the set of hard links: a slot, its control byte, and the table's growth.
+/// Memory of one inode in the set of hard links: a slot, its control byte, and spare room for the table's growth.
 const LINK_BYTES: u64 = 32;
 
-/// What was found below one path.
+/// Counts of the files below one path.
 #[derive(Clone, Debug, Default)]
 pub struct PathCounts {
     /// Regular files, each inode once.
@@ -49,32 +49,32 @@ pub struct PathCounts {
     pub directories: u64,
     /// Symbolic links, devices, fifos and sockets.
     pub others: u64,
-    /// Further names of inodes that were counted before.
+    /// Additional names of inodes that were counted before.
     pub hard_links: u64,
     /// Sizes of the files.
     pub file_bytes: u64,
-    /// Bytes in holes: neither stored before nor after.
+    /// Bytes in holes, which need no space.
     pub hole_bytes: u64,
-    /// Bytes read: all that is not a hole.
+    /// Bytes read: everything outside of holes.
     pub data_bytes: u64,
-    /// Bytes of 4 KiB blocks that hold nothing but zeros.
+    /// Bytes of 4 KiB blocks of zeros.
     pub zero_bytes: u64,
-    /// 4 KiB blocks that the data takes where nothing is packed or shared.
+    /// Number of 4 KiB blocks of the data if nothing is packed or shared.
     pub blocks: u64,
-    /// Last blocks of files that are so short that they are packed.
+    /// Last blocks of files that are short enough to be packed.
     pub tails: u64,
     /// Bytes in them.
     pub tail_bytes: u64,
-    /// Pieces that policy `deext` cuts the data into.
+    /// Number of pieces that policy `deext` cuts the data into.
     pub pieces: u64,
-    /// Log bytes that the names take in their directories.
+    /// Log bytes that the names need in their directories.
     pub name_bytes: u64,
     /// Files whose extents may need more log than an inode slot holds.
     pub long_files: u64,
 }
 
 impl PathCounts {
-    /// Adds what was found below another path.
+    /// Adds the counts of another path.
     pub(super) fn add(&mut self, other: &PathCounts) {
         let PathCounts { files, directories, others, hard_links, file_bytes, hole_bytes, data_bytes, .. } = other;
         let PathCounts { zero_bytes, blocks, tails, tail_bytes, pieces, name_bytes, long_files, .. } = other;
@@ -94,43 +94,44 @@ impl PathCounts {
         self.long_files += long_files;
     }
 
-    /// What the data takes in whole blocks.
+    /// Returns the bytes that the data needs in whole blocks.
     pub(super) fn whole_block_bytes(&self) -> u64 {
         self.blocks * BLOCK_BYTES
     }
 
-    /// What policy `off` takes: blocks, and packed tails.
+    /// Returns the bytes that policy `off` needs: blocks, and packed tails.
     pub(super) fn off_bytes(&self) -> u64 {
         (self.blocks - self.tails) * BLOCK_BYTES + self.tail_bytes + self.tails * PACKED_METADATA_BYTES
     }
 
-    /// What policy `inline` takes if it finds nothing to share.
+    /// Returns the bytes that policy `inline` needs if nothing can be shared.
     pub(super) fn inline_bytes_max(&self) -> u64 {
         self.off_bytes() + (self.blocks - self.tails) * ENTRY_BYTES
     }
 
-    /// What policy `deext` takes if it finds nothing to share.
+    /// Returns the bytes that policy `deext` needs if nothing can be shared.
     pub(super) fn deext_bytes_max(&self) -> u64 {
         self.data_bytes + self.pieces * PACKED_METADATA_BYTES
     }
 }
 
-/// The survey under way, then its result.
+/// The state of a survey, and at the end its result.
 pub struct Survey<'a> {
     options: &'a EstimateOptions,
-    /// Blocks and packed tails, with what policy `inline` takes for each. Groups are positions in `by_path`.
+    /// Blocks and packed tails, with the bytes that policy `inline` needs for each. Groups are positions in
+    /// `by_path`.
     pub blocks: DistinctSample,
-    /// Pieces of policy `deext`, with what it takes for each.
+    /// Pieces of policy `deext`, with the bytes that it needs for each.
     pub pieces: DistinctSample,
-    /// The same, compressed, if that was asked for.
+    /// The same pieces with compression, if requested.
     pub compressed: Option<DistinctSample>,
-    /// Counts, one a path.
+    /// Counts, one per path.
     pub by_path: Vec<PathCounts>,
     /// The first problems.
     pub problems: Vec<Problem>,
-    /// All problems.
+    /// Number of all problems.
     pub problem_count: u64,
-    /// Hard-linked inodes that no longer fitted in memory; further names of them count as files.
+    /// Hard-linked inodes that did not fit in memory; their additional names count as files.
     pub links_forgotten: u64,
     links_seen: HashSet<(u64, u64)>,
     links_capacity: usize,
@@ -143,7 +144,7 @@ pub struct Survey<'a> {
 }
 
 impl<'a> Survey<'a> {
-    /// Begins a survey that has seen nothing.
+    /// Returns an empty survey.
     pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> Survey<'a> {
         let links_bytes = options.memory_bytes / 8;
         let is_compressed = options.compression != Compression::Off;
@@ -174,7 +175,7 @@ impl<'a> Survey<'a> {
         if self.is_stopped {
             return Err(Error::Stopped { doing: "estimate", done: Box::new(self.report()) });
         }
-        // This answer comes too late to stop anything.
+        // This last call cannot stop the survey any more.
         self.tell(0, 0);
         Ok(())
     }
@@ -194,14 +195,14 @@ impl<'a> Survey<'a> {
         });
     }
 
-    /// Tells the caller that so much more is done, who may stop it.
+    /// Reports more completed work to the caller, who may stop the survey.
     fn tell(&mut self, bytes: u64, files: u64) {
         self.done.bytes += bytes;
         self.done.files += files;
         self.is_stopped |= (self.watch)(self.done).is_break();
     }
 
-    /// What was surveyed so far.
+    /// Returns a report of the work so far.
     fn report(&self) -> Report {
         let sum = |count: fn(&PathCounts) -> u64| self.by_path.iter().map(count).sum();
         Report {
@@ -223,7 +224,7 @@ impl<'a> Survey<'a> {
         self.by_path.len() as u32 - 1
     }
 
-    /// Notes that something could not be read.
+    /// Records that a file could not be read.
     pub fn add_problem(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_KEPT {
@@ -245,7 +246,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Whether another name of this inode came before.
+    /// Returns true if another name of this inode was counted before.
     fn was_seen(&mut self, metadata: &Metadata) -> bool {
         let inode = (metadata.dev(), metadata.ino());
         if metadata.nlink() < 2 || self.links_seen.contains(&inode) {
@@ -285,7 +286,7 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Reads and cuts one data range; its end is the end of the file, or a hole begins there.
+    /// Reads and cuts one data range, which ends at a hole or at the end of the file.
     fn add_range(&mut self, file: &File, start: u64, end: u64) -> io::Result<()> {
         let mut slab = std::mem::take(&mut self.slab);
         let added = self.add_slabs(file, start, end, &mut slab);
@@ -308,14 +309,14 @@ impl<'a> Survey<'a> {
             self.counts().data_bytes += len as u64;
             self.tell(len as u64, 0);
             if len < wanted {
-                // The file shrank meanwhile.
+                // The file became shorter meanwhile.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Counts the blocks of a slab, and the tail of a file that ends in it.
+    /// Counts the blocks of a slab, and the tail if the file ends in it.
     fn add_blocks(&mut self, slab: &[u8]) {
         let group = self.group();
         for piece in fixed(slab) {
@@ -330,7 +331,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Counts the pieces of `deext` that are known now; keeps the last one back unless the range ends here.
+    /// Counts the pieces of `deext` that are complete; keeps the last one for later unless the range ends here.
     fn add_pieces(&mut self, stream: &mut DeextStream, slab: &[u8], is_end: bool) {
         let group = self.group();
         let mut uncut = std::mem::take(&mut self.uncut);
@@ -356,9 +357,10 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Opens a regular file to read it and change nothing. Only its owner may keep the access time as it is.
+/// Opens a regular file for reading, without changing anything. Only the file's owner may suppress the update of the
+/// access time.
 fn open_for_survey(path: &Path) -> io::Result<File> {
-    // Never waits and never follows: the name may have become a fifo or a link since it was listed.
+    // Opening never blocks or follows a link: the name may have become a fifo or a link since it was listed.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
         Err(Errno::PERM) => Ok(rustix::fs::open(path, flags, Mode::empty())?.into()),
@@ -366,8 +368,8 @@ fn open_for_survey(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The next range that holds data, starting on a 4 KiB boundary; the rest of the file when the file system
-/// does not tell holes.
+/// Returns the next range that holds data, starting on a 4 KiB boundary; the rest of the file if the file system does
+/// not report holes.
 fn next_data(file: &File, position: u64, size: u64) -> Option<(u64, u64)> {
     if position >= size {
         return None;
@@ -383,7 +385,7 @@ fn next_data(file: &File, position: u64, size: u64) -> Option<(u64, u64)> {
     (start < end).then_some((start, end))
 }
 
-/// Reads until `buffer` is full or the file ends; returns the bytes read.
+/// Reads until `buffer` is full or the file ends; returns the number of bytes read.
 fn read_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {

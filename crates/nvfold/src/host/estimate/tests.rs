@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 
-/// Memory that nothing here fills.
+/// More memory than any test here fills.
 const ENOUGH: u64 = 16 << 20;
 
-/// Text of words that come again and again, in no order, so that it is compressible and no part of it comes twice.
+/// Random text of a small set of words, so that it is compressible and no part of it repeats.
 fn text(len: usize, seed: u64) -> Vec<u8> {
     let words: Vec<Vec<u8>> =
         (0..200).map(|word| noise(6, word).iter().map(|byte| b'a' + byte % 26).collect()).collect();
@@ -55,7 +55,7 @@ fn a_known_tree_is_counted_exactly() {
     assert_eq!((first.inline.pieces, first.inline.distinct.pieces), (13, 6));
     assert_eq!(first.inline.saved_bytes(), 13 * 4096 - 6 * (4096 + 64));
     assert_eq!((second.counts.tails, second.counts.tail_bytes), (1, 4));
-    // Not every file system tells holes; then the sparse file is zeros.
+    // Not every file system reports holes; without them the sparse file reads as zeros.
     let hole_blocks = second.counts.hole_bytes / 4096;
     let zeros_in_sparse = 255 - hole_blocks;
     assert_eq!(second.inline.pieces, 3 + 1 + zeros_in_sparse);
@@ -76,7 +76,7 @@ fn data_found_at_another_offset_is_saved_by_content_only() {
     fs::write(dir.path().join("plain"), &data).unwrap();
     fs::write(dir.path().join("shifted"), [b"a few bytes", &data[..]].concat()).unwrap();
     let report = estimate(ENOUGH, &[dir.path()]);
-    // Nothing but the packed tail, less what all those chunk entries take.
+    // Only the packed tail is saved, minus the bytes of all chunk entries.
     assert_eq!(report.total.inline.saved_bytes(), 4096 - (11 + 80) - 512 * 64);
     assert!(report.total.deext.saved_bytes() > 900 << 10, "{:?}", report.total.deext);
     assert_eq!(report.total.best().0, "deext");
@@ -191,8 +191,8 @@ fn the_advised_device_holds_what_was_surveyed() {
     assert_eq!(needs::device_for(1 << 44), None);
 }
 
-/// Half of the blocks of a long file repeat, every other one, so that each extent is one block long; beside it
-/// many small files, which cost a slot and a name each.
+/// Half of the blocks of a long file repeat, every other one, so that each extent is one block long. There are
+/// also many small files, which cost a slot and a name each.
 #[test]
 fn the_advised_device_takes_what_was_surveyed() {
     let dir = tempfile::tempdir().unwrap();
