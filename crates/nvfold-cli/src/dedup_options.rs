@@ -10,7 +10,7 @@ use pmem::Region;
 
 /// All options with their values, for messages and help.
 pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
-                             prefer=balanced|space|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
+                             prefer=space|balanced|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn options_of_auto_are_read() {
         let mut options = DedupOptions::default();
-        assert_eq!(options.auto.prefer, Prefer::Balanced);
+        assert_eq!(options.auto.prefer, Prefer::Space);
         for prefer in Prefer::ALL {
             options.take_list(&format!("policy=auto,prefer={}", prefer.name())).unwrap();
             assert_eq!((options.policy, options.auto.prefer), (Policy::Auto, prefer));

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::mount::pages::Cache;
 use crate::size;
 use fuser::{MountOption, SessionACL};
-use nvfold::IndexKind;
+use nvfold::{IndexKind, Policy};
 use nvfold_fuse::SPIN;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -107,7 +107,7 @@ impl Options {
         Options {
             size_bytes: None,
             index: None,
-            dedup: DedupOptions::default(),
+            dedup: DedupOptions::of(Policy::Auto),
             read_only: false,
             said_read_only: None,
             remount: false,

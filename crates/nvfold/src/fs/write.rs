@@ -173,7 +173,7 @@ impl Core {
     /// arrive while the data is being stored. Skipped for policies that make no entries: such blocks rarely have any,
     /// and looking up the blocks would cost more than it saves.
     fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: &dyn Dedup) {
-        if !policy.stores_everything() || policy.unfingerprinted() != Unfingerprinted::Stays {
+        if !policy.stores_everything() || policy.unfingerprinted() == Unfingerprinted::Queued {
             let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
             self.chunks.fetch_entries(&replaced);
         }

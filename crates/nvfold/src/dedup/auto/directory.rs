@@ -210,6 +210,12 @@ impl Directory {
         self.attention.load(Ordering::Relaxed) & WATCHES != 0
     }
 
+    /// True if anything about the data matters for the choice.
+    #[inline]
+    pub(super) fn observes(&self) -> bool {
+        self.attention.load(Ordering::Relaxed) & (WATCHES | CHECKS) != 0
+    }
+
     /// Returns the number of bits that select the watched contents: one content in 2 to that power is watched.
     #[inline]
     pub(super) fn watched_bits(&self) -> u32 {

@@ -48,7 +48,7 @@ use crate::sync::atomic::Ordering;
 use crate::words::Stopwatch;
 use common::Common;
 use directory::Directory;
-use observe::{Observed, Watch};
+use observe::{Observed, Unwatched, Watch};
 use options::{AutoOptions, AutoStats, Chosen};
 use std::sync::{Arc, OnceLock};
 
@@ -67,10 +67,12 @@ pub(super) struct Concrete {
     pub(super) deext: Arc<DeExt>,
 }
 
-/// A directory and its lanes: one observed policy for each of [`LANES`].
+/// A directory and its lanes: one observed policy for each of [`LANES`], and what takes the place of the first where
+/// nothing needs to be observed.
 struct Place {
     directory: Arc<Directory>,
     lanes: [Observed; LANES.len()],
+    unwatched: Unwatched,
 }
 
 /// Policy `auto` of one mount; see the module.
@@ -96,11 +98,15 @@ impl Place {
             };
             Observed { inner, directory: directory.clone(), cuts: policy == Policy::DeExt }
         });
-        Place { directory, lanes }
+        let unwatched = Unwatched { inline: concrete.inline.clone(), directory: directory.clone() };
+        Place { directory, lanes, unwatched }
     }
 
     fn chosen(&self) -> &dyn Dedup {
         let policy = self.directory.policy();
+        if policy == Policy::Off && !self.directory.observes() {
+            return &self.unwatched;
+        }
         let lane = LANES.iter().position(|of| *of == policy).unwrap_or(0);
         &self.lanes[lane]
     }

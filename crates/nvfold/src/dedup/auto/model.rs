@@ -10,6 +10,7 @@
 //!
 //! ```text
 //! c(n)     c + (c1 - c) / n        c1 one block with its fence, c a block of a long request
+//! f(n)     f / n                   f what a request costs besides its blocks; added to each time below
 //!
 //!          time                                     stored              written
 //! off      c(n)                                     1                   1
@@ -48,6 +49,8 @@ use super::options::{Estimate, Prefer};
 use crate::dedup::nv_dedup::options::Costs;
 use crate::dedup::policy::Policy;
 
+/// Cost of a request besides its blocks, whatever the policy: locks, the log entry, the inode.
+const REQUEST_NS: f64 = 400.0;
 /// Cost of queueing a log entry and taking it from the queue, nanoseconds a block.
 const QUEUE_NS: f64 = 50.0;
 /// Cost of cutting a block, with its share of the entries and headers of packed chunks.
@@ -113,7 +116,8 @@ pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Es
         (packs, Policy::DeExt, looks + packing, shrunk, shrunk),
     ];
     let estimate = |(_, policy, time_ns, stored, written)| {
-        let beside = TIME_WEIGHT * time_ns / (time_ns + write);
+        let time_ns = time_ns + REQUEST_NS * requests;
+        let beside = TIME_WEIGHT * time_ns / (time_ns + write + REQUEST_NS * requests);
         let score = match prefer {
             Prefer::Balanced => time_ns * stored,
             Prefer::Speed => time_ns,

@@ -8,6 +8,9 @@
 //! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where the policy looks up all pieces, all of them
 //! count.
 //!
+//! Where nothing that could be seen would change the choice of `off`, [`Unwatched`] stands in for it instead: `fs` treats
+//! it like `off`, and only requests are counted.
+//!
 //! Where compressibility matters for the choice, one block in 16 is checked, whatever its content, and one piece in
 //! four under policies that cut.
 
@@ -19,7 +22,7 @@ use crate::dedup::inline::Inline;
 use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
 use crate::dedup::work::{Host, Token, Unfingerprinted};
-use crate::dedup::{Dedup, Ground, Looks, Piece, Place, Places};
+use crate::dedup::{Dedup, Ground, Looks, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
@@ -30,28 +33,57 @@ const CHECKED_BLOCK_OF: u64 = 16;
 const CHECKED_PIECE_OF: u32 = 4;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// Stands in for `off`: stores everything, and looks up one content in 4 to 32 where that may change the choice.
+/// Stands in for `off` where looking at data could not change the choice: stores everything.
+pub(super) struct Unwatched {
+    pub(super) inline: Arc<Inline>,
+    pub(super) directory: Arc<Directory>,
+}
+
+impl Dedup for Unwatched {
+    fn stores_everything(&self) -> bool {
+        true
+    }
+
+    fn fingerprint(&self, _piece: &[u8]) -> Fingerprint {
+        Fingerprint::default()
+    }
+
+    fn place(&self, _pieces: &mut [Piece<'_>], _tx: &mut Transaction<'_>) {}
+
+    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
+        true
+    }
+
+    fn request_done(&self, bytes: u64, ground: &Ground<'_>) {
+        self.directory.request_done(bytes, ground);
+    }
+
+    // Costs may change: another policy is chosen then, and looks for what is stored now.
+    fn unfingerprinted(&self) -> Unfingerprinted {
+        Unfingerprinted::Filed
+    }
+
+    fn file_lacks(&self, file: u64) {
+        self.inline.file_lacks(file);
+    }
+}
+
+/// Stands in for `off` elsewhere: stores everything, and looks up one content in 4 to 32 where that may change the choice.
 /// Blocks that it stores without a fingerprint get one in the background when some directory looks for them.
 pub(super) struct Watch {
     pub(super) inline: Arc<Inline>,
     pub(super) directory: Arc<Directory>,
 }
 
-impl Watch {
-    fn watches(&self, piece: &[u8]) -> bool {
-        self.directory.watches() && is_one_of(piece, self.directory.watched_bits())
-    }
-}
-
 impl Dedup for Watch {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        if self.watches(piece) { self.inline.fingerprint(piece) } else { Fingerprint::default() }
+        match is_one_of(piece, self.directory.watched_bits()) {
+            true => self.inline.fingerprint(piece),
+            false => Fingerprint::default(),
+        }
     }
 
     fn looks_for(&self, blocks: &[u8]) -> Looks {
-        if !self.directory.watches() {
-            return Looks::Only(Places::new());
-        }
         let bits = self.directory.watched_bits();
         let blocks = blocks.chunks_exact(BLOCK).enumerate();
         Looks::Only(blocks.filter(|(_, block)| is_one_of(block, bits)).map(|(at, _)| at).collect())

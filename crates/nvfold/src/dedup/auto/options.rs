@@ -6,11 +6,12 @@ use crate::dedup::policy::Policy;
 /// What policy `auto` optimises for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prefer {
-    /// Time and space equally: a percent of space is worth a percent of time. Users of a deduplicating file system
-    /// expect it to save space without becoming much slower where there is little to save.
-    #[default]
+    /// Time and space equally: a percent of space is worth a percent of time. On memory, where storing a copy is fast,
+    /// copies are then often stored.
     Balanced,
-    /// Space. Among policies that store nearly as little, the fastest wins.
+    /// Space, which is what users of a deduplicating file system expect. Among policies that store nearly as little, the
+    /// fastest wins.
+    #[default]
     Space,
     /// The time that a writer waits.
     Speed,
