@@ -63,7 +63,6 @@ pub(crate) struct Journal {
     /// That sync, while its slot exists.
     last: Option<Sync>,
     /// Whether its pages were written in place. False after any error, because it is unknown what the disk did then.
-
     is_placed: bool,
     /// Whether the file has its slots.
     is_there: bool,

@@ -57,7 +57,7 @@ pub struct HostImage {
 }
 
 impl HostImage {
-    /// What a file holds now.
+    /// Reads the present content of a file.
     ///
     /// # Errors
     /// The host's.
