@@ -51,7 +51,7 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
                 break;
             }
             if filter.is_none_or(|filter| filter(entry) != 0) {
-                // The program frees it.
+                // The program frees the copy.
                 let copy = libc::malloc(size_of::<Entry>()).cast::<Entry>();
                 if copy.is_null() {
                     break;

@@ -66,7 +66,7 @@ pub unsafe extern "C" fn nvfold_preload_freopen(path: *const c_char, mode: *cons
     }
 }
 
-/// The variable of a standard stream.
+/// Returns libc's variable for a standard stream.
 fn variable(number: c_int) -> *mut Stream {
     match number {
         0 => &raw mut stdin,
@@ -75,10 +75,10 @@ fn variable(number: c_int) -> *mut Stream {
     }
 }
 
-/// The streams that libc made, while others stand in their place; addresses.
+/// Addresses of libc's own streams, while streams of ours stand in their place.
 static OF_LIBC: Mutex<[usize; 3]> = Mutex::new([0; 3]);
 
-/// A number has become another file by dup2: those of the standard streams may need another stream.
+/// Called when dup2 has made a number another file: a standard stream may need another stream.
 fn number_changed(fd: c_int) {
     let variable = variable(fd);
     let mut of_libc = OF_LIBC.lock();
