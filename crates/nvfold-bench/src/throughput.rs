@@ -1,4 +1,4 @@
-//! `bench write` and `bench read`: every target in turn, pass by pass, so that drift hits all alike.
+//! `bench write` and `bench read`: every target runs in turn, pass by pass, so that drift affects all equally.
 
 use crate::data::fill;
 use crate::lanes::{self, Access, Lane, Target};
@@ -15,16 +15,16 @@ const BLOCKS: [usize; 2] = [4 << 10, 128 << 10];
 const PERCENTS: [u64; 4] = [0, 25, 50, 75];
 const PAGE: usize = 4096;
 
-/// Which way the bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the target.
     Write,
-    /// From it.
+    /// From the target.
     Read,
 }
 
-/// A buffer whose start is a multiple of the page size, as O_DIRECT wants it.
+/// A buffer whose start is a multiple of the page size, as O_DIRECT requires.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -47,7 +47,7 @@ impl Aligned {
     }
 }
 
-/// Runs one of the two.
+/// Runs the benchmark of one direction.
 pub fn run(options: &Options, direction: Direction) -> Result<Report> {
     let title = if direction == Direction::Write { "write" } else { "read" };
     let mut report = Report::new(title, "ratio to the raw limit");
