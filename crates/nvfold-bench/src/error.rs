@@ -79,7 +79,7 @@ pub enum BenchError {
         /// Why not.
         why: String,
     },
-    /// What was made from this commit cannot be told.
+    /// The commit of this program is unknown, so a run cannot be resumed.
     #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
     NoCommit,
     /// The plot could not be drawn.
@@ -87,12 +87,12 @@ pub enum BenchError {
     Plot(String),
 }
 
-/// What a benchmark gives.
+/// Result of a benchmark function.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
-/// Says of a failure what was being done.
+/// Adds to a failure what was being done.
 pub trait Doing<T> {
-    /// The error with what was being done.
+    /// Adds what was being done to the error.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 
