@@ -50,7 +50,7 @@ pub struct Unshared {
 }
 
 impl Unshared {
-    /// Makes content of so many bytes, a multiple of 8.
+    /// Makes content of `bytes` bytes, a multiple of 8.
     pub fn new(bytes: usize, seed: u64) -> Unshared {
         let mut random = Random(seed);
         let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();

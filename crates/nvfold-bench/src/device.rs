@@ -20,7 +20,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Makes a device of this profile, large enough for so many bytes.
+    /// Makes a device of this profile, large enough for `bytes` bytes.
     pub fn new(profile: &Profile, bytes: u64) -> Device {
         Device {
             profile: profile.clone(),

@@ -181,7 +181,7 @@ impl Profile {
         self.joules_of(counters.lines_written() * LINE_BYTES, counters.bytes_read())
     }
 
-    /// Returns the joules to write and to read so many bytes; `None` where no figures are known.
+    /// Returns the joules to write and to read the given bytes; `None` where no figures are known.
     pub fn joules_of(&self, bytes_written: u64, bytes_read: u64) -> Option<f64> {
         Some((bytes_written as f64 * self.write_j_gb? + bytes_read as f64 * self.read_j_gb?) / 1e9)
     }
@@ -323,7 +323,7 @@ impl Throttle {
         charged
     }
 
-    /// Charges a read that fetched so many lines, and the rest of the latency of the lines that the thread has
+    /// Charges a read that fetched `fetched` lines, and the rest of the latency of the lines that the thread has
     /// prefetched. Returns the charge in picoseconds.
     pub(crate) fn read(&self, start: Option<Instant>, fetched: u64) -> u64 {
         if !self.charges {

@@ -214,7 +214,7 @@ mod x86 {
     use std::arch::asm;
 
     /// # Safety
-    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX-512BW.
+    /// As [`super::Version::masks`], for `lines` lines, one at least. Needs AVX-512BW.
     pub(super) unsafe fn avx512(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
         let length = lines * LINE;
         // SAFETY: reads and writes what the contract allows. All vector registers are clobbered, because the last
@@ -240,7 +240,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX2.
+    /// As [`super::Version::masks`], for `lines` lines, one at least. Needs AVX2.
     pub(super) unsafe fn avx2(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
         let length = lines * LINE;
         // SAFETY: as above.

@@ -262,14 +262,14 @@ unsafe fn equal_part(media: *const u8, bytes: &[u8]) -> bool {
 }
 
 /// # Safety
-/// As [`Wide::load`], for so many steps.
+/// As [`Wide::load`], for `steps` steps.
 unsafe fn load_steps(from: *const u8, to: *mut u8, steps: usize) {
     // SAFETY: our contract.
     unsafe { load_words(from, to, steps * STEP_BYTES) }
 }
 
 /// # Safety
-/// As [`Wide::equal`], for so many steps; `bytes` is readable for as many bytes.
+/// As [`Wide::equal`], for `steps` steps; `bytes` is readable for as many bytes.
 unsafe fn equal_steps(media: *const u8, bytes: *const u8, steps: usize) -> bool {
     // SAFETY: our contract.
     unsafe { equal_words(media, std::slice::from_raw_parts(bytes, steps * STEP_BYTES)) }

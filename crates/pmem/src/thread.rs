@@ -93,7 +93,7 @@ pub(crate) fn unpaid_ps() -> i64 {
     OWED.get() + COUNTED.get() as i64
 }
 
-/// Records that this thread begins to write a line once so many more picoseconds are charged.
+/// Records that this thread begins to write a line once `from_now_ps` more picoseconds are charged.
 pub(crate) fn note_write(from_now_ps: u64) {
     WRITE.set(Some(CHARGED.get() + from_now_ps));
 }
@@ -104,7 +104,7 @@ pub(crate) fn take_write() -> Option<u64> {
     WRITE.take().map(|began| CHARGED.get() - began)
 }
 
-/// Records that the lines that this thread has prefetched arrive once so many more picoseconds are charged.
+/// Records that the lines that this thread has prefetched arrive once `in_ps` more picoseconds are charged.
 pub(crate) fn note_fetch(in_ps: u64) {
     FETCHED_BY.set(FETCHED_BY.get().max(CHARGED.get() + in_ps));
 }

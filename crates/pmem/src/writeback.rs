@@ -147,7 +147,7 @@ impl Writeback {
         }
     }
 
-    /// Marks pages as dirty. Returns false if there is no room for so many more.
+    /// Marks pages as dirty. Returns false if more than [`PAGES_MAX`] would be dirty.
     fn make_dirty(self: &Arc<Self>, pages: Range<u64>) -> bool {
         let mut state = self.pages.lock();
         let fresh = pages.clone().filter(|page| !self.dirty.contains(*page)).count();

@@ -299,7 +299,7 @@ pub fn try_early_punch(workload: &Workload, subjects: &[usize], effort: &Effort)
     missed.into_inner().expect("no panic")
 }
 
-/// Returns the recording with all punches moved so many fences before the first of them.
+/// Returns the recording with all punches moved `fences` fences before the first of them.
 fn punched_before(trace: &Trace, fences: usize) -> Option<Trace> {
     let is_punch = |step: &Step| matches!(step, Step::Event(event) if matches!(event.action, Action::Punch { .. }));
     let is_fence = |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence);

@@ -85,7 +85,7 @@ impl Tree {
         Tree { space: None, ..self.copy_with_growth(0) }
     }
 
-    /// Returns a copy that allows up to so many stored bytes that no file references.
+    /// Returns a copy that allows up to `growth_bytes` stored bytes that no file references.
     pub fn copy_with_growth(&self, growth_bytes: u64) -> Tree {
         let Tree { space, drained, .. } = *self;
         Tree { nodes: self.nodes.clone(), space, drained, growth_bytes, digest: OnceLock::new() }

@@ -274,7 +274,7 @@ fn string(rest: &[char]) -> Option<(usize, String)> {
     Some(((end + 1 + hashes).min(rest.len()), rest[start..end].iter().collect()))
 }
 
-/// Length of the character that begins here, such as `'a'`, `'\n'` or `b'a'`; a lifetime is none.
+/// Returns the length of the character that begins here, such as `'a'`, `'\n'` or `b'a'`; `None` for a lifetime.
 fn character_len(rest: &[char]) -> Option<usize> {
     let start = if rest.starts_with(&['b', '\'']) { 2 } else { 1 };
     if rest.get(start - 1) != Some(&'\'') {

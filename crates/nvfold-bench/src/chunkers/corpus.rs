@@ -41,7 +41,7 @@ pub fn edited(bytes: usize) -> Versions {
     Versions { name: "made up: insertions".into(), versions: vec![old, new] }
 }
 
-/// Returns so many random bytes.
+/// Returns `count` random bytes.
 pub fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
     bytes.truncate(count);

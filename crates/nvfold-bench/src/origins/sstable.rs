@@ -101,7 +101,7 @@ impl Tail {
         self.records += records;
     }
 
-    /// Returns index block and footer of a file whose data blocks take so many bytes.
+    /// Returns index block and footer of a file whose data blocks take `data_bytes` bytes.
     pub fn finish(self, data_bytes: u64) -> Vec<u8> {
         let mut bytes = self.index;
         bytes.extend_from_slice(&trailer(&bytes));

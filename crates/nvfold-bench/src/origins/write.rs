@@ -200,7 +200,7 @@ impl Stage {
     }
 }
 
-/// Measures writes of so many bytes in every lane.
+/// Measures writes of `bytes` bytes in every lane.
 pub fn measure(bytes: usize, repeats: u32) -> Result<Vec<Row>> {
     let mut rows = Lane::ALL.iter().map(|lane| counted(*lane, bytes)).collect::<Result<Vec<Row>>>()?;
     let timed: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| *lane != Lane::Cold).collect();

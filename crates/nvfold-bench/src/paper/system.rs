@@ -1,8 +1,9 @@
-//! What the papers' figures compare: file systems on devices in memory that differ in what answers "share or store?".
+//! The systems of the papers' figures: file systems on devices in memory that differ in how they decide to share or to
+//! store.
 //!
-//! Each system has a device of its own with the same profile, so that a figure can run them in turn, pass by pass,
-//! and drift of the machine hits all alike. The devices' memory is there before any clock starts, handed out in turn
-//! ([`populate`]).
+//! Each system has its own device with the same profile, so that a figure can run them in turn, pass by pass, and drift
+//! of the machine affects all equally. The host allocates the devices' memory before any clock starts, a piece of each
+//! in turn ([`populate`]).
 
 use super::spent::{Spent, in_groups};
 use super::workload::{BLOCK, Batch};
@@ -114,7 +115,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Makes settings for files of so many blocks in total, each of which may exist twice while it is overwritten.
+    /// Makes settings for files of `blocks` blocks in total, each of which may exist twice while it is overwritten.
     pub fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
         // Each thread fills its own segments of 2 MiB.
         let device_bytes = (2 * blocks * BLOCK as u64 + ((16 + 8 * threads as u64) << 20)).next_multiple_of(2 << 20);

@@ -12,7 +12,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// Reads regular files, in the order of their names, up to so many bytes.
+    /// Reads regular files, in the order of their names, up to `most_bytes` bytes.
     pub fn read(root: &Path, most_bytes: u64) -> Result<Tree> {
         let mut files = Vec::new();
         let mut left = most_bytes;

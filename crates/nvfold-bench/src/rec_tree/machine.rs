@@ -29,7 +29,7 @@ pub struct Machine<'t> {
 }
 
 impl<'t> Machine<'t> {
-    /// Makes a machine with so many bytes of memory and no files.
+    /// Makes a machine with `memory_bytes` bytes of memory and no files.
     pub fn new(tree: &'t RecTree, memory_bytes: usize) -> Machine<'t> {
         let (memory, files, sources) = (vec![0; memory_bytes], Vec::new(), Vec::new());
         Machine { tree, memory, files, sources, written: 0, found: 0, stale: 0 }

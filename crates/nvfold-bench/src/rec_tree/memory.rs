@@ -23,7 +23,7 @@ const INPUTS: u64 = 4;
 const BUFFERS: u64 = 4;
 const FILE_BYTES: u64 = 2 << 20;
 
-/// Returns the number of levels that a pair passes through in a store of so many pairs.
+/// Returns the number of levels that a pair passes through in a store of `pairs` pairs.
 pub fn levels(pairs: u64) -> u64 {
     1 + (pairs * PAIR_BYTES).div_ceil(FIRST_LEVEL_BYTES).ilog10() as u64
 }

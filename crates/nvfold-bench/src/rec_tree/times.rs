@@ -127,7 +127,7 @@ fn read(tree: &RecTree, place: u64, file: FileToken) {
     tree.record_read(place, VALUE_BYTES, file, 3 * (place - BUILT));
 }
 
-/// Calls `operation` with the address of every value of so many buffers, in ascending order; returns their number.
+/// Calls `operation` with the address of every value of `buffers` buffers, in ascending order; returns their number.
 fn ascending(buffers: u64, mut operation: impl FnMut(u64)) -> u64 {
     let values = BLOCK_BYTES / ENTRY_BYTES;
     for block in 0..buffers {

@@ -33,7 +33,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// Returns an address for so many bytes; `again` is the buffer that is freed, if there is one.
+    /// Returns an address for `bytes` bytes; `again` is the buffer that is freed, if there is one.
     fn take(&mut self, again: Option<usize>, bytes: usize) -> usize {
         if let (Heap::Reused, Some(again)) = (self.heap, again) {
             return again;

@@ -141,7 +141,7 @@ impl Load {
         Ok(())
     }
 
-    /// Overwrites pieces until so many bytes are written.
+    /// Overwrites pieces until `bytes` bytes are written.
     pub fn overwrite(&mut self, fs: &FileSystem, bytes: u64, has_background: bool) -> Result<Part> {
         let mut part = Part::default();
         let mut since_background = 0;

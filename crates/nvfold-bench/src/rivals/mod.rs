@@ -128,7 +128,7 @@ impl Kind {
         }
     }
 
-    /// Returns the size of a metadata region for so many blocks of data in bytes: more than the tree ever uses.
+    /// Returns the size of a metadata region for `data_blocks` blocks of data in bytes: more than the tree ever uses.
     pub fn region_bytes(self, data_blocks: u64) -> u64 {
         let leaves = match self {
             // A leaf per 32 blocks is a leaf that is a fifth full; twice, for old and new places.

@@ -43,7 +43,7 @@ pub fn prefix(key: Key) -> u32 {
     (key >> 96) as u32
 }
 
-/// Returns the maximum number of entries of a leaf, or of children of an inner node, of so many bytes.
+/// Returns the maximum number of entries of a leaf, or of children of an inner node, of `bytes` bytes.
 pub const fn most(level: u8, bytes: usize) -> usize {
     if level == 0 { (bytes - HEAD_BYTES) / ENTRY_BYTES } else { 1 + (bytes - PAIRS_OFFSET) / PAIR_BYTES }
 }

@@ -245,7 +245,7 @@ impl Store {
         if level == 0 { &mut self.leaves } else { &mut self.inners }
     }
 
-    /// Returns whether there is space for so many more nodes of each kind.
+    /// Returns whether there is space for `nodes` more nodes of each kind.
     pub fn has_room(&self, nodes: usize) -> bool {
         self.leaves.available() >= nodes && self.inners.available() >= nodes
     }

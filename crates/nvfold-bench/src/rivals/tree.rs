@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Returns the lines written per change, with as many insertions as removals in a tree of so many entries.
+    /// Returns the lines written per change, with as many insertions as removals in a tree of `entries` entries.
     fn lines_a_change(format: Format, entries: u64) -> f64 {
         const CHANGES: u64 = 20_000;
         let region = memory(256 << 20, false);

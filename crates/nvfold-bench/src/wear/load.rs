@@ -54,7 +54,7 @@ pub struct Done {
 }
 
 impl Load {
-    /// Makes a load of files that take so many bytes in total.
+    /// Makes a load of files that take `bytes` bytes in total.
     pub fn new(bytes: u64) -> Load {
         Load { files: (bytes as usize / FILE_BYTES).max(2), content: Unshared::new(FILE_BYTES, SEED) }
     }
@@ -64,7 +64,7 @@ impl Load {
         self.files
     }
 
-    /// Writes all files and overwrites them until so many bytes are written.
+    /// Writes all files and overwrites them until `bytes` bytes are written.
     pub fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
         let files = (0..self.files).map(|number| create(fs, number)).collect::<Result<Vec<File>>>()?;
         let mut content = self.content.clone();

@@ -194,7 +194,7 @@ pub fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
     hidden_from_program(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
 }
 
-/// Returns whether a write of so many bytes may have known sources.
+/// Returns whether a write of `length` bytes may have known sources.
 #[inline]
 fn may_have_sources(length: usize) -> bool {
     length >= BYTES_MIN && is_active() && causality::has_sources()

@@ -12,7 +12,7 @@ use crate::data::Random;
 
 /// Bytes of the shortest and of the longest file; all powers of two between them are equally likely.
 const FILE_BYTES: [usize; 2] = [8 << 10, 512 << 10];
-/// A shifted copy has at most so many additional bytes in each part of so many.
+/// A shifted copy has at most `INSERTED_MAX` additional bytes in each part of `INSERTED_EVERY` bytes.
 const INSERTED_MAX: usize = 100;
 const INSERTED_EVERY: usize = 64 << 10;
 /// Number of different words in a text.
@@ -44,7 +44,7 @@ struct Made {
 }
 
 impl Set {
-    /// Makes so many bytes, of which this share is compressible.
+    /// Makes `bytes` bytes, of which this share is compressible.
     pub fn made_up(bytes: usize, compressible_percent: usize) -> Set {
         let mut random = Random(41);
         let words: Vec<Vec<u8>> = (0..WORDS).map(|_| word(&mut random)).collect();

@@ -65,7 +65,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// Makes so many files; lanes with different seeds have nothing in common.
+    /// Makes `files` files; lanes with different seeds have nothing in common.
     pub fn new(size: Size, files: usize, percent: u64, seed: u64) -> Lane {
         let names = (0..files).map(|file| format!("file{file}").into_bytes()).collect();
         Lane { names, size, workload: Workload::vdbench(percent, seed), batch: Batch::default() }

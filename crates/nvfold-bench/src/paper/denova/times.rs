@@ -112,7 +112,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Makes it on an empty device with space for two files of so many bytes.
+    /// Makes it on an empty device with space for two files of `bytes` bytes.
     pub fn new(profile: &Profile, way: Way, bytes: usize) -> Result<Bench> {
         let nv_dedup = NvDedupOptions {
             weak: way.weak,
@@ -130,7 +130,7 @@ impl Bench {
         Ok(Bench { fs, watch, round: 0 })
     }
 
-    /// Writes new data, and the same once more, with requests of so many bytes.
+    /// Writes new data, and the same once more, with requests of `bytes` bytes.
     pub fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.round += 1;
         let content = unique(bytes, self.round);
@@ -141,7 +141,7 @@ impl Bench {
         Ok(Times { new: new?, duplicate: duplicate? })
     }
 
-    /// Returns the median of so many rounds.
+    /// Returns the median of `rounds` rounds.
     pub fn median_times(&mut self, rounds: usize, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.times(bytes, request_bytes)?;
         let times = (0..rounds).map(|_| self.times(bytes, request_bytes)).collect::<Result<Vec<Times>>>()?;

@@ -138,7 +138,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Makes a device with space for so many bytes in so many files, twice: an overwritten file exists in both
+    /// Makes a device with space for `data_bytes` bytes in `files` files, twice: an overwritten file exists in both
     /// versions until the old one is released.
     pub fn device(profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Device {
         // A file takes a slot of 512 bytes and a name in a log; each thread fills its own segments.

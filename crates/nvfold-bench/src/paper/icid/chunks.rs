@@ -48,7 +48,7 @@ pub struct Scheme {
 }
 
 impl Scheme {
-    /// Returns the four chunkers of the paper, with chunks of so many bytes on average.
+    /// Returns the four chunkers of the paper, with chunks of `mean_bytes` bytes on average.
     pub fn papers(mean_bytes: usize, per: Per) -> [Scheme; 4] {
         [Chunker::Fixed4K, Chunker::Rabin, Chunker::Ae, Chunker::FastCdc].map(|chunker| Scheme {
             chunker,

@@ -152,7 +152,7 @@ impl Run {
         if self.turn.smoke { &[128, 4096] } else { &[128, 256, 512, 1024, 2048, 4096, 8192] }
     }
 
-    /// Returns the number of pairs with values of so many bytes in a set; at most a million, as in the paper.
+    /// Returns the number of pairs with values of `value_bytes` bytes in a set; at most a million, as in the paper.
     pub fn pairs(&self, value_bytes: u64) -> u64 {
         (self.bytes / (value_bytes + 16)).min(1_000_000)
     }

@@ -193,7 +193,7 @@ impl Run {
         self.turn.name == PROFILES[0]
     }
 
-    /// Describes a sampling period of so many chunks.
+    /// Describes a sampling period of `chunks` chunks.
     pub fn about_period(&self, chunks: u64) -> String {
         let mut text = format!("Sampling period {chunks} chunks");
         // Measuring the costs writes some twenty blocks.
