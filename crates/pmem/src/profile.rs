@@ -4,8 +4,8 @@
 //! device would take, so that it can be measured nevertheless.
 //!
 //! **The model** has seven figures. A thread is charged `write_line_ns` for each line that it flushes or streams,
-//! `read_latency_ns` for each read that has to fetch a line, and `read_line_ns` for each line fetched (a line that
-//! the thread touched lately need not be fetched: see `cache`). A fence returns `fence_ns` after the thread began to
+//! `read_latency_ns` for each read that has to fetch a line, and `read_line_ns` for each line fetched. A line that
+//! the thread touched lately need not be fetched: see `cache`. A fence returns `fence_ns` after the thread began to
 //! write its last line, because that is the latency of a write. All threads together write no faster than
 //! `write_mb_s` and read no faster than `read_mb_s`. Every access to the media goes through the model: copies, words,
 //! 16-byte pairs, compare-and-exchange. A store through the cache is charged when its line is flushed.

@@ -44,11 +44,11 @@ impl System {
                 let with = |mode| IndexKind::ALL.map(|index| System { mode, ..on(index) });
                 [DedupMode::Inline, DedupMode::Immediate].into_iter().flat_map(with).collect()
             }
-            // Its pieces are not blocks, the unit of all rows of the table.
+            // Its pieces are not blocks, which all rows of the table are about.
             Policy::DeExt => Vec::new(),
-            // It always behaves as one of the others.
+            // It is one of the others at any time.
             Policy::Auto => Vec::new(),
-            // Without origins they behave as the others.
+            // Without origins they are the others.
             Policy::Icid | Policy::IcidInline | Policy::IcidDeExt => Vec::new(),
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! A request is one block of 4 KiB. Of each hundred requests exactly the given number repeats a block; all others
 //! write unique content. A repeated block is one that is stored at that moment at some place of the files, **drawn
-//! from all of them**: evenly, or by Zipf's law (the place of rank r has a weight of 1/r; ranks are spread over the
-//! files). So a duplicate seldom repeats a block that was written just before, and that block is seldom in a
-//! processor's cache.
+//! from all of them**. The draw is even, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are
+//! spread over the files). So a duplicate seldom repeats a block that was written just before, and that block is
+//! seldom in a processor's cache.
 //!
 //! | workload | place of its writes |
 //! |---|---|

@@ -1,10 +1,10 @@
 //! Equations (1) to (5): is inline worth it on this device, with this hash?
 //!
-//! The paper's inline takes T_f + (1 - a) T_w for a share of duplicates a, and off takes T_w (both with T_a, which
-//! cancels out); with a weak fingerprint first it is T_fw + a T_f + (1 - a) T_w. Both are one formula. With `new` for
-//! the time to decide that a block is new and `duplicate` for the time to decide that it exists, inline takes `(1 -
-//! a) (new + T_w) + a duplicate`. It pays if that is less than T_w, which holds from `a = new / (T_w - duplicate +
-//! new)` on, if that is below 1. Equations (3) and (5) say that it never is.
+//! For a share of duplicates a the paper's inline takes T_f + (1 - a) T_w, and off takes T_w (both with T_a, which
+//! cancels out). With a weak fingerprint first, inline takes T_fw + a T_f + (1 - a) T_w. Both are one formula. Let
+//! `new` be the time to decide that a block is new, and `duplicate` the time to decide that it exists. Then inline
+//! takes `(1 - a) (new + T_w) + a duplicate`. It pays if that is less than T_w, which holds from
+//! `a = new / (T_w - duplicate + new)` on, if that is below 1. Equations (3) and (5) say that it never is.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};

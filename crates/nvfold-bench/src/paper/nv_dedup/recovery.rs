@@ -1,5 +1,5 @@
-//! Table 5: duration of a mount after a crash, by the entries that it scans. The measurement is that of `bench
-//! recovery`.
+//! Table 5: duration of a mount after a crash, by the entries that it scans. The measurement is that of
+//! `bench recovery`.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
