@@ -1,4 +1,4 @@
-//! The rows of the table: every policy with its options, on every index that it supports.
+//! The rows of the table: every policy, as it can be mounted, on every index that it can use.
 
 use crate::{Doing, Result};
 use nvfold::{
@@ -7,24 +7,24 @@ use nvfold::{
 };
 use pmem::{DeviceSpec, FlushMode, OpenOptions, Region};
 
-/// Bytes of the device that each cell of the table gets.
+/// Bytes of the device that each cell of the table gets for itself.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// A policy with its options, and the index of the device.
+/// A policy with what it can be told, and the index of the device that it is mounted on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
     /// The policy for new data.
     pub policy: Policy,
-    /// The index of the device.
+    /// How chunk entries are found.
     pub index: IndexKind,
-    /// Policy `nv-dedup`: the method, which is fixed here instead of chosen by costs.
+    /// Policy `nv-dedup`: the method, which is not chosen by costs here.
     pub method: Method,
-    /// Policy `denova`: its mode.
+    /// Policy `denova`: when it shares.
     pub mode: DedupMode,
 }
 
 impl System {
-    /// Returns all systems, in the order of the table.
+    /// Returns all of them, in the order of the table.
     pub fn all() -> Vec<System> {
         Policy::ALL.into_iter().flat_map(System::of_policy).collect()
     }
@@ -33,7 +33,7 @@ impl System {
         let on = |index| System { policy, index, method: Method::WBFin, mode: DedupMode::Inline };
         let indexes = IndexKind::ALL.into_iter();
         match policy {
-            // It never searches the index.
+            // It never looks for anything.
             Policy::Off => vec![on(IndexKind::Dram)],
             Policy::Inline => indexes.map(on).collect(),
             Policy::NvDedup => {
@@ -53,7 +53,7 @@ impl System {
         }
     }
 
-    /// Returns the policy with its options: `nv-dedup, wb`.
+    /// The policy and what it was told: `nv-dedup, wb`.
     pub fn policy_name(&self) -> String {
         let name = self.policy.name();
         match self.policy {
@@ -63,7 +63,7 @@ impl System {
         }
     }
 
-    /// Returns whether a duplicate of a stored block is shared while it is written.
+    /// Whether a duplicate of a stored block is shared while it is written.
     pub fn shares_at_once(&self) -> bool {
         match self.policy.without_origins() {
             Policy::Off => false,
@@ -90,7 +90,7 @@ impl System {
             nv_dedup: NvDedupOptions { method, ..NvDedupOptions::default() },
             denova: DeNovaOptions { mode: self.mode, ..DeNovaOptions::default() },
             cores: 1,
-            // The generator of a thread depends on how many threads there were; here it is always the same.
+            // Which generator a thread has follows from how many threads there were: here it is always the same.
             generators: Generators::Global,
             discard: Some(false),
             ..MountOptions::default()
