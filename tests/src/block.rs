@@ -1,5 +1,5 @@
-//! Blocks that prove themselves: a 4 KiB block that says where it belongs and which version it
-//! is, filled with bytes that follow from that, so that a torn, stale or misplaced one is seen.
+//! Blocks that verify themselves: a 4 KiB block contains its file, offset and version, and bytes computed from these,
+//! so that a torn, stale or misplaced block is detected.
 //!
 //! ```text
 //! 0       8        16        24                            4092   4096
@@ -10,7 +10,7 @@
 pub const BYTES: usize = 4096;
 const CRC_AT: usize = BYTES - 4;
 
-/// What a block says of itself.
+/// What a block contains about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label {
     /// Number of the file.
@@ -21,7 +21,7 @@ pub struct Label {
     pub version: u64,
 }
 
-/// The block with this label.
+/// Makes the block with this label.
 pub fn make(label: Label) -> [u8; BYTES] {
     let mut block = [0; BYTES];
     block[0..8].copy_from_slice(&label.file.to_le_bytes());
@@ -34,7 +34,7 @@ pub fn make(label: Label) -> [u8; BYTES] {
     block
 }
 
-/// Reads a block's label; an error when it is torn or belongs elsewhere.
+/// Reads a block's label; returns an error if the block is torn or belongs elsewhere.
 pub fn verify(block: &[u8], file: u64, offset: u64) -> Result<Label, String> {
     let word = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("eight bytes"));
     if block.iter().all(|&byte| byte == 0) {

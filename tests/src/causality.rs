@@ -1,16 +1,16 @@
-//! The rec-tree beside a model so naive that it is right: a list of records for each page, and a walk over all of them
-//! for each byte that is asked for.
+//! The rec-tree compared with a model naive enough to be right: a list of records per page, and a search through all
+//! of them for each byte that is looked up.
 //!
-//! Bytes become operations as in `model/script.rs`: records of eight bytes, dropping one drops one operation. The first
-//! byte chooses a variant, and whether there is memory enough.
+//! Bytes become operations as in `model/script.rs`: records of eight bytes; dropping one drops one operation. The
+//! first byte selects a variant, and whether there is enough memory.
 //!
 //! ```text
 //! | variant, memory | operation  place place  place place  length  file  offset | ...
 //! ```
 //!
-//! With memory enough the tree answers exactly as the model. Without, and for absurd lengths, what it says is sorted, does
-//! not overlap, is as long as it can be, lies within the range, and names only bytes of open files that were recorded: a
-//! compare decides about the rest, so nothing else could do harm.
+//! With enough memory the tree must answer exactly as the model. Without, and for absurd lengths, the answer must be
+//! sorted, without overlaps, merged as far as possible, within the range, and must name only recorded bytes of open
+//! files. A compare decides about the rest, so nothing else could do harm.
 
 use nvfold::dedup::icid::{FileToken, Options, PAGE_BYTES, RecTree, Source, Variant};
 use std::collections::BTreeMap;
@@ -19,24 +19,24 @@ use std::collections::BTreeMap;
 pub const HEAD_BYTES: usize = 1;
 /// Bytes of one operation.
 pub const RECORD_BYTES: usize = 8;
-/// How many kinds of operation the first byte of a record tells apart.
+/// Number of kinds of operations that the first byte of a record selects.
 pub const KINDS: u8 = 12;
-/// How many cases the head tells apart: a variant each, with memory enough and without.
+/// Number of cases that the head selects: each variant, with enough memory and without.
 pub const HEADS: u8 = 6;
 /// Operations that are run; more are ignored.
 const OPS_MAX: usize = 200;
 
 const FILES: usize = 4;
-/// Where memory is: around the ends of pages and of groups of pages, and at the end of the address space.
+/// Addresses: around the ends of pages and of groups of pages, and at the end of the address space.
 const PLACES: [u64; 8] =
     [0x1000, 0x1_0000_0000, 0x1_0000_8000, 0x7fff_fff0_0ff0, 0x7fff_fff1_0000, 0xf000, 0, u64::MAX - 0x5000];
-/// Lengths that no program means.
+/// Lengths that no real program uses.
 const ABSURD: [u64; 5] = [1 << 20, 1 << 32, 1 << 63, u64::MAX - 5000, u64::MAX];
 
 /// Runs one sequence.
 ///
 /// # Panics
-/// When the tree says what it must not.
+/// If an answer of the tree is wrong.
 pub fn run(bytes: &[u8]) {
     let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
     let head = head.first().copied().unwrap_or(0) % HEADS;
@@ -73,15 +73,15 @@ struct Area {
     file_offset: u64,
 }
 
-/// What a byte came from.
+/// The origin of a byte.
 type Byte = Option<(FileToken, u64)>;
 
 /// The model.
 struct Naive {
     variant: Variant,
-    /// Of each page its records, the oldest first.
+    /// The records of each page, the oldest first.
     pages: BTreeMap<u64, Vec<Record>>,
-    /// The oldest first.
+    /// The areas, the oldest first.
     areas: Vec<Area>,
 }
 
@@ -92,7 +92,7 @@ impl Naive {
                 Record { file, page_offset: from, length: to - from, file_offset: file_offset + (start - address) };
             let records = self.pages.entry(page).or_default();
             match self.variant {
-                // The end of a long copy deletes what it overlaps, and what is above it stays.
+                // The end of a long copy deletes the records that it overlaps; newer records on top of those stay.
                 Variant::Icid
                     if length >= PAGE_BYTES
                         && start != address
@@ -105,7 +105,7 @@ impl Naive {
                 }
                 Variant::Icid => {
                     records.retain(|old| old.page_offset < new.page_offset);
-                    // One that goes on where the last one ends makes it longer.
+                    // A record that continues the last one makes it longer.
                     if let Some(last) = records.last_mut()
                         && last.end() == new.page_offset
                         && last.file == new.file
@@ -124,7 +124,7 @@ impl Naive {
         }
     }
 
-    /// The last records go as long as they lie within what is not known any more.
+    /// Drops the last records as long as they lie within the range whose origin is no longer known.
     fn drop_last(&mut self, address: u64, end: u64, whole_pages: bool) {
         for (page, from, to, _) in pages_of(address, end) {
             let Some(records) = self.pages.get_mut(&page) else { continue };
@@ -137,7 +137,7 @@ impl Naive {
         }
     }
 
-    /// What each byte of a range came from: the newest record that has it, or else the newest area.
+    /// Returns the origin of each byte of a range: from the newest record that has it, else from the newest area.
     fn bytes(&self, address: u64, end: u64, is_open: impl Fn(FileToken) -> bool) -> Vec<Byte> {
         let mut bytes = Vec::new();
         for (page, from, to, start) in pages_of(address, end) {
@@ -148,7 +148,7 @@ impl Naive {
                     let offset = record.file_offset + (at - record.page_offset);
                     (record.file, offset)
                 });
-                // The bytes of a forgotten file come from nowhere, and what lay there before is not there any more.
+                // The bytes of a forgotten file have no origin, and what was recorded there before is gone.
                 let record = record.filter(|(file, _)| is_open(*file));
                 let address = start + (at - from);
                 let area = self.areas.iter().rev().find(|area| area.start <= address && address < area.end);
@@ -176,7 +176,7 @@ impl Naive {
     }
 }
 
-/// Pages of a range: number, where in the page the range begins and ends, and at which address.
+/// Returns the pages of a range: number, begin and end of the range in the page, and the address of the begin.
 fn pages_of(address: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64, u64)> {
     let mut start = address;
     std::iter::from_fn(move || {
@@ -193,7 +193,7 @@ fn pages_of(address: u64, end: u64) -> impl Iterator<Item = (u64, u64, u64, u64)
 struct Pair {
     tree: RecTree,
     naive: Naive,
-    /// Whether there is memory for all.
+    /// Whether there is enough memory for everything.
     is_exact: bool,
     files: [FileToken; FILES],
     /// Parts of files that were read, mapped or copied: file, first byte, end.
@@ -202,7 +202,7 @@ struct Pair {
 
 impl Pair {
     fn new(variant: Variant, is_exact: bool) -> Pair {
-        // The smaller one has two parts, and room for some 500 records that do not share an array.
+        // The smaller tree has two parts, and memory for some 500 records that do not share an array.
         let memory_bytes_max = if is_exact { 8 << 20 } else { 160 << 10 };
         let tree = RecTree::new(Options { memory_bytes_max, files_max: FILES as u32, ..Options::of(variant) });
         let files = std::array::from_fn(|_| tree.open_file().expect("as many as may be"));
@@ -229,7 +229,7 @@ impl Pair {
             _ => u64::MAX - u64::from(255 - extra) * 1000,
         };
         match kind % KINDS {
-            // As a program that puts small pieces together.
+            // As a program that assembles small pieces.
             2 => {
                 let piece = 1 + length % 100;
                 let stride = piece + u64::from(record[6] >> 4);
@@ -288,7 +288,8 @@ impl Pair {
                 self.tree.forget_range(address, length);
                 self.naive.drop_last(address, self.cut(address, address.saturating_add(length)), true);
             }
-            // What may be dropped is not known, unless it says that nothing was; so only where none of it is compared.
+            // What a try may drop is unknown unless it reports that it dropped nothing, so tries run only where
+            // answers are not compared exactly.
             _ if self.is_exact => {}
             _ if extra % 2 == 0 => _ = self.tree.try_record_copy(address, other, length),
             _ => _ = self.tree.try_record_read(address, length.min(u64::MAX - file_offset), file, 0),
@@ -301,7 +302,7 @@ impl Pair {
         self.compare(other, 5000);
     }
 
-    /// The model does not walk absurd ranges, for which it is not asked.
+    /// Shortens absurd ranges, which the model does not walk and is not compared on.
     fn cut(&self, address: u64, end: u64) -> u64 {
         if self.is_exact { end } else { address.saturating_add(1 << 20).min(end) }
     }
@@ -316,7 +317,7 @@ impl Pair {
         let end = Source { at: length, ..Source::default() };
         for part in sources.iter().chain([&end]) {
             if self.naive.variant != Variant::KeepAll {
-                // A part that is not known lies in one group of pages after the other, which makes no difference.
+                // A part without origin lies in several groups of pages, which makes no difference.
                 self.naive.drop_last(destination + known, destination + part.at, false);
             }
             known = part.at + part.length;
@@ -350,7 +351,7 @@ impl Pair {
         }
     }
 
-    /// What must hold of every answer.
+    /// Checks the conditions on every answer.
     fn judge(&self, length: u64, sources: &[Source]) {
         for part in sources {
             assert!(part.length > 0 && part.at.checked_add(part.length).is_some_and(|end| end <= length), "{part:?}");
@@ -375,7 +376,7 @@ impl Pair {
     }
 }
 
-/// Bytes as parts that are as long as they can be.
+/// Returns bytes as parts that are as long as possible.
 fn merged(bytes: &[Byte]) -> Vec<Source> {
     let mut parts: Vec<Source> = Vec::new();
     for (at, byte) in (0..).zip(bytes) {

@@ -1,4 +1,4 @@
-//! A device of the test's own, through the library.
+//! The test's own device, through the library.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,45 +13,45 @@ use crate::scratch::Scratch;
 
 /// The policies every suite runs under, each with the index that it came with ([`index_of`]).
 ///
-/// Of those that follow origins one: they place what has none as others do.
+/// It has only one of the policies that follow origins: all of them place data without an origin as the others do.
 pub const POLICIES: [Policy; 6] =
     [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova, Policy::DeExt, Policy::IcidInline];
 
-/// Those that store whole blocks, for tests that count blocks.
+/// The policies that store whole blocks, for tests that count blocks.
 pub const BLOCK_POLICIES: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova];
 
-/// The index of the devices of a policy's suites: that of its paper.
+/// Returns the index for the suites of a policy: that of its paper.
 pub fn index_of(policy: Policy) -> IndexKind {
     if policy == Policy::DeNova { IndexKind::Pm } else { IndexKind::Dram }
 }
 
-/// A device file in memory, gone on drop.
+/// A device file in memory, removed on drop.
 pub struct Device {
     scratch: Scratch,
     path: PathBuf,
 }
 
 impl Device {
-    /// A sparse, unformatted device of `bytes`.
+    /// Makes a sparse, unformatted device of `bytes`.
     pub fn blank(bytes: u64) -> Device {
         let scratch = Scratch::new();
         let path = scratch.device("device", bytes);
         Device { scratch, path }
     }
 
-    /// A formatted device of `mib` MiB.
+    /// Makes a formatted device of `mib` MiB.
     pub fn fresh(mib: u64) -> Device {
         let device = Device::blank(mib << 20);
         device.mkfs().expect("mkfs");
         device
     }
 
-    /// A formatted device of `mib` MiB for the suites of a policy.
+    /// Makes a formatted device of `mib` MiB for the suites of a policy.
     pub fn of(mib: u64, policy: Policy) -> Device {
         Device::indexed(mib, index_of(policy), WeakFunction::default())
     }
 
-    /// A device of `mib` MiB with this index and these weak fingerprints in it.
+    /// Makes a device of `mib` MiB with this index and this weak fingerprint function.
     pub fn indexed(mib: u64, index: IndexKind, weak: WeakFunction) -> Device {
         let device = Device::blank(mib << 20);
         let region = device.region().expect("map");
@@ -59,12 +59,12 @@ impl Device {
         device
     }
 
-    /// The device file.
+    /// Returns the path of the device file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A directory beside it, in memory.
+    /// Returns the scratch directory that holds the device, in memory.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
@@ -84,7 +84,7 @@ impl Device {
         self.try_mount(MountOptions { policy, ..options() }).expect("mount")
     }
 
-    /// Mounts the device, or says why not.
+    /// Mounts the device, or returns the error.
     pub fn try_mount(&self, options: MountOptions) -> nvfold::Result<FileSystem> {
         FileSystem::mount(self.region()?, options)
     }
@@ -106,14 +106,14 @@ pub fn region_of(path: &Path) -> Result<Region, PmemError> {
     Region::open(&DeviceSpec::Path(path.to_owned()), &OpenOptions::default())
 }
 
-/// What fsck finds on an unmounted device, one line each; empty when it is clean.
+/// Returns the findings of fsck on an unmounted device, one line each; none if it is clean.
 pub fn check(path: &Path, repair: bool) -> nvfold::Result<Vec<String>> {
     let open = OpenOptions { read_only: !repair, ..OpenOptions::default() };
     let region = Region::open(&DeviceSpec::Path(path.to_owned()), &open)?;
     findings_of(&region, &CheckOptions { repair, data: true })
 }
 
-/// What fsck finds on an unmounted region, one line each; nothing is repaired.
+/// Returns the findings of fsck on an unmounted region, one line each; repairs nothing.
 pub fn findings(region: &Region) -> nvfold::Result<Vec<String>> {
     findings_of(region, &CheckOptions::default())
 }
@@ -127,29 +127,29 @@ fn findings_of(region: &Region, options: &CheckOptions) -> nvfold::Result<Vec<St
     Ok(findings)
 }
 
-/// Default options with the real clock, and sampling periods that come to an end in a test.
+/// Returns default options with the real clock, and with sampling periods that end within a test.
 pub fn options() -> MountOptions {
     let nv_dedup = NvDedupOptions { period: 64, ..NvDedupOptions::default() };
     MountOptions { clock: Arc::new(now), nv_dedup, ..MountOptions::default() }
 }
 
-/// The time now.
+/// Returns the present time.
 pub fn now() -> TimeNs {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock past 1970");
     since_1970.as_nanos() as TimeNs
 }
 
-/// What `create` and `mkdir` take for an inode of this kind, owned by root.
+/// Returns the arguments of `create` and `mkdir` for an inode of this kind, owned by root.
 pub fn new_inode(kind: FileKind, mode: u32) -> NewInode {
     NewInode { kind, mode, uid: 0, gid: 0, rdev: 0 }
 }
 
-/// A regular file, 0644.
+/// Returns a new regular file, 0644.
 pub fn regular() -> NewInode {
     new_inode(FileKind::Regular, 0o644)
 }
 
-/// A directory, 0755.
+/// Returns a new directory, 0755.
 pub fn directory() -> NewInode {
     new_inode(FileKind::Directory, 0o755)
 }

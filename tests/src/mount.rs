@@ -1,9 +1,9 @@
-//! The real `nvfold` binary mounting a device of the test's own; killed on drop.
+//! The real `nvfold` binary mounting the test's own device; killed on drop.
 //!
-//! A [`Mount`] owns its scratch directory, its device and the process that serves it. Whatever
-//! happens to the test (a panic, an early return, a file system that hangs), dropping it detaches
-//! the mount, kills the process and removes the files; a watchdog kills the process when the test
-//! takes longer than any test should, so that a hang becomes a failure with ENOTCONN.
+//! A [`Mount`] owns its scratch directory, its device and the process that serves it. Whatever happens to the test (a
+//! panic, an early return, a file system that hangs), dropping the mount detaches it, kills the process and removes
+//! the files. A watchdog kills the process if the test takes longer than any test should, so that a hang becomes a
+//! failure with ENOTCONN.
 //!
 //! With `NVFOLD_TEST_DIR` set there is no mount: [`Mount::path`] is a fresh directory below it, and
 //! unmounting and checking do nothing.
@@ -26,9 +26,9 @@ use crate::scratch::Scratch;
 /// The policies every suite runs under. Policy denova writes as policy off does.
 pub const POLICIES: [&str; 3] = ["inline", "nv-dedup", "denova"];
 
-/// The options of a mount with a policy. Each policy has other ways in which requests come and pages are kept, so that the
-/// suites go by all of them: by io_uring where it works, by /dev/fuse looking for requests and sleeping, with pages of the
-/// kernel, with some, with none.
+/// Returns the options of a mount with a policy. Each policy uses another transport and another way to cache pages,
+/// so that the suites cover all of them: io_uring where it works, /dev/fuse with polling and with sleeping, with all
+/// pages in the kernel's cache, with some, with none.
 fn options_of(policy: &str) -> String {
     let way = match policy {
         "inline" => ",transport=auto",
@@ -39,10 +39,10 @@ fn options_of(policy: &str) -> String {
     format!("policy={policy}{way}")
 }
 
-/// How long mounting and unmounting may take, beside tests that use all processors.
+/// Time limit for mounting and unmounting while other tests use all processors.
 const TURN_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a mount may live before its process counts as hung: longer than any program that runs on it.
+/// Returns the age at which a mount's process counts as hung: longer than any program that runs on it.
 fn life_limit() -> Duration {
     run::limit() + TURN_LIMIT
 }
@@ -56,11 +56,11 @@ pub struct Mount {
     daemon: Option<Daemon>,
     dead: bool,
     bare: Option<tempfile::TempDir>,
-    /// Holds the device when it is not in memory.
+    /// Holds the device if it is not in memory.
     _disk: Option<tempfile::TempDir>,
 }
 
-/// The serving process and the thread that kills it when it lives too long.
+/// The serving process and the thread that kills it if it lives too long.
 struct Daemon {
     child: Child,
     over: mpsc::Sender<()>,
@@ -78,7 +78,7 @@ impl Mount {
         Mount::on(None, mib, options)
     }
 
-    /// The same with the device in a temporary directory, which is on a disk unless somebody says otherwise.
+    /// As `fresh`, with the device in a temporary directory, which is on a disk unless TMPDIR says otherwise.
     pub fn on_disk(mib: u64, policy: &str) -> Mount {
         let disk = tempfile::tempdir().expect("make a temporary directory");
         Mount::on(Some(disk), mib, &options_of(policy))
@@ -102,32 +102,32 @@ impl Mount {
         mount
     }
 
-    /// Root of the mounted tree.
+    /// Returns the root of the mounted tree.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// A path in the mounted tree.
+    /// Returns a path in the mounted tree.
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// The device file.
+    /// Returns the path of the device file.
     pub fn device(&self) -> &Path {
         &self.device
     }
 
-    /// A directory beside the mount, in memory.
+    /// Returns the scratch directory, in memory and outside the mount.
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// False when the suite runs on a plain directory instead (`NVFOLD_TEST_DIR`).
+    /// Returns false if the suite runs on a plain directory instead (`NVFOLD_TEST_DIR`).
     pub fn is_real(&self) -> bool {
         self.bare.is_none()
     }
 
-    /// The `-o` options of the next mount.
+    /// Sets the `-o` options of the next mount.
     pub fn set_options(&mut self, options: &str) {
         self.options = options.to_owned();
     }
@@ -197,8 +197,8 @@ impl Mount {
         );
     }
 
-    /// `nvfold umount`. A child that another test is just starting has our open files too until it has become another
-    /// program, so busy once is not busy.
+    /// Runs `nvfold umount`. A child that another test is starting has copies of our open files until it executes its
+    /// program, so EBUSY is tried again.
     fn umount(&self) -> Outcome {
         let end = Instant::now() + TURN_LIMIT;
         loop {
@@ -218,8 +218,8 @@ impl Mount {
         self.mount();
     }
 
-    /// Kills the serving process as a crash would. The dead mount stays in the tree, so that whoever
-    /// still works on it gets ENOTCONN and not the directory below, until [`Mount::mount`].
+    /// Kills the serving process as a crash would. The dead mount stays in the tree until [`Mount::mount`], so that a
+    /// program that still uses it gets ENOTCONN and not the directory below.
     #[track_caller]
     pub fn kill(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
@@ -229,7 +229,7 @@ impl Mount {
         }
     }
 
-    /// Waits until the serving process ends by itself; how it ended.
+    /// Waits until the serving process ends by itself; returns its exit status.
     #[track_caller]
     pub fn wait_until_ended(&mut self) -> std::process::ExitStatus {
         let mut daemon = self.daemon.take().expect("mounted");
@@ -238,19 +238,19 @@ impl Mount {
         status.unwrap_or_else(|| panic!("the serving process did not end:\n{}", self.log()))
     }
 
-    /// Whether something is mounted where this mount was.
+    /// Returns whether something is mounted at the place of this mount.
     pub fn is_in_tree(&self) -> bool {
         is_mount_point(&self.dir)
     }
 
-    /// `nvfold fsck` on the unmounted device: its exit code and output.
+    /// Runs `nvfold fsck` on the unmounted device; returns its exit code and output.
     #[track_caller]
     pub fn fsck(&self) -> Outcome {
         assert!(self.daemon.is_none(), "fsck wants an unmounted device");
         nvfold(&["fsck"], &[&self.device])
     }
 
-    /// Unmounts if need be; panics unless fsck finds the device clean.
+    /// Unmounts if mounted; panics unless fsck finds the device clean.
     #[track_caller]
     pub fn check(&mut self) {
         self.unmount();
@@ -260,7 +260,7 @@ impl Mount {
         }
     }
 
-    /// What the serving process wrote to its standard error.
+    /// Returns what the serving process wrote to its standard error.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.scratch.join("daemon.log")).unwrap_or_default()
     }
@@ -282,12 +282,12 @@ impl Drop for Mount {
 }
 
 impl Daemon {
-    /// Watches over a serving process.
+    /// Starts the watchdog of a serving process.
     fn guard(child: Child) -> Daemon {
         let (over, done) = mpsc::channel::<()>();
         let pid = Pid::from_child(&child);
         let watchdog = thread::spawn(move || {
-            // The child is reaped only after `over` is dropped, so the pid is still its own here.
+            // The child is reaped only after `over` is dropped, so its pid cannot have been reused here.
             if done.recv_timeout(life_limit()) == Err(mpsc::RecvTimeoutError::Timeout) {
                 eprintln!("a mount lived longer than {:?}: killing its process as hung", life_limit());
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -310,12 +310,12 @@ impl Drop for Daemon {
     }
 }
 
-/// The directory that stands in for a mount, when `NVFOLD_TEST_DIR` names one.
+/// Returns the directory that replaces a mount, if `NVFOLD_TEST_DIR` names one.
 pub fn test_dir() -> Option<PathBuf> {
     std::env::var_os("NVFOLD_TEST_DIR").map(PathBuf::from)
 }
 
-/// Path of the `nvfold` binary: `NVFOLD_BIN`, or built once from this workspace.
+/// Returns the path of the `nvfold` binary: `NVFOLD_BIN`, or built once from this workspace.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("NVFOLD_BIN") {
@@ -343,7 +343,7 @@ pub fn nvfold(words: &[&str], paths: &[&Path]) -> Outcome {
     run::run(Command::new(binary()).args(words).args(paths))
 }
 
-/// Runs `nvfold WORDS PATHS` and parses what it prints as JSON.
+/// Runs `nvfold WORDS PATHS` and parses its output as JSON.
 #[track_caller]
 pub fn nvfold_json(words: &[&str], paths: &[&Path]) -> serde_json::Value {
     let outcome = nvfold(words, paths).success();
@@ -356,7 +356,7 @@ pub fn mkfs(device: &Path, bytes: u64) {
     nvfold(&["mkfs", "--size", &bytes.to_string()], &[device]).success();
 }
 
-/// `nvfold`, to be killed by the kernel when the test itself is killed (its guards do not run then).
+/// Returns an `nvfold` command that the kernel kills if the test itself is killed (its guards do not run then).
 fn serving_command() -> Command {
     match crate::requires::find_tool("setpriv") {
         Some(setpriv) => {
@@ -374,7 +374,7 @@ fn is_mount_point(dir: &Path) -> bool {
     device_of(dir).is_some_and(|device| Some(device) != device_of(parent))
 }
 
-/// Takes a mount out of the tree even when its process is gone or hangs.
+/// Takes a mount out of the tree even if its process is gone or hangs.
 fn detach(dir: &Path) {
     let _ = rustix::mount::unmount(dir, UnmountFlags::DETACH);
 }

@@ -1,4 +1,4 @@
-//! Small C programs of `tests/programs`, for system calls that no safe Rust has. They are compiled where they are used.
+//! Small C programs of `tests/programs`, for system calls that safe Rust lacks. Each is compiled where it is used.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

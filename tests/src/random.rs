@@ -1,10 +1,10 @@
-//! Random input that can be had again.
+//! Random input that can be reproduced.
 //!
-//! Every random test draws its seeds here. `make test` has the same ones each time, so that a change is judged by
-//! itself; `make soak` has new ones; `NVFOLD_SEED` replays one. The seed is part of every failure's message, because
-//! [`Seed`] prints itself when the test panics while it is alive.
+//! Every random test takes its seeds from here. `make test` uses the same ones each time, so that a result depends
+//! only on the change under test; `make soak` uses new ones; `NVFOLD_SEED` replays one. The seed is part of every
+//! failure's message, because [`Seed`] prints itself if the test panics while it is alive.
 //!
-//! Property tests (proptest) go by `PROPTEST_RNG_SEED`, which the Makefile sets likewise.
+//! Property tests (proptest) use `PROPTEST_RNG_SEED`, which the Makefile sets in the same way.
 
 use std::thread;
 
@@ -15,7 +15,7 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// `NVFOLD_SEED`; else one made of `of`, which says what it seeds; in `make soak` a new one.
+    /// Takes `NVFOLD_SEED`, else a seed computed from `of`, which says what it seeds; in `make soak` a new one.
     pub fn new(of: &'static str) -> Seed {
         // FNV-1a.
         let of_its_name = of
@@ -24,24 +24,24 @@ impl Seed {
         Seed::known(of, of_its_name)
     }
 
-    /// `NVFOLD_SEED`; else this one, such as one that found a bug; in `make soak` a new one.
+    /// Takes `NVFOLD_SEED`, else this seed, such as one that found a bug; in `make soak` a new one.
     pub fn known(of: &'static str, value: u64) -> Seed {
         let value = if soak_factor() == 1 { value } else { fastrand::u64(..) };
         Seed::or_else(of, value)
     }
 
-    /// `NVFOLD_SEED`, or this one: for a test whose outcome is written down somewhere.
+    /// Takes `NVFOLD_SEED`, else this seed: for a test whose outcome is recorded in a file.
     pub fn or_else(of: &'static str, value: u64) -> Seed {
         let replayed = std::env::var("NVFOLD_SEED").ok();
         Seed { value: replayed.map_or(value, |text| text.parse().expect("NVFOLD_SEED is a number")), of }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn value(&self) -> u64 {
         self.value
     }
 
-    /// A generator that gives the same numbers each time.
+    /// Returns a generator that gives the same numbers each time.
     pub fn generator(&self) -> fastrand::Rng {
         fastrand::Rng::with_seed(self.value)
     }
@@ -55,13 +55,12 @@ impl Drop for Seed {
     }
 }
 
-/// How much longer than usual the random tests run (`NVFOLD_SOAK`, 1 when unset).
+/// Returns how much longer than usual the random tests run (`NVFOLD_SOAK`, 1 if unset).
 pub fn soak_factor() -> u64 {
     std::env::var("NVFOLD_SOAK").map_or(1, |text| text.parse().expect("NVFOLD_SOAK is a number"))
 }
 
-/// Fills `bytes` in the way that finds sharing bugs: each 4 KiB piece is new, or one of a few that
-/// come again and again, or zeros.
+/// Fills `bytes` in a way that finds sharing bugs: each 4 KiB piece is new, or one of a few that repeat, or zeros.
 pub fn fill(random: &mut fastrand::Rng, bytes: &mut [u8]) {
     for piece in bytes.chunks_mut(4096) {
         match random.u8(0..8) {

@@ -1,12 +1,11 @@
-//! What a test needs and may be missing.
+//! The needs of a test that may be missing.
 //!
-//! `requires!(root, fuse, tool("fio"))` at the top of a test returns early with a printed reason
-//! when one of them is missing; with `CI=true` it panics instead, so that nothing is skipped
-//! unseen where it counts.
+//! `requires!(root, fuse, tool("fio"))` at the top of a test returns early with a printed reason if one of them is
+//! missing; with `CI=true` it panics instead, so that no test is skipped unnoticed there.
 
 use std::path::{Path, PathBuf};
 
-/// A thing a test cannot do without.
+/// A resource that a test cannot do without.
 #[derive(Clone, Copy, Debug)]
 pub enum Need {
     /// The rights of root: device nodes, owners, mounts.
@@ -19,16 +18,16 @@ pub enum Need {
     Tool(&'static str),
 }
 
-/// Says whether the kernel sends requests of FUSE by io_uring; there is none where it is older than 6.14.
+/// The kernel's setting for FUSE requests by io_uring; a kernel older than 6.14 has no such file.
 const RING_ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl Need {
-    /// Whether it is a setting of the kernel that the tests leave as it is.
+    /// Returns whether it is a setting of the kernel that the tests do not change.
     fn is_the_kernels(self) -> bool {
         matches!(self, Need::Ring)
     }
 
-    /// Why the need is not met, or `None`.
+    /// Returns why the need is not met, or `None`.
     pub fn missing(self) -> Option<String> {
         match self {
             Need::Root if !rustix::process::geteuid().is_root() => Some("needs root".into()),
@@ -51,7 +50,7 @@ impl Need {
     }
 }
 
-/// Path of a program: first those that scripts/test-deps.sh built, then PATH and the sbin directories.
+/// Returns the path of a program: first those that scripts/test-deps.sh built, then PATH and the sbin directories.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -62,12 +61,12 @@ pub fn find_tool(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Path of a program that `requires!` has found.
+/// Returns the path of a program that `requires!` has found.
 pub fn tool(name: &str) -> PathBuf {
     find_tool(name).unwrap_or_else(|| panic!("{name} is not installed; run scripts/test-deps.sh"))
 }
 
-/// True when all needs are met; else prints why not, or panics under `CI=true`.
+/// Returns true if all needs are met; else prints why not, or panics under `CI=true`.
 pub fn met(needs: &[Need]) -> bool {
     let missing: Vec<(&Need, String)> = needs.iter().filter_map(|need| Some((need, need.missing()?))).collect();
     if missing.is_empty() {
@@ -83,7 +82,7 @@ pub fn met(needs: &[Need]) -> bool {
     false
 }
 
-/// Returns from the test, saying why, when something it needs is missing.
+/// Returns from the test with a printed reason if a need is missing.
 #[macro_export]
 macro_rules! requires {
     (@need root) => { $crate::requires::Need::Root };

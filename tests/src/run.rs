@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::random::soak_factor;
 
-/// What a program said and how it ended.
+/// The output of a program and its exit status.
 #[derive(Debug)]
 pub struct Outcome {
     /// The command line, for messages.
     pub command: String,
-    /// How it ended.
+    /// The exit status.
     pub status: ExitStatus,
     /// Standard output.
     pub stdout: String,
@@ -29,13 +29,13 @@ impl Outcome {
         self
     }
 
-    /// Exit code; panics when a signal ended it.
+    /// Returns the exit code; panics if a signal ended the program.
     #[track_caller]
     pub fn code(&self) -> i32 {
         self.status.code().unwrap_or_else(|| panic!("{}", self.report()))
     }
 
-    /// Both outputs and the exit status.
+    /// Returns both outputs and the exit status as text.
     pub fn report(&self) -> String {
         format!(
             "{}\n  ended with {}\n--- stdout\n{}\n--- stderr\n{}",
@@ -44,8 +44,8 @@ impl Outcome {
     }
 }
 
-/// How long any program may take before it counts as hung. Far beyond what one needs, also beside the crash states,
-/// which use all processors for minutes: no test depends on speed.
+/// Returns the time after which any program counts as hung. It is far longer than a program needs, even while the
+/// crash states use all processors for minutes: no test depends on speed.
 pub fn limit() -> Duration {
     Duration::from_secs(900 * soak_factor())
 }

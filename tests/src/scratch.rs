@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-/// A directory of the test's own.
+/// A directory that only one test uses.
 pub struct Scratch {
     dir: tempfile::TempDir,
 }
 
 impl Scratch {
-    /// A fresh directory on /dev/shm where there is one, else in the system's temporary directory.
+    /// Makes a directory on /dev/shm if there is one, else in the system's temporary directory.
     pub fn new() -> Scratch {
         let shm = Path::new("/dev/shm");
         let parent = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
         Scratch::within(&parent)
     }
 
-    /// A fresh directory on a disk file system (the system's temporary directory).
+    /// Makes a directory on a disk file system (the system's temporary directory).
     pub fn on_disk() -> Scratch {
         Scratch::within(&std::env::temp_dir())
     }
@@ -28,17 +28,17 @@ impl Scratch {
         Scratch { dir }
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A path inside it.
+    /// Returns a path inside it.
     pub fn join(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// A sparse file of `bytes` inside it.
+    /// Makes a sparse file of `bytes` inside it.
     pub fn device(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.join(name);
         let file = std::fs::File::create_new(&path).expect("create the device file");

@@ -1,4 +1,4 @@
-//! What sharing saves, counted in what files name, without asking the file system's own totals.
+//! What sharing saves, counted from the references of files, without the file system's own totals.
 
 use std::collections::HashSet;
 
@@ -6,20 +6,20 @@ use nvfold::{FileKind, FileSystem, InodeNumber, Result};
 
 const BLOCK: u64 = 4096;
 
-/// Whole blocks that files name, and where they lie.
+/// Whole blocks that files reference, and their offsets.
 ///
-/// Parts of blocks are left out: which of two equal blocks stays because a part of it was cloned depends on the order
-/// in which the two are met. Reserved blocks are too.
+/// Parts of blocks are left out: if a part of one of two equal blocks was cloned, the order in which the two are met
+/// decides which one stays. Reserved blocks are left out too.
 #[derive(Default)]
 pub struct Named {
-    /// How often a file names a block.
+    /// Number of references to whole blocks.
     pub names: u64,
     /// Device offsets of the blocks.
     pub blocks: HashSet<u64>,
 }
 
 impl Named {
-    /// Of all files.
+    /// Counts the references of all files.
     ///
     /// # Errors
     /// What could not be read.
@@ -43,12 +43,12 @@ impl Named {
         Ok(named)
     }
 
-    /// Names that cost no block of their own.
+    /// Returns the references that need no block of their own, because another reference shares it.
     pub fn saved(&self) -> u64 {
         self.names - self.blocks.len() as u64
     }
 
-    /// Contents that lie in more than one block: what is left to share.
+    /// Returns the number of duplicate blocks: what is left to share.
     pub fn stored_twice(&self, fs: &FileSystem) -> usize {
         let content = |block: &u64| fs.region().to_vec(*block, BLOCK);
         self.blocks.len() - self.blocks.iter().map(content).collect::<HashSet<_>>().len()

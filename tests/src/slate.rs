@@ -1,9 +1,9 @@
-//! A device in memory that gets another content again and again.
+//! A device in memory that gets new content again and again.
 //!
-//! A fuzz target wants a fresh device for each of a million inputs. Making one costs little; letting the kernel fill
-//! in page after page of the inode table, which every mount reads, costs more than all the operations. So the device
-//! stays, with the pages of its first inode table segment; everything else is given back before the next content is
-//! written. What the file system can see of the device is the same each time.
+//! The problem: a fuzz target needs a fresh device for each of a million inputs. Making one costs little, but letting
+//! the kernel allocate the pages of the inode table, which every mount reads, costs more than all the operations. The
+//! idea: the device stays, with the pages of its first inode table segment. All other memory is given back before the
+//! next content is written. The file system sees the same device each time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use pmem::{DeviceSpec, OpenOptions, Region};
 const BLOCK: usize = BLOCK_BYTES as usize;
 static ZERO: [u8; BLOCK] = [0; BLOCK];
 
-/// The content of a device. Cheap to clone: blocks are shared until they are written, and zeros take no memory.
+/// The content of a device. It is cheap to clone: blocks are shared until they are written, and zeros take no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     blocks: BTreeMap<u64, Arc<[u8; BLOCK]>>,
@@ -24,12 +24,12 @@ pub struct Content {
 }
 
 impl Content {
-    /// A device of `len_bytes` zeros.
+    /// Makes the content of a device of `len_bytes` zeros.
     pub fn zeros(len_bytes: u64) -> Content {
         Content { blocks: BTreeMap::new(), len_bytes }
     }
 
-    /// What a region holds.
+    /// Returns the content of a region.
     pub fn of(region: &Region) -> Content {
         let mut content = Content::zeros(region.len_bytes());
         for range in region.allocated_ranges(0, region.len_bytes()) {
@@ -44,18 +44,18 @@ impl Content {
         content
     }
 
-    /// Size of the device.
+    /// Returns the size of the device in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// Changes the size: what is cut off is lost, what is added is zero.
+    /// Changes the size: bytes that are cut off are lost, bytes that are added are zero.
     pub fn resize(&mut self, len_bytes: u64) {
         self.blocks.retain(|at, _| *at < len_bytes);
         self.len_bytes = len_bytes;
     }
 
-    /// `len` bytes at `at`, wherever they lie; zeros behind the end.
+    /// Returns `len` bytes at `at`; bytes behind the end are zeros.
     pub fn read(&self, at: u64, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         for (block, inside, here) in pieces(at, len) {
@@ -66,7 +66,7 @@ impl Content {
         bytes
     }
 
-    /// Puts `bytes` at `at`; what would lie behind the end is dropped.
+    /// Writes `bytes` at `at`; bytes behind the end are dropped.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         for (block, inside, here) in pieces(at, bytes.len() as u64) {
             if block < self.len_bytes {
@@ -76,13 +76,13 @@ impl Content {
         }
     }
 
-    /// Addresses of the blocks that are not zero.
+    /// Returns the addresses of the blocks that are not zero.
     pub fn block_addresses(&self) -> impl Iterator<Item = u64> + '_ {
         self.blocks.keys().copied()
     }
 }
 
-/// A range split at block boundaries: address of the block, offset in it, and which part of the range lies there.
+/// Splits a range at block boundaries: address of the block, offset in it, and the part of the range in it.
 fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let end = at.saturating_add(len);
     let mut next = at;
@@ -99,18 +99,18 @@ fn pieces(at: u64, len: u64) -> impl Iterator<Item = (u64, usize, Range<usize>)>
 /// The device.
 pub struct Slate {
     region: Region,
-    /// The pages that stay.
+    /// The pages that stay allocated.
     kept: Range<u64>,
 }
 
 impl Slate {
-    /// A device of `bytes` (one that could be formatted), all zero.
+    /// Makes a device of `bytes` (a size that can be formatted), all zero.
     pub fn new(bytes: u64) -> Slate {
         let geometry = Geometry::of(bytes).expect("a size that can be formatted");
         Slate { region: blank(bytes), kept: geometry.data_offset..geometry.data_offset + SEGMENT_BYTES }
     }
 
-    /// The device with this content and no other. A content of another size gets a device of its own.
+    /// Returns the device with this content and no other. A content of another size gets a new device.
     pub fn with(&self, content: &Content) -> Region {
         if content.len_bytes != self.region.len_bytes() {
             let region = blank(content.len_bytes);

@@ -1,4 +1,4 @@
-//! All that `stat` and friends tell about a directory tree, to compare with.
+//! Everything that `stat` and related calls report about a directory tree, to compare with.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// A tree by relative path.
 pub type Tree = BTreeMap<PathBuf, Entry>;
 
-/// One inode as its owner sees it; nothing that a file system may choose freely.
+/// One inode as its owner sees it, without anything that a file system may choose freely.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// Kind and permission bits.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub owner: (u32, u32),
     /// Device number of a device node.
     pub rdev: u64,
-    /// Bytes; of directories 0.
+    /// Bytes; 0 for directories.
     pub size: u64,
     /// Modification time in ns.
     pub mtime: i128,
@@ -28,11 +28,11 @@ pub struct Entry {
     pub first_link: PathBuf,
     /// CRC of the content, or of a symlink's target.
     pub content: u32,
-    /// Extended attributes with their values, ACLs among them.
+    /// Extended attributes with their values, including ACLs.
     pub xattrs: BTreeMap<OsString, Vec<u8>>,
 }
 
-/// Reads a tree, the root itself left out.
+/// Reads a tree, without the root itself.
 pub fn read(root: &Path) -> Tree {
     let mut tree = Tree::new();
     let mut first_links = HashMap::new();

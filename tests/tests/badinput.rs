@@ -1,5 +1,5 @@
-//! Input that is wrong: devices, names, sizes, and callers. Never a panic, never a hang, and an
-//! error that says what and why.
+//! Wrong input: devices, names, sizes, and callers. It must cause no panic and no hang, but an error that says what
+//! is wrong and why.
 
 use std::path::Path;
 
@@ -61,7 +61,7 @@ fn refusal(device: &Device) -> Error {
     }
 }
 
-/// Every command that opens a device refuses this one, with an error that names it.
+/// Checks that every command that opens a device refuses this one, with an error that names it.
 fn assert_commands_refuse(path: &Path) {
     let scratch = Scratch::new();
     let dir = scratch.join("mnt");
@@ -297,8 +297,8 @@ fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
     requires!(root, fuse);
     let device = device_with_a_file();
     let (source, view) = (device.scratch().path().to_owned(), Scratch::new());
-    // A read-only bind mount: the one thing that stops root from writing. It lives in a mount
-    // namespace of the script's own, so nothing is left behind.
+    // Only a read-only bind mount stops root from writing. The script mounts it in a separate mount namespace, so
+    // nothing is left behind.
     let script = format!(
         r#"mount --bind "{source}" "{view}"
            mount -o remount,bind,ro "{view}"

@@ -1,5 +1,5 @@
-//! Programs that copy on a mount and know nothing of nvfold: with a policy that follows origins, bytes that they read or wrote
-//! lately are found again in what they write, at any offset, and shared.
+//! Programs that copy on a mount and do not know nvfold. With a policy that follows origins, bytes that they read or
+//! wrote lately are recognised in their later writes, at any offset, and shared.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use nvfold_tests::{requires, run};
 
 const FILE_BYTES: usize = 3_000_001;
 
-/// A mount with files `a` and `b` of random bytes, and a text.
+/// Returns a mount with files `a` and `b` of random bytes, and a text.
 fn mount(options: &str) -> Mount {
     let mount = Mount::with_options(128, options);
     let mut random = Seed::new("copies").generator();
@@ -29,7 +29,7 @@ fn sync(dir: &Path) {
     run::shell(dir, "sync -f .");
 }
 
-/// By how many bytes what is stored grows with a script, and bytes of the files that it has written.
+/// Returns by how many bytes a script makes the stored data grow, and the bytes of the files that it has written.
 #[track_caller]
 fn stored_by(mount: &Mount, script: &str, written: &[&str]) -> (u64, u64) {
     let stored = || {
@@ -48,7 +48,7 @@ fn what_plain_programs_copy_is_shared() {
     requires!(fuse, tool("tar"));
     for writeback in ["on", "off"] {
         let mut mount = mount(&format!("policy=icid,writeback={writeback}"));
-        // Some of them ask for a clone where they can; what counts is what is stored.
+        // Some programs ask for a clone where they can; only the stored bytes count.
         let cases: [(&str, &str, &[&str], u64); 5] = [
             ("dd", "dd if=a of=copy bs=10007 status=none", &["copy"], 3),
             ("cat", "cat text a b > all", &["all"], 3),

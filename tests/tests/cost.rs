@@ -1,12 +1,12 @@
-//! What operations cost is what the repository says they cost: fences, lines written and read, locked instructions.
+//! The costs of operations equal the committed ones: fences, lines written and read, locked instructions.
 //!
-//! A timing does not show one flush more. These counts do not depend on the machine, so any change of them is a change
-//! of the code, and whoever makes it sees it here, cell by cell.
+//! The problem: a timing does not show one more flush. The idea: these counts do not depend on the machine, so any
+//! change of them is a change of the code. The test shows it to its author, cell by cell.
 
 use nvfold_bench::cost::{self, Report};
 use std::path::Path;
 
-/// Writes the numbers anew, and the page beside them.
+/// The command that writes the numbers and their page again.
 const COMMAND: &str = "make cost";
 
 fn committed() -> String {
@@ -14,7 +14,7 @@ fn committed() -> String {
     std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}; write it: {COMMAND}", file.display()))
 }
 
-/// Holds the costs of now to those in a text; what differs.
+/// Compares the present costs with those in a text; returns the differences.
 fn differences(committed: &str, now: &Report) -> Vec<String> {
     Report::parse(committed).unwrap_or_else(|why| panic!("cost.json: {why}; write it anew: {COMMAND}")).differences(now)
 }

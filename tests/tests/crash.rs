@@ -1,16 +1,16 @@
 //! The process is killed under load, twenty times (200 in `make soak`): nothing acknowledged is lost.
 //!
-//! **The mount.** Workers write, fsync and only then note what they did; after each kill the device is mounted
-//! again and every note must hold, the one operation under way having happened wholly or not at
-//! all. The device is the same through all rounds and the policy changes from one to the next.
+//! **The mount.** Workers write, fsync and only then record what they did. After each kill the device is mounted
+//! again and every record must hold; the one operation under way must have happened completely or not at all. All
+//! rounds use the same device, and the policy changes from one to the next.
 //!
-//! **An embedding program.** A child carries out random operations on every kind of thing, several threads each below a
-//! directory of its own, and acknowledges each through a pipe. After the kill each directory must be what the model
-//! makes of the operations that were acknowledged, or of these and the next one.
+//! **An embedding program.** A child runs random operations of every kind, in several threads, each in its own
+//! directory, and acknowledges each operation through a pipe. After the kill each directory must equal the model
+//! after the acknowledged operations, or after these and the next one.
 //!
-//! **Its daemon.** The same child under policy denova, with a daemon that falls behind, ten times (fifty in `make soak`),
-//! on either index. Then what is queued is found again, and once it is shared no content lies in two places: as
-//! much is saved as if all had been shared at once.
+//! **Its dedup daemon.** The same child runs under policy denova, with a daemon that falls behind, ten times (fifty
+//! in `make soak`), on either index. The queue must be found again after the kill. Once it is shared no content is
+//! stored twice: as much is saved as if everything had been shared at once.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,7 +40,7 @@ use nvfold_tests::shared::Named;
 const KILLS: u64 = 20;
 const KILLS_MAX: u64 = 200;
 
-/// How often a process is killed.
+/// Returns how often a process is killed.
 fn kills() -> u64 {
     (KILLS * soak_factor()).min(KILLS_MAX)
 }
@@ -53,7 +53,8 @@ fn no_acknowledged_write_is_lost_when_the_mount_is_killed() {
     kill_under_load(Mount::fresh(512, "inline"), kills(), &mut random);
 }
 
-/// The kernel drops what it cannot hand down any more, and says so only to those who ask the mount.
+/// The kernel drops data that it can no longer write to the server, and reports that only to programs that ask for a
+/// sync.
 #[test]
 fn an_fsync_after_the_mount_has_died_fails() {
     requires!(root, fuse);
@@ -75,7 +76,7 @@ fn an_fsync_after_the_mount_has_died_fails() {
     assert!(std::fs::read(&path).expect("the file") == record(1));
 }
 
-/// Level `file`: what was not synced is lost, and nothing else.
+/// Level `file`: unsynced data is lost, and nothing else.
 #[test]
 fn no_synced_write_is_lost_when_the_mount_of_a_device_on_a_disk_is_killed() {
     requires!(root, fuse);
@@ -85,7 +86,7 @@ fn no_synced_write_is_lost_when_the_mount_of_a_device_on_a_disk_is_killed() {
 
 fn kill_under_load(mut mount: Mount, kills: u64, random: &mut fastrand::Rng) {
     if !mount.is_real() {
-        return; // NVFOLD_TEST_DIR: there is nothing to kill.
+        return; // NVFOLD_TEST_DIR is set, so there is no process to kill.
     }
     let mut workers = Worker::all();
     for round in 0..kills {
@@ -116,21 +117,21 @@ fn kill_under_load(mut mount: Mount, kills: u64, random: &mut fastrand::Rng) {
     assert!(workers.iter().all(|worker| worker.acknowledged() > 0), "some worker got nothing done");
 }
 
-/// Threads of the embedding program, each with a directory of its own.
+/// Threads of the embedding program, each with its own directory.
 const THREADS: u8 = 3;
 const CHILD: &str = "crash::child_that_embeds_a_device_until_it_is_killed";
 const CHILD_WITH_DAEMON: &str = "crash::child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
 
-/// What a child does.
+/// The operations that a child runs.
 type Operations = fn(u64) -> Box<dyn Iterator<Item = Op>>;
 
-/// The operations of a thread, without end.
+/// Returns an endless sequence of operations for a thread.
 fn operations(seed: u64) -> Box<dyn Iterator<Item = Op>> {
     let mut random = fastrand::Rng::with_seed(seed);
     Box::new(std::iter::repeat_with(move || op::generate(&mut random, 64, 0)).flatten())
 }
 
-/// Those of them after which nothing but the queue keeps equal blocks apart.
+/// Keeps the operations after which only the queue keeps equal blocks apart.
 fn operations_that_queue(seed: u64) -> Box<dyn Iterator<Item = Op>> {
     Box::new(operations(seed).filter(|op| {
         use Op::{Clone, Dedup, Drain, DrainStep, SetMode, SetPolicy, Undedup};
@@ -140,18 +141,19 @@ fn operations_that_queue(seed: u64) -> Box<dyn Iterator<Item = Op>> {
     }))
 }
 
-/// Where a thread works.
+/// Returns the directory of a thread.
 fn directory_of(fs: &FileSystem, thread: u8) -> InodeNumber {
     fs.lookup(InodeNumber::ROOT, &[b'0' + thread]).expect("made before the first round").ino
 }
 
-/// What is written for an operation of a thread that has returned: its number, or for one that found no space a letter.
+/// Returns the acknowledgement of an operation that has returned: the thread's number, or a letter if it found no
+/// space.
 fn acknowledgement(thread: u8, answer: &Answer) -> u8 {
     if *answer == Answer::Errno(errno::ENOSPC) { b'A' + thread } else { b'0' + thread }
 }
 
-/// Not a test: the program that is killed. It mounts the device (after the kill before: recovers it), works, and
-/// acknowledges each operation.
+/// Not a test: the program that is killed. It mounts the device (and thereby recovers it after the previous kill),
+/// works, and acknowledges each operation.
 #[test]
 #[ignore = "started by another test as its child"]
 fn child_that_embeds_a_device_until_it_is_killed() {
@@ -162,7 +164,7 @@ fn child_that_embeds_a_device_until_it_is_killed() {
     work_until_the_end(&fs, seed, operations);
 }
 
-/// Not a test: the same under policy denova, with a daemon. Most of the time that cannot keep up.
+/// Not a test: the same under policy denova, with a dedup daemon that mostly cannot keep up.
 #[test]
 #[ignore = "started by another test as its child"]
 fn child_that_embeds_a_device_and_its_daemon_until_it_is_killed() {
@@ -170,7 +172,7 @@ fn child_that_embeds_a_device_and_its_daemon_until_it_is_killed() {
     let region = device::region_of(&path).expect("map");
     let mode = match seed % 3 {
         0 => DedupMode::Immediate,
-        // A few entries, and no more before the kill: what the writers queued is still there on any machine.
+        // Only a few entries are shared before the kill: the queue is not empty then, on any machine.
         rest => DedupMode::Delayed { interval_ms: 500 * rest, entries: 2 },
     };
     let denova =
@@ -191,12 +193,12 @@ fn child_that_embeds_a_device_and_its_daemon_until_it_is_killed() {
             }
         });
         work_until_the_end(&fs, seed, operations_that_queue);
-        // The parent is gone, and the daemon has no end.
+        // The parent is gone, and the daemon never ends.
         std::process::exit(0);
     });
 }
 
-/// What a child is told to do: on which device, and from which seed. Nothing when it is run as if it were a test.
+/// Returns the device and the seed that a child gets, or `None` if it is run like a test.
 fn orders() -> Option<(PathBuf, u64)> {
     let variable = |name: &str| std::env::var(name).ok();
     let (path, seed) = (variable("NVFOLD_TEST_DEVICE")?, variable("NVFOLD_TEST_SEED")?);
@@ -204,7 +206,7 @@ fn orders() -> Option<(PathBuf, u64)> {
     Some((path.into(), seed.parse().expect("a number")))
 }
 
-/// Works, and acknowledges each operation, until nobody listens.
+/// Works and acknowledges each operation until the parent is gone.
 fn work_until_the_end(fs: &FileSystem, seed: u64, operations: Operations) {
     thread::scope(|scope| {
         scope.spawn(|| fs.reconcile().expect("reconcile beside the load"));
@@ -213,7 +215,7 @@ fn work_until_the_end(fs: &FileSystem, seed: u64, operations: Operations) {
             scope.spawn(move || {
                 for op in operations(seed + u64::from(thread)) {
                     let acknowledgement = acknowledgement(thread, &library.apply(&op));
-                    // The parent is gone: nobody would kill us.
+                    // The parent is gone and would not kill this process.
                     if rustix::io::write(rustix::stdio::stdout(), &[acknowledgement]).is_err() {
                         return;
                     }
@@ -223,7 +225,7 @@ fn work_until_the_end(fs: &FileSystem, seed: u64, operations: Operations) {
     });
 }
 
-/// Runs a child, kills it after a while; of each thread, whether its operations that were acknowledged found space.
+/// Runs a child and kills it after a while. Returns for each thread whether its acknowledged operations found space.
 fn run_and_kill(child: &str, device: &Path, seed: u64, after: Duration) -> Vec<Vec<bool>> {
     let mut child = Command::new(std::env::current_exe().expect("own path"))
         .args([child, "--exact", "--ignored", "--nocapture"])
@@ -255,7 +257,7 @@ fn run_and_kill(child: &str, device: &Path, seed: u64, after: Duration) -> Vec<V
     acknowledged.join().expect("the reader of the pipe")
 }
 
-/// Whether everything the model knows is as it says; the first difference if not.
+/// Compares everything that the model knows; returns the first difference.
 fn difference(model: &mut Oracle, library: &mut Library) -> Option<String> {
     model.questions().into_iter().find_map(|question| {
         let (answer, expected) = (library.apply(&question), model.apply(&question));
@@ -264,7 +266,7 @@ fn difference(model: &mut Oracle, library: &mut Library) -> Option<String> {
     })
 }
 
-/// What the threads of the children did so far.
+/// The history of the threads of all children.
 struct Histories {
     models: Vec<Oracle>,
     operations: Operations,
@@ -284,7 +286,8 @@ impl Histories {
         Histories { models, operations, acknowledged: 0, without_space: 0, under_way_happened: 0 }
     }
 
-    /// After a kill: each directory is what the operations make of it that were acknowledged, or these and the next.
+    /// Checks each directory after a kill: it must equal the model after the acknowledged operations, or after these
+    /// and the next.
     fn verify(&mut self, fs: &FileSystem, seed: u64, results: Vec<Vec<bool>>, round: u64) {
         for (thread, results) in (0..THREADS).zip(results) {
             let model = &mut self.models[usize::from(thread)];
@@ -298,7 +301,7 @@ impl Histories {
             let under_way = ops.next().expect("without end");
             let mut with = model.clone();
             with.apply(&under_way);
-            // The process is gone, and what it held open with it.
+            // The process is gone, and with it the files that it held open.
             [&mut *model, &mut with].into_iter().for_each(|model| drop(model.apply(&Op::Crash)));
             let mut library = Library::below(fs.clone(), directory_of(fs, thread));
             if let Some(without_it) = difference(model, &mut library) {
@@ -317,7 +320,7 @@ impl Histories {
         }
     }
 
-    /// Each directory is still what it was found to be.
+    /// Checks that each directory still has the content found after the kill.
     fn hold(&mut self, fs: &FileSystem, round: u64) {
         for (thread, model) in (0..THREADS).zip(&mut self.models) {
             let mut library = Library::below(fs.clone(), directory_of(fs, thread));
@@ -354,7 +357,7 @@ fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
         let fs = device.mount(if round % 2 == 0 { Policy::Inline } else { Policy::Off });
         histories.verify(&fs, seed, results, round);
         assert_reconciled(&fs, round);
-        // The next round begins on a device that was unmounted, or on one that crashed once more.
+        // The next round begins on a device that was unmounted, or that crashed once more.
         if round % 3 == 0 {
             fs.unmount().expect("unmount");
         }
@@ -383,7 +386,7 @@ fn what_was_queued_when_an_embedding_program_is_killed_is_shared_later() {
             let before = Named::of(&fs).expect("read");
             let stats = fs.stats().denova.expect("under denova");
             queued += stats.queue_entries;
-            // Some rounds begin with what is left of the queue.
+            // Some rounds begin with a part of the queue.
             if round % 3 == 1 {
                 for _ in 0..stats.queue_entries / 2 {
                     fs.drain_step().expect("drain");
@@ -407,16 +410,17 @@ fn what_was_queued_when_an_embedding_program_is_killed_is_shared_later() {
     }
 }
 
-/// One thread's job and what it knows to be durable.
+/// The job of one thread, and its record of what is durable.
 enum Worker {
-    /// Appends records to a log, fsync after each; a full one is removed and the next begun, so that a fast machine
+    /// Appends records to a log, fsync after each. It removes a full log and begins the next, so that a fast machine
     /// does not fill the device.
     Appender { log: String, durable_records: u64 },
-    /// Overwrites self-proving blocks in place, fsync after each.
+    /// Overwrites self-verifying blocks in place, fsync after each.
     Overwriter { path: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
-    /// Replaces small files by rename after fsync, and syncs the directory: without that, a rename is lost at level `file`.
+    /// Replaces small files by rename after fsync, and syncs the directory: without that, level `file` loses the
+    /// rename.
     Replacer { dir: PathBuf, durable: BTreeMap<u64, u64>, under_way: Option<(u64, u64)>, versions: u64 },
-    /// Creates, links, truncates and removes without end and checks nothing: the load.
+    /// Creates, links, truncates and removes files all the time, only as load; it checks nothing.
     Churner { dir: PathBuf, rounds: u64 },
 }
 
@@ -517,7 +521,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Checks that everything noted is there; takes up what the operation under way left.
+    /// Checks that everything recorded is there, and adopts the result of the operation under way.
     fn verify(&mut self, root: &Path) -> Result<(), String> {
         let failed = |error: io::Error| format!("verifying: {error}");
         match self {
@@ -582,7 +586,7 @@ impl Worker {
     }
 }
 
-/// The version seen must be the acknowledged one or the one under way.
+/// Checks that the version is the acknowledged one or the one under way.
 fn check_version(
     of: &dyn std::fmt::Display,
     at: u64,
@@ -597,7 +601,7 @@ fn check_version(
     Err(format!("{of}: {at} holds version {seen}; acknowledged {acknowledged}, under way {under_way:?}"))
 }
 
-/// What the operation under way left is what counts from now on.
+/// Adopts the result of the operation under way as the durable one.
 fn settle(
     durable: &mut BTreeMap<u64, u64>,
     under_way: &mut Option<(u64, u64)>,
@@ -627,12 +631,12 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 fn record(number: u64) -> Vec<u8> {
     let mut bytes = vec![0; RECORD_BYTES as usize];
     fastrand::Rng::with_seed(number).fill(&mut bytes);
-    // No zeros, so that a lost byte is seen.
+    // Without zeros, so that a lost byte is noticed.
     bytes.iter_mut().for_each(|byte| *byte |= 1);
     bytes
 }
 
-/// Content of a small file: its version, then bytes that follow from it, of a length that varies.
+/// Returns the content of a small file: its version, then bytes computed from it, of a varying length.
 fn content(version: u64) -> Vec<u8> {
     let mut bytes = vec![0; (version % 5 * 4000 + 8) as usize];
     fastrand::Rng::with_seed(version / 2).fill(&mut bytes[8..]);
@@ -669,10 +673,10 @@ fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// What system calls answer when the serving process is gone.
+/// Error numbers of system calls after the serving process is gone.
 mod gone {
     pub const ECONNABORTED: i32 = 103;
-    /// A request that had been given to a ring.
+    /// A request that was given to a ring.
     pub const ECANCELED: i32 = 125;
     pub const ENOTCONN: i32 = 107;
 }

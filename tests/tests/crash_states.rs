@@ -1,9 +1,10 @@
-//! Every state that a crash can leave behind, of every operation, is recovered.
+//! Every state that a crash can leave behind, in every operation, is recovered.
 //!
-//! `make test`: all sequences of length 1, for two of three subjects each, and for each subject a sample of those of
-//! length 2 and random longer ones, with fewer random states and crashes in recovery; `make soak`: all of length 1 for all
-//! subjects, all of length 2, each for a subject that is drawn, more random ones, and all states. `NVFOLD_SEED` replays the
-//! samples, `NVFOLD_CRASH` runs the workloads of length 1 whose names begin so, `NVFOLD_SUBJECT` those of one subject.
+//! `make test` runs all sequences of length 1, for two of three subjects each. For each subject it runs a sample of
+//! those of length 2 and random longer ones, with fewer random states and crashes in recovery. `make soak` runs all
+//! of length 1 for all subjects, all of length 2 for one random subject each, more random ones, and all states.
+//! `NVFOLD_SEED` replays the samples, `NVFOLD_CRASH` selects the workloads of length 1 whose names begin so,
+//! `NVFOLD_SUBJECT` those of one subject.
 
 use std::time::Instant;
 
@@ -12,25 +13,25 @@ use nvfold_tests::crash::{self, Bounds, Effort, Job, SUBJECTS, Tally};
 use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::show;
 
-/// What `make test` promises to look at.
+/// Least number of distinct states in `make test`.
 const DISTINCT_MIN: u64 = 200_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
-/// Random sequences.
+/// Number of random sequences.
 const RANDOM_SEQUENCES: usize = 20;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
 
-/// `make test` has one random state at a point where `make soak` has so many.
+/// `make test` tries one random state at a point where `make soak` tries so many.
 const RANDOM_STATES: usize = 4;
-/// `make test` crashes one recovery where `make soak` crashes so many: recoveries are much alike, and theirs was half of
-/// the time.
+/// `make test` crashes one recovery where `make soak` crashes so many: recoveries are similar, and their states took
+/// half of the time.
 const RECOVERIES: u64 = 8;
-/// `make test` has so many states of one line alone, and of all but one, at a point, where `make soak` has those of all
-/// lines: more are of data that nobody names yet.
+/// Number of states of one line alone, and of all but one, that `make test` tries at a point; `make soak` tries those
+/// of all lines. Further lines hold data that no file references yet.
 const EACH_MAX: usize = 12;
-/// `make test` spares one subject in so many each workload of length 1 that is for all of them: another one for the next
-/// workload, and never all that have the same policy. `make soak` spares none.
+/// For each workload of length 1 that is for all subjects, `make test` leaves out one subject in so many. It leaves out
+/// another one for the next workload, and never all that have the same policy. `make soak` leaves out none.
 const SPARED_ONE_IN: usize = 3;
 
 /// One operation: every line alone, every state of a few words.
@@ -55,7 +56,7 @@ const LONGER: Effort = Effort {
     idle_recoveries: 3000,
 };
 
-/// As much as this run does of it.
+/// Reduces an effort to that of this run.
 fn in_this_run(whole: Effort) -> Effort {
     if soak_factor() > 1 {
         return whole;
@@ -72,7 +73,8 @@ fn in_this_run(whole: Effort) -> Effort {
 
 #[test]
 fn every_crash_state_of_every_operation_recovers() {
-    // The same sample each time, so that a change is judged by itself; `make soak` draws others.
+    // `make test` uses the same sample each time, so that a result depends only on the change; `make soak` draws
+    // others.
     let seed = match soak_factor() {
         1 => Seed::or_else("crash states", SAMPLE),
         _ => Seed::new("crash states"),
@@ -102,7 +104,7 @@ fn every_crash_state_of_every_operation_recovers() {
     );
 }
 
-/// A workload for each subject for which it is something of its own.
+/// Returns a job for each workload and each subject that wants it.
 fn each_wanted(workloads: impl Iterator<Item = Workload>, effort: Effort) -> Vec<Job> {
     let effort = in_this_run(effort);
     let jobs = workloads.flat_map(|workload| {
@@ -126,14 +128,14 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
             jobs.extend(wanted.map(|pair| Job { subject, workload: pair.clone(), effort: in_this_run(LONGER) }));
         }
     } else {
-        // Each pair once, for one of the subjects for which it is something of its own.
+        // Each pair runs once, for one of the subjects that want it.
         jobs.extend(pairs.into_iter().filter_map(|pair| {
             let wanted: Vec<usize> = (0..SUBJECTS.len()).filter(|subject| SUBJECTS[*subject].wants(&pair)).collect();
             let subject = *generator.choice(&wanted)?;
             Some(Job { subject, workload: pair, effort: LONGER })
         }));
     }
-    // The long ones first, so that no thread is left with one at the end.
+    // The long jobs come first, so that no thread is left with one at the end.
     for (number, workload) in singles.into_iter().enumerate() {
         let is_for_all = workload.only.is_none();
         let of_all = each_wanted(std::iter::once(workload), LENGTH_1).into_iter();
@@ -142,14 +144,14 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
     jobs
 }
 
-/// Whether `make test` leaves out a workload of length 1 for a subject, both by number.
+/// Returns whether `make test` leaves out a workload of length 1 for a subject, both by number.
 fn is_spared(workload: usize, subject: usize) -> bool {
     (workload + subject).is_multiple_of(SPARED_ONE_IN)
 }
 
 #[test]
 fn each_policy_has_a_subject_that_is_not_spared() {
-    // What is for all of them the others do not get anyway.
+    // The subjects with only their own workloads do not run these anyway.
     let policies = SUBJECTS.iter().filter(|subject| !subject.only_its_own).map(|subject| subject.policy);
     for (workload, policy) in policies.flat_map(|policy| (0..SPARED_ONE_IN).map(move |number| (number, policy))) {
         let mut subjects = (0..SUBJECTS.len()).filter(|subject| SUBJECTS[*subject].policy == policy);

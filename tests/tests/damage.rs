@@ -1,10 +1,11 @@
-//! The damage suite: a device with files of all kinds, each 4 KiB page of its tables overwritten in turn with random
-//! bytes, and after each what docs/semantics.md promises: damage stays local, repair never destroys.
+//! The damage suite: each 4 KiB page of the tables of a device with files of all kinds is overwritten in turn with
+//! random bytes. After each the promises of docs/semantics.md are checked: damage stays local, and repair never
+//! destroys data.
 //!
-//! For each page: before repair what can be read is right and what cannot is EIO; a mount that writes, where there is
-//! one, frees nothing of what cannot be read; fsck says beforehand what repair will give up; repair ends in a device that
-//! mounts, and in which only that is missing; a second fsck finds nothing; and the undo file restores the device bit by
-//! bit. `make test` takes a sample of the pages, `NVFOLD_SOAK=2` all of them.
+//! For each page: before repair, readable data is right and the rest is EIO. A mount that writes, where one is
+//! possible, frees nothing that is unreadable. fsck announces what repair will give up. After repair the device
+//! mounts, and only the announced part is missing. A second fsck finds nothing. The undo file restores the device bit
+//! by bit. `make test` takes a sample of the pages, `NVFOLD_SOAK=2` all of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +30,7 @@ use zerocopy::FromBytes;
 
 const DEVICE_BYTES: u64 = 32 << 20;
 const ROOT: InodeNumber = InodeNumber::ROOT;
-/// `make test` damages every so many-th page of each table.
+/// `make test` damages every n-th page of each table.
 const SAMPLE: usize = 6;
 
 // --- the device ----------------------------------------------------------------------------------
@@ -44,7 +45,7 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// One directory of everything, made under one policy.
+/// Makes one directory with everything, under one policy.
 fn populate(fs: &FileSystem, policy: Policy, round: u64) {
     let dir = fs.mkdir(ROOT, format!("{policy:?}").as_bytes(), &device::directory()).expect("mkdir").ino;
     let repeated: Vec<u8> = (0..12).flat_map(|block| noise(block % 5, 4096)).collect();
@@ -79,7 +80,7 @@ fn populate(fs: &FileSystem, policy: Policy, round: u64) {
     }
 }
 
-/// A device that several policies have written to, unmounted or left as a crash does.
+/// Returns a device that several policies have written to, unmounted or as after a crash.
 fn populated(index: IndexKind, is_clean: bool) -> Content {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).expect("a device");
     FileSystem::mkfs(&region, &MkfsOptions { uuid: *b"the damage suite", index, ..MkfsOptions::default() })
@@ -99,12 +100,12 @@ fn populated(index: IndexKind, is_clean: bool) -> Content {
     Content::of(&region)
 }
 
-/// What lies where: 4 KiB each, by table.
+/// Returns the 4 KiB pages of each table.
 fn pages(content: &Content, survivors: &Survivors) -> BTreeMap<&'static str, Vec<u64>> {
     let geometry = Geometry::of(DEVICE_BYTES).expect("a size").with_last_copy();
     let written: Vec<u64> = content.block_addresses().collect();
     let mut pages: BTreeMap<&'static str, Vec<u64>> = BTreeMap::new();
-    // An unaligned page takes both neighbours at the front.
+    // An unaligned page hits both neighbours at the front of the device.
     pages.insert("superblocks", geometry.copies().chain([256]).collect());
     pages.insert("journal", (geometry.journal_offset..geometry.generators_offset).step_by(4096).collect());
     pages.insert("generators", vec![geometry.generators_offset]);
@@ -121,7 +122,7 @@ fn pages(content: &Content, survivors: &Survivors) -> BTreeMap<&'static str, Vec
             _ => continue,
         };
         let in_segment = within(segment * SEGMENT_BYTES..(segment + 1) * SEGMENT_BYTES);
-        // Content lies in front of the headers.
+        // Content is in front of the headers.
         let is_table = |page: &u64| table != "packed headers" || survivors.is_metadata(&(*page..*page + BLOCK_BYTES));
         pages.entry(table).or_default().extend(in_segment.filter(is_table));
     }
@@ -164,7 +165,7 @@ fn nothing_found(report: &Report) -> bool {
     report.clean && report.findings.is_empty() && report.recoverable == 0
 }
 
-/// Damages, looks, repairs, looks again, takes it back.
+/// Damages a page, checks, repairs, checks again, and undoes the repair.
 fn try_damage(
     content: &Content,
     hit: Range<u64>,
@@ -189,7 +190,7 @@ fn try_damage(
         return Err("fsck without repair, or a read-only mount, wrote to the device".into());
     }
 
-    // Whoever mounts it to write before anybody looks: nothing is lost by that.
+    // A mount that writes before any check must lose nothing.
     if let Ok(fs) = FileSystem::mount(region.clone(), MountOptions::default()) {
         figures.writable += 1;
         survivors.serve_before_repair(&fs).map_err(|why| format!("mounted, before repair: {why}"))?;
@@ -197,7 +198,8 @@ fn try_damage(
         for number in 0..40 {
             let new = fs.create(ROOT, format!("made meanwhile {number}").as_bytes(), &device::regular());
             let written = new.and_then(|new| fs.open(new.ino)?.write_at(0, &noise(number, 6000)));
-            // After a crash what an inode that cannot be read may name is kept: that may be all there is.
+            // After a crash the blocks that an unreadable inode may reference are kept; these may be all that is
+            // free.
             let fair = [nvfold::errno::EIO, nvfold::errno::ENOSPC, nvfold::errno::EEXIST];
             let unfair = written.err().filter(|error| !fair.contains(&error.errno()));
             unfair.map_or(Ok(()), |error| Err(format!("a file on a damaged device: {error}")))?;
@@ -219,7 +221,7 @@ fn try_damage(
     figures.repaired += 1;
     (figures.lost, figures.moved) = (figures.lost + lost, figures.moved + moved);
 
-    // Mounted since then it cannot be taken back any more; as repair left it, it can.
+    // After a mount the repair can no longer be undone; before it, it can.
     let kept = undo.0.lock().expect("nobody panics with it").clone();
     if !kept.is_empty() {
         let refused = restore(&region, &kept);

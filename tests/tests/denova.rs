@@ -1,4 +1,4 @@
-//! Sharing later saves what sharing at once does, on either index; and the pm index takes no DRAM for it, whatever the
+//! Sharing later saves as much as sharing at once, on either index; and the pm index takes no DRAM, whatever the
 //! fingerprints are.
 
 use std::path::{Path, PathBuf};
@@ -15,9 +15,9 @@ use nvfold_tests::shared::Named;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
-/// Bytes of a real tree that are taken.
+/// Bytes taken from a real tree.
 const TREE_BYTES_MAX: u64 = 24 * MIB;
-/// Directories that most machines have; the last two are this project's own.
+/// Directories that most machines have; the last two belong to this project.
 const TREES: [&str; 5] = [
     "/usr/share/doc",
     "/usr/share/locale",
@@ -26,7 +26,7 @@ const TREES: [&str; 5] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../docs"),
 ];
 
-/// The files of the first two trees that are there, as far as they are small enough together.
+/// Returns the files of the first two trees that exist, up to the limit of bytes.
 fn real_files() -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     for tree in TREES.iter().map(Path::new).filter(|tree| tree.is_dir()).take(2) {
@@ -49,7 +49,7 @@ fn real_files() -> Vec<(PathBuf, Vec<u8>)> {
     files
 }
 
-/// Stores the files twice, the second time as an upgrade would leave them: one in eight has changed in the middle.
+/// Stores the files twice; the second copy is as after an upgrade: one file in eight has changed in the middle.
 fn store(fs: &FileSystem, files: &[(PathBuf, Vec<u8>)]) {
     for copy in 0..2 {
         let directory = fs.mkdir(ROOT, format!("copy {copy}").as_bytes(), &device::directory()).expect("mkdir").ino;
@@ -78,7 +78,7 @@ fn what_is_shared_later_saves_what_is_shared_at_once() {
     let files = real_files();
     let bytes: usize = files.iter().map(|(_, content)| content.len()).sum();
     let inline = Device::fresh(256);
-    // Ends that are packed are shared at once, or not at all.
+    // Packed ends are shared at once, or not at all.
     let blocks = MountOptions { pack: Pack::Off, ..device::options() };
     let fs = inline.try_mount(MountOptions { policy: Policy::Inline, ..blocks.clone() }).expect("mount");
     store(&fs, &files);
@@ -96,7 +96,7 @@ fn what_is_shared_later_saves_what_is_shared_at_once() {
         store(&fs, &files);
         let queued = fs.stats();
         assert_eq!((queued.saved_bytes, queued.logical_bytes), (0, expected.logical_bytes), "a writer shares nothing");
-        // Half of it after an unmount: the queue is saved.
+        // Half of the queue is shared after an unmount, which saves the queue.
         for _ in 0..files.len() / 2 {
             fs.drain_step().expect("drain");
         }
@@ -119,7 +119,7 @@ fn what_is_shared_later_saves_what_is_shared_at_once() {
     println!("{} files of {bytes} bytes, twice: {} bytes saved", files.len(), expected.saved_bytes);
 }
 
-/// Blocks whose weak fingerprints are in one chain of the pm index of a device of 16 MiB.
+/// Returns blocks whose weak fingerprints are in one chain of the pm index of a device of 16 MiB.
 fn one_prefix(count: usize) -> Vec<Vec<u8>> {
     let block = |counter: u64| {
         let mut block = vec![0x3A; BLOCK as usize];
@@ -130,7 +130,7 @@ fn one_prefix(count: usize) -> Vec<Vec<u8>> {
     (0..).map(block).filter(is_first).take(count).collect()
 }
 
-/// Blocks that Fletcher-32 cannot tell apart at all: words of zeros and of ones are the same to it.
+/// Returns blocks with the same Fletcher-32: words of zeros and words of ones are equal to it.
 fn one_fingerprint(count: usize) -> Vec<Vec<u8>> {
     let block = |number: usize| {
         let word = |at: usize| if number >> (at % 16) & 1 == 1 { [0xff; 2] } else { [0; 2] };
@@ -141,7 +141,7 @@ fn one_fingerprint(count: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn a_chain_that_all_fingerprints_share_works() {
-    // The daemon gives up on a batch of blocks that it cannot tell apart, writers do not.
+    // The daemon gives up on a batch of blocks with equal fingerprints; writers do not.
     let one_prefix = (Policy::DeNova, WeakFunction::Xxh3, one_prefix(200));
     let one_fingerprint = (Policy::Inline, WeakFunction::Fletcher32, one_fingerprint(400));
     for (policy, weak, blocks) in [one_prefix, one_fingerprint] {
@@ -165,7 +165,7 @@ fn a_chain_that_all_fingerprints_share_works() {
                 assert!(reads > lookups * blocks.len() as u64 / 4, "one chain: {reads} reads in {lookups} searches");
             }
             write(&fs, b"second", &data);
-            // The last ones again and again: they come to the front.
+            // The last blocks are searched for again and again, so they move to the front.
             let last = &data[data.len() - 8 * BLOCK as usize..];
             for name in [b"third", b"fifth", b"sixth"] {
                 write(&fs, name, last);
@@ -175,7 +175,7 @@ fn a_chain_that_all_fingerprints_share_works() {
             let saved = (blocks.len() + 3 * 8) as u64 * BLOCK;
             assert_eq!((fs.stats().stored_bytes, fs.stats().saved_bytes), (data.len() as u64, saved), "{weak:?}");
             assert!(index == IndexKind::Dram || fs.stats().index.reordered > 0, "{:?}", fs.stats().index);
-            // Holes in the chain, at its end and in its middle, then new blocks in it.
+            // Make holes in the chain, at its end and in its middle, then add new blocks.
             for name in [b"first", b"third"] {
                 fs.unlink(ROOT, name).expect("unlink");
             }
@@ -207,7 +207,7 @@ fn a_chain_that_all_fingerprints_share_works() {
 fn the_pm_index_takes_no_dram_whatever_is_in_it() {
     for policy in [Policy::Inline, Policy::NvDedup, Policy::DeNova] {
         let device = Device::indexed(128, IndexKind::Pm, WeakFunction::Xxh3);
-        // Fingerprints for everything, whatever pays.
+        // A fingerprint for every block, whether it pays or not.
         let method = MethodChoice::Fixed(Method::WBFin);
         let nv_dedup = NvDedupOptions { method, ..NvDedupOptions::default() };
         let fs = device.try_mount(MountOptions { policy, nv_dedup, ..device::options() }).expect("mount");
@@ -225,7 +225,7 @@ fn the_pm_index_takes_no_dram_whatever_is_in_it() {
             assert_eq!((index.dram_bytes, index.media_bytes), (empty.dram_bytes, empty.media_bytes), "{policy:?}");
             entries = index.entries;
         }
-        // A share of the device of 16 bytes for each of its blocks, whole segments of it.
+        // The index takes 16 bytes of the device per block, in whole segments.
         assert!((1..=4 * MIB).contains(&empty.media_bytes), "{empty:?}");
         fs.unmount().expect("unmount");
         device.check();
@@ -257,7 +257,8 @@ fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
     }
 }
 
-/// Compactions of the log write its entries anew while the daemon is far behind: it looks at each block once all the same.
+/// A compaction of the log writes its entries again while the daemon is far behind. It must still process each block
+/// once.
 #[test]
 fn a_file_that_is_appended_to_is_looked_at_once() {
     const APPENDS: u64 = 20_000;
@@ -267,7 +268,7 @@ fn a_file_that_is_appended_to_is_looked_at_once() {
         let file = fs.open(fs.create(ROOT, b"log", &device::regular()).expect("create").ino).expect("open");
         let mut block = vec![7; BLOCK as usize];
         for number in 0..APPENDS {
-            // So many that follow one another are equal.
+            // So many consecutive blocks are equal.
             block[..8].copy_from_slice(&(number / copies).to_le_bytes());
             file.write_at(number * BLOCK, &block).expect("append");
             if number % appends_a_step == 0 {
@@ -288,7 +289,7 @@ fn a_file_that_is_appended_to_is_looked_at_once() {
     }
 }
 
-/// What waits of each extent gets an entry of its own when the log is written anew: more of them than fit the inode.
+/// When the log is written again, the queued part of each extent gets its own entry: more entries than fit the inode.
 #[test]
 fn a_log_that_is_written_anew_may_have_several_entries_an_extent() {
     for steps in [0, 1, 2, 7, 20] {

@@ -1,5 +1,5 @@
-//! Direct writes (O_DIRECT) and the page cache: a buffered read sees every direct write that has ended before, also
-//! when several are under way at once and others read the file through the page cache meanwhile.
+//! Direct writes (O_DIRECT) and the page cache: a buffered read sees every direct write that ended before it. That
+//! holds also while several direct writes are under way and others read the file through the page cache.
 
 use std::process::Command;
 

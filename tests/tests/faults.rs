@@ -1,7 +1,7 @@
-//! Devices that go away under a process: the mount says EIO and ends in order, an embedding program lives on.
+//! Devices that disappear under a process: a mount returns EIO and ends in order, an embedding program continues.
 //!
-//! What bad memory does is tested in `crates/nvfold/tests/faults.rs`, structure by structure, and how the signal
-//! becomes a note in `crates/pmem/tests/faults.rs`.
+//! `crates/nvfold/tests/faults.rs` tests the effects of bad memory, structure by structure.
+//! `crates/pmem/tests/faults.rs` tests how the signal is recorded.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -24,7 +24,7 @@ fn truncate(device: &Path, bytes: u64) {
     File::options().write(true).open(device).expect("open the device").set_len(bytes).expect("truncate the device");
 }
 
-/// Opened past the page cache, so that the file system is asked.
+/// Opens a file past the page cache, so that every access reaches the file system.
 fn open_direct(path: &Path) -> File {
     let direct = OFlags::DIRECT.bits() as i32;
     File::options().read(true).write(true).custom_flags(direct).open(path).expect("open")
@@ -33,14 +33,14 @@ fn open_direct(path: &Path) -> File {
 #[track_caller]
 fn assert_eio<T>(result: std::io::Result<T>) {
     let error = result.err().expect("EIO was expected");
-    // Once the mount has left the tree and its process is gone, the kernel says so in other numbers.
+    // After the mount has left the tree and its process is gone, the kernel returns other error numbers.
     assert_eq!(error.raw_os_error(), Some(errno::EIO), "{error}");
 }
 
 #[test]
 fn the_mount_of_a_truncated_device_says_eio_and_ends_in_order() {
     requires!(root, fuse);
-    // Beside each other: each mount waits some seconds for a file that stays open.
+    // At the same time, because each mount waits some seconds for a file that stays open.
     std::thread::scope(|scope| {
         for policy in mount::POLICIES {
             scope.spawn(move || truncate_under_a_mount(policy));
@@ -62,7 +62,7 @@ fn truncate_under_a_mount(policy: &str) {
     assert_eio(one.write_all_at(&[1; 4096], 0));
     assert_eio(two.read_exact_at(&mut [0; 4096], 0));
     assert_eio(std::fs::create_dir(mount.join("new")));
-    // A file that is still open does not keep the mount for ever.
+    // A file that is still open must not keep the mount for ever.
     let status = mount.wait_until_ended();
     assert_eq!(status.code(), Some(1), "{status}\n{}", mount.log());
     assert!(!mount.is_in_tree(), "it left the tree");
@@ -85,15 +85,15 @@ fn the_mount_of_a_truncated_device_ends_when_nobody_looks() {
     let status = mount.wait_until_ended();
     assert_eq!(status.code(), Some(1), "{status}\n{}", mount.log());
     assert!(!mount.is_in_tree());
-    // The half that was cut off held nothing: given back, the device is as after a crash.
+    // The half that was cut off held nothing. With its size restored, the device is as after a crash.
     truncate(mount.device(), 64 << 20);
     mount.mount();
     std::fs::write(mount.join("file"), b"tea").expect("write");
     mount.check();
 }
 
-/// Not a test: a program that embeds the library. It writes until it cannot, says what it was told, and goes on with
-/// other work.
+/// Not a test: a program that embeds the library. It writes until it fails, prints the error, and goes on with other
+/// work.
 #[test]
 #[ignore = "started by another test as its child"]
 fn child_that_embeds_a_device() {
@@ -139,7 +139,7 @@ fn a_program_outlives_the_device_that_it_embeds() {
     }
 }
 
-/// A tmpfs of its own with a limit.
+/// A tmpfs with a size limit, mounted for this test.
 struct SmallHost {
     scratch: Scratch,
 }

@@ -1,5 +1,5 @@
-//! `nvfold run --mount`: unmodified programs on a mount, any number of processes, of which what they copy is shared.
-//! And nothing that they see is changed by it.
+//! `nvfold run --mount`: unmodified programs on a mount, in any number of processes. Their copies are shared, and
+//! they notice no difference.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,18 +47,18 @@ impl House {
         let program = compiled("followed", mount.scratch());
         let mut bytes = vec![0; SOURCE_BYTES];
         random::fill(&mut Seed::new("followed").generator(), &mut bytes);
-        // Lines, for those who read such.
+        // No zero bytes, for the ways that read text lines.
         bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = 1);
         fs::write(mount.join("source"), &bytes).expect("write the source");
         House { mount, program }
     }
 
-    /// `nvfold run --mount MOUNT -- WORDS`.
+    /// Returns the command `nvfold run --mount MOUNT -- WORDS`.
     fn followed(&self, words: &[&str]) -> Command {
         followed(self.mount.path(), words)
     }
 
-    /// Runs one way of the program, and returns how many bytes it wrote and how many of them are shared.
+    /// Runs one way of the copying program; returns how many bytes it wrote and how many of them are shared.
     #[track_caller]
     fn copy(&mut self, way: &str) -> (u64, u64) {
         let path = |path: PathBuf| path.to_str().expect("a path of the test's own").to_owned();
@@ -77,7 +77,8 @@ impl House {
         (written.len() as u64, shared)
     }
 
-    /// Bytes of files that are shared through hints, once the kernel has handed down what it keeps.
+    /// Returns the bytes of files that are shared through hints, after the kernel has written its cached data to the
+    /// server.
     fn shared(&self) -> u64 {
         run::ok(Command::new("sync").arg("-f").arg(self.mount.path()));
         nvfold_json(&["stats", "--json"], &[self.mount.path()])["origins"]["shared_bytes"]
@@ -130,7 +131,7 @@ fn numbers_that_become_other_files_and_two_hundred_threads() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=icid");
     assert_shared(house.copy("reuse"), 95, "reuse");
-    // A thread that finds a lock taken drops its note.
+    // A thread that finds a lock taken drops its record.
     assert_shared(house.copy("threads"), 50, "threads");
     house.mount.check();
 }
@@ -159,7 +160,7 @@ fn a_file_that_the_program_may_not_read_by_itself_is_copied_as_ever() {
     let source = house.mount.join("source");
     fs::set_permissions(&source, fs::Permissions::from_mode(0o600)).unwrap();
     fs::set_permissions(house.mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    // The descriptor is inherited, open to be read; the file is nobody's to read by himself.
+    // The descriptor is inherited, open for reading; the process may not open the file itself.
     let script = "exec 3<source; exec setpriv --reuid=65534 --regid=65534 --clear-groups \
                   sh -c 'head -c 100000 <&3 >target'";
     run::ok(house.followed(&["bash", "-c", script]).current_dir(house.mount.path()));
@@ -168,8 +169,8 @@ fn a_file_that_the_program_may_not_read_by_itself_is_copied_as_ever() {
     house.mount.check();
 }
 
-/// Runs a script in a directory of a mount, followed, and in one of the host, as it is: both print the same and leave
-/// the same.
+/// Runs a script in a directory of a followed mount, and in one of the host without nvfold. Both must print the same
+/// and leave the same files.
 #[track_caller]
 fn same_as_on_the_host(script: &str) {
     let mut house = House::new("policy=icid");
@@ -197,7 +198,7 @@ fn same_as_on_the_host(script: &str) {
     house.mount.check();
 }
 
-/// Some hundred files, the same each time.
+/// Some hundred files with fixed content.
 const SOME_FILES: &str = "mkdir files; for n in $(seq 120); do seq $n $((n * 37)) >files/$n; done; ";
 
 #[test]

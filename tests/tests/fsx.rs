@@ -1,8 +1,7 @@
-//! One file, exercised: every read is compared with what a plain buffer would hold.
+//! One file under random operations: every read is compared with a plain buffer.
 //!
-//! Over the mount this is the program `fsx`; against the library it is an exerciser of our own
-//! with the same ideas (random offset, size and operation, sizes up to 64 KiB, the file up to
-//! 256 KiB), with clones and seeks besides.
+//! On the mount this is the program `fsx`. For the library it is an exerciser with the same ideas (random offset,
+//! size and operation, sizes up to 64 KiB, the file up to 256 KiB), which also clones and seeks.
 
 use std::process::Command;
 
@@ -16,7 +15,8 @@ use nvfold_tests::{requires, run};
 const FSX_SEED: u64 = 6_624_338_297_716_797_245;
 /// Operations per policy, in the library.
 const OPS: u64 = 200_000;
-/// The same over the mount, where one costs as much as twenty in the library; `make soak` has as many as there.
+/// The same on the mount, where an operation costs as much as twenty in the library; `make soak` runs as many as
+/// there.
 const OPS_MOUNTED: u64 = 60_000;
 /// Operations between remounts (library).
 const OPS_BETWEEN_REMOUNTS: u64 = 20_000;
@@ -27,7 +27,7 @@ const OP_BYTES_MAX: u64 = 64 << 10;
 
 // --- over the mount ------------------------------------------------------------------------------
 
-/// What `fsx` does by default: read, write, truncate, both mapped and not.
+/// The default operations of `fsx`: read, write, truncate, both mapped and not.
 const CLASSIC: &str = "
 [weights]
 close_open = 1
@@ -39,8 +39,8 @@ truncate = 10
 invalidate = 1
 ";
 
-/// All it can do. fsx draws sizes from 0 on and skips most operations on nothing, but not `posix_fallocate`, which is
-/// EINVAL then: it ends saying that the file system does not support it.
+/// All operations of `fsx`. It draws sizes from 0 on and skips most operations of size 0, but not `posix_fallocate`,
+/// which returns EINVAL then; `fsx` would end with the message that the file system does not support it.
 const EVERYTHING: &str = "
 [opsize]
 min = 1
@@ -61,7 +61,7 @@ posix_fadvise = 2
 copy_file_range = 10
 ";
 
-/// Whole blocks, as a database would.
+/// Whole blocks, as a database writes them.
 const BLOCKS: &str = "
 [opsize]
 min = 4096
@@ -91,7 +91,7 @@ fn fsx_finds_nothing_over_the_mount_with_policy_inline() {
 
 fn exercise_mounted(policy: &str) {
     let mut mount = Mount::fresh(256, policy);
-    // Mapped pages cost a fault each and are most of the time, so the classic mix gets the least.
+    // Each mapped page costs a fault, which takes most of the time, so the classic mix gets the fewest operations.
     for (name, config, percent) in [("classic", CLASSIC, 20), ("everything", EVERYTHING, 50), ("blocks", BLOCKS, 30)] {
         let seed = Seed::known("fsx over the mount", FSX_SEED);
         let ops = if soak_factor() > 1 { OPS * soak_factor() } else { OPS_MOUNTED };
@@ -140,7 +140,7 @@ fn exercise_library(policy: Policy) {
     exerciser.remount();
 }
 
-/// A file beside the buffer that says what it must hold, and a second file to clone to and from.
+/// A file and the buffer with its expected content, and a second file to clone to and from.
 struct Exerciser {
     device: Device,
     policy: Policy,
@@ -277,8 +277,8 @@ impl Exerciser {
         self.put(to, to_offset, &data);
     }
 
-    /// Where data and holes are is the file system's choice, but a hole reads as zeros, the two
-    /// alternate, and there is a hole at the end.
+    /// Checks seeks. The file system chooses where data and holes are. But a hole must read as zeros, data and holes
+    /// must alternate, and there must be a hole at the end.
     fn seek(&self, step: u64, which: usize, offset: u64) {
         let (file, expected) = (&self.files[which], &self.expected[which]);
         let end = expected.len() as u64;

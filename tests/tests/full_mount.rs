@@ -1,4 +1,4 @@
-//! A full device under the mount: who writes is told, and no file is longer than what is stored of it.
+//! A full device under the mount: every writer gets an error, and no file is longer than its stored data.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
@@ -12,17 +12,17 @@ use nvfold_tests::requires;
 
 const DEVICE_MIB: u64 = 64;
 const BLOCK: usize = 4096;
-/// More than the kernel takes before it has found out.
+/// More blocks than the kernel accepts before it notices that the device is full.
 const MOST_BLOCKS: u64 = 2 << 20;
 
-/// A block that is like no other, and tells where it belongs.
+/// Returns a unique block that contains its number.
 fn block(number: u64) -> [u8; BLOCK] {
     let mut block = [0x5a; BLOCK];
     block[..8].copy_from_slice(&(number + 1).to_le_bytes());
     block
 }
 
-/// Writes blocks one after another until a write fails; how many were taken.
+/// Writes blocks one after another until a write fails; returns how many succeeded.
 fn write_until_full(file: &mut File, first: u64) -> u64 {
     for number in first..first + MOST_BLOCKS {
         if let Err(error) = file.write_all(&block(number)) {
@@ -33,7 +33,7 @@ fn write_until_full(file: &mut File, first: u64) -> u64 {
     panic!("{MOST_BLOCKS} blocks were taken on a device of {DEVICE_MIB} MiB");
 }
 
-/// Whether each block of a file is its own or a hole, and how many are its own.
+/// Checks that each block of a file is its own or a hole; returns how many are its own.
 fn own_blocks(path: &Path) -> u64 {
     let file = File::open(path).unwrap();
     let (mut own, mut read) = (0, [0; BLOCK]);
@@ -48,7 +48,7 @@ fn own_blocks(path: &Path) -> u64 {
     own
 }
 
-/// Where what is stored of a file ends, as the serving process says.
+/// Returns the end of the stored data of a file, as the serving process reports it.
 fn stored_end(path: &Path) -> u64 {
     let mut end = 0;
     loop {
@@ -61,8 +61,8 @@ fn stored_end(path: &Path) -> u64 {
     }
 }
 
-/// The size of a file that its last writer has just closed is where what is stored of it ends. A child that another test
-/// is starting may have it open for a moment yet, so another size is looked at again.
+/// Returns the size of a file after its last writer closed it, which must be the end of its stored data. A child that
+/// another test is starting may still have the file open for a moment, so the size is read again if it differs.
 fn size_after_close(path: &Path) -> u64 {
     let size = || fs::metadata(path).unwrap().len();
     for _ in 0..500 {
@@ -74,11 +74,12 @@ fn size_after_close(path: &Path) -> u64 {
     panic!("{} keeps a size of {}, and {} are stored", path.display(), size(), stored_end(path));
 }
 
-/// Fills a mount by one file; its size, which is the one that is stored, and how many writes succeeded.
+/// Fills a mount with one file; returns its size, which must equal that of its stored data, and how many writes
+/// succeeded.
 fn fill(mount: &Mount, path: &Path) -> (u64, u64) {
     let mut file = File::create(path).unwrap();
     let taken = write_until_full(&mut file, 0);
-    // What the kernel still holds; with writeback this fails, and close(2) has no other error.
+    // Writes the kernel's cached data. With writeback this fails, and close(2) reports no other error.
     let _ = file.sync_all();
     drop(file);
     let space_bytes = DEVICE_MIB << 20;
@@ -139,7 +140,7 @@ fn a_size_and_holes_that_were_made_on_purpose_stay() {
     file.set_len(SIZE).unwrap();
     file.write_all_at(b"the last bytes", SIZE - 14).unwrap();
     file.sync_all().unwrap();
-    // Another one has it open and sees what is there.
+    // Another process has the file open and sees the stored data.
     let reader = File::open(&path).unwrap();
     write_until_full(&mut file, 0);
     let _ = file.sync_all();
@@ -160,7 +161,7 @@ fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
     fs::write(mount.join("log"), block(0)).unwrap();
     fs::create_dir(mount.join("dir")).unwrap();
     let (_, _) = fill(&mount, &mount.join("big"));
-    // Its directory changes while it is open, and so does its name.
+    // Its directory changes while the file is open, and so does its name.
     let mut log = File::options().append(true).open(mount.join("log")).unwrap();
     let _ = fs::rename(mount.join("log"), mount.join("dir/log.1"));
     let path = if mount.join("log").exists() { mount.join("log") } else { mount.join("dir/log.1") };

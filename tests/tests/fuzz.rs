@@ -1,4 +1,4 @@
-//! The fuzz targets without a fuzzer: the same functions, on random input that shrinks.
+//! The fuzz targets without a fuzzer: the same functions, with random input that shrinks.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -25,10 +25,10 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long one case may take, many times what any needs.
+/// Time limit of one case, many times what any case needs.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Failing inputs are kept beside the test and tried first; `NVFOLD_SOAK` makes the run longer.
+/// Failing inputs are kept in a file next to the test and tried first; `NVFOLD_SOAK` makes the run longer.
 fn cases(cases: u32) -> ProptestConfig {
     let kept = FileFailurePersistence::Direct("tests/fuzz.regressions");
     ProptestConfig {
@@ -112,7 +112,7 @@ fn every_seed_of_the_corpora_holds() {
     }
 }
 
-/// Runs one case. One that does not end is no failure that a test could report: it ends the process.
+/// Runs one case. A case that hangs cannot be reported as a failure of a test, so it ends the process.
 fn watched(bytes: &[u8], run: fn(&[u8])) {
     let (done, ended) = mpsc::channel::<()>();
     let shown = format!("{bytes:?}");
@@ -127,7 +127,7 @@ fn watched(bytes: &[u8], run: fn(&[u8])) {
     watch.join().expect("the watch ends with the case");
 }
 
-// --- what was found ------------------------------------------------------------------------------
+// --- the bugs that were found --------------------------------------------------------------------
 
 fn damaged(kind: Kind, damage: impl FnOnce(&Geometry, &mut Content)) -> Content {
     let mut content = image::image(kind).content.clone();
@@ -145,7 +145,7 @@ fn edit_superblocks(content: &mut Content, change: impl Fn(&mut Superblock)) {
     }
 }
 
-/// Changes the header of the saved state, and puts the checksums of payload and header right.
+/// Changes the header of the saved state, and corrects the checksums of payload and header.
 fn edit_saved_state(content: &mut Content, change: impl FnOnce(&mut [u8])) {
     let bytes = content.read(0, size_of::<Superblock>() as u64);
     let at = Superblock::read_from_bytes(&bytes).expect("a superblock's bytes").saved_state;
@@ -164,8 +164,8 @@ fn assert_agreed(content: &Content) {
     }
 }
 
-/// The entry is two words: a crash in the growth of the inode table may leave one of them. Mounting did not clear it,
-/// and fsck found it after the next unmount.
+/// The entry is two words: a crash during the growth of the inode table may leave one of them. Mounting did not clear
+/// it, and fsck found it after the next unmount.
 #[test]
 fn half_a_segment_entry_is_gone_after_the_next_mount() {
     for segment in 2..8 {
@@ -175,7 +175,7 @@ fn half_a_segment_entry_is_gone_after_the_next_mount() {
     }
 }
 
-/// fsck looked at the words that operations store, recovery stored all.
+/// fsck checked only the words that operations store; recovery stored all words.
 #[test]
 fn a_journal_with_a_word_that_no_operation_stores_is_named_and_refused() {
     let slot = image::image(Kind::Crashed).inodes()[0].at;
@@ -195,7 +195,7 @@ fn the_count_of_mounts_may_run_over() {
     }));
 }
 
-/// fsck wrote superblocks without knowing what their flags ask of writers, and called the device repaired.
+/// fsck wrote superblocks without knowing the meaning of flags for writers, and called the device repaired.
 #[test]
 fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
     let content = damaged(Kind::CutOff, |_, content| {
@@ -209,7 +209,7 @@ fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
     assert_eq!(Content::of(&region), content);
 }
 
-/// Totals of a saved state are believed by a mount and held against the logs by fsck; adding them up ran over.
+/// A mount trusts the totals of a saved state, and fsck compares them with the logs; adding them up overflowed.
 #[test]
 fn totals_of_a_saved_state_that_cannot_be_are_named() {
     for total in [48, 56, 64, 72] {
@@ -222,7 +222,7 @@ fn totals_of_a_saved_state_that_cannot_be_are_named() {
     }
 }
 
-/// A shard of the saved index without homes was taken in: what was in it was never found again.
+/// A shard of the saved index without homes was accepted: its entries were never found again.
 #[test]
 fn a_saved_index_that_cannot_be_searched_is_made_anew() {
     let at = image::image(Kind::LongLogs);
@@ -239,7 +239,7 @@ fn a_saved_index_that_cannot_be_searched_is_made_anew() {
     }
 }
 
-/// Recovery looks at segments that are marked as holding blocks, and no crash leaves an entry in another.
+/// Recovery looks only at segments that are marked as holding blocks, and no crash leaves an entry in another one.
 #[test]
 fn a_chunk_entry_where_no_blocks_are_is_named_and_repaired() {
     let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a size that can be formatted");
@@ -257,7 +257,7 @@ fn a_chunk_entry_where_no_blocks_are_is_named_and_repaired() {
     }
 }
 
-/// A crash may leave one word of a chunk entry and nothing else of it.
+/// A crash may leave a single word of a chunk entry.
 #[test]
 fn one_word_of_a_chunk_entry_is_nothing_after_a_crash() {
     let data = damaged(Kind::Crashed, |geometry, content| {
@@ -277,7 +277,7 @@ fn one_word_of_a_chunk_entry_is_nothing_after_a_crash() {
     assert_agreed(&data);
 }
 
-/// Names and link counts change in one commit, so a count that is wrong is no trace of a crash.
+/// Names and link counts change in one commit, so a wrong count is not a trace of a crash.
 #[test]
 fn a_link_count_that_no_crash_leaves_is_named() {
     let image = image::image(Kind::Crashed);
@@ -293,12 +293,12 @@ fn a_link_count_that_no_crash_leaves_is_named() {
     }
 }
 
-/// Reconcile freed a directory without a name and left what was in it without one; the next fsck found that.
+/// Reconcile freed a directory without a name and left its files without one; the next fsck found that.
 #[test]
 fn a_directory_that_lost_its_name_keeps_what_is_in_it() {
     for cut in [192, 256, 320] {
         let content = damaged(Kind::Crashed, |geometry, content| {
-            // As if the log of the root had been shorter.
+            // The log of the root looks shorter than it was.
             let slot = geometry.data_offset + INODE_BYTES;
             let tail = slot + cut;
             let selector = content.read(slot, 1)[0] & 1;
@@ -319,7 +319,7 @@ fn a_directory_that_lost_its_name_keeps_what_is_in_it() {
     }
 }
 
-/// The bits of a segment were kept in whole words of blocks that are there.
+/// The bits of a segment were kept in whole words of existing blocks.
 #[test]
 fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
     for blocks in [4097, 4100, 4096 + 256, 4096 + 511] {
@@ -338,8 +338,8 @@ fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
     }
 }
 
-/// A tail at the start of a page names the place where the area before it ends, too: attributes written as of there
-/// were not found again, and the inode was lost with the next change.
+/// A tail at the start of a page also stands for the end of the area before it. Attributes written for that tail were
+/// not found again, and the inode was lost with the next change.
 #[test]
 fn a_log_tail_in_front_of_a_page_is_named() {
     for kind in [Kind::Everything, Kind::LongLogs, Kind::Tombstones, Kind::Crashed] {
@@ -356,7 +356,8 @@ fn a_log_tail_in_front_of_a_page_is_named() {
     }
 }
 
-/// A byte of the entry of a segment with packed chunks: once it passed for half an entry, and the chunks for lost.
+/// A byte of the entry of a segment with packed chunks: an earlier version took the entry for half written, and lost
+/// the chunks.
 #[test]
 fn a_damaged_wear_class_costs_no_chunk() {
     hostile::run_overwritten(&[14, 11, 255, 255, 0x31, 0, 0, 0, 0]);

@@ -1,6 +1,6 @@
-//! File handles, as an NFS server gives them to its clients: `name_to_handle_at` and `open_by_handle_at` on the mount. A
-//! handle leads to its file whatever becomes of the file's name, also when the kernel has dropped the file from its
-//! memory and over unmounts and crashes, and to no other file ever: ESTALE once the file is gone.
+//! File handles, as an NFS server gives them to its clients: `name_to_handle_at` and `open_by_handle_at` on the
+//! mount. A handle leads to its file although the file is renamed, the kernel drops the file from its caches, or the
+//! device is unmounted or crashes. It never leads to another file: it is ESTALE once the file is gone.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -30,13 +30,14 @@ impl Handles {
         run::ok(Command::new(&self.program).arg("make").arg(path)).stdout.trim().to_owned()
     }
 
-    /// With the directory in it, so that the file gets its name again. None on kernels that know no such handles.
+    /// Makes a handle that includes the directory, so that the opened file gets its name. `None` on kernels without
+    /// such handles.
     fn connectable(&self, path: &Path) -> Option<String> {
         let made = run::run(Command::new(&self.program).arg("make").arg(path).arg("connectable"));
         made.status.success().then(|| made.stdout.trim().to_owned())
     }
 
-    /// What a handle leads to.
+    /// Returns the content of the file that a handle leads to.
     #[track_caller]
     fn open(&self, mount: &Mount, handle: &str) -> String {
         run::ok(Command::new(&self.program).arg("open").arg(mount.path()).arg(handle)).stdout.trim().to_owned()
@@ -49,7 +50,7 @@ impl Handles {
     }
 }
 
-/// Has the kernel drop what it does not use of names and inodes.
+/// Makes the kernel drop unused names and inodes from its caches.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").expect("drop names and inodes");
 }
@@ -127,7 +128,7 @@ fn a_handle_of_a_removed_file_is_stale_and_never_leads_to_another() {
         }
     };
     assert_gone("removed");
-    // The lowest free numbers are used first, so these have those of the removed ones.
+    // The lowest free numbers are used first, so these files have the numbers of the removed ones.
     let numbers = |paths: &[PathBuf]| -> HashSet<String> {
         paths.iter().map(|path| handles.of(path)[8..24].to_owned()).collect()
     };
@@ -179,7 +180,7 @@ fn handles_outlive_the_mount() {
     assert_all(&mount, "with the grandparent renamed, after a crash");
 }
 
-/// The inode table gives its last segments back, and when they come again they have forgotten who was there.
+/// The inode table gives its last segments back; when it grows again, their generations are gone.
 #[test]
 fn a_number_comes_back_with_another_generation_also_in_a_table_that_shrank() {
     const FILES: usize = 10_000;

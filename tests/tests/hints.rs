@@ -1,5 +1,5 @@
-//! Hints: a process says where the bytes are from that it is going to write to a file of a mount. They save space when they
-//! are true, cost nothing but a compare when they are not, and tell nobody what he may not read.
+//! Hints: a process says where the bytes come from that it is going to write to a file of a mount. A true hint saves
+//! space, a wrong one costs only a compare, and no hint reveals data that the process may not read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use nvfold_tests::probe::compiled;
 use nvfold_tests::random::{self, Seed};
 use nvfold_tests::{requires, run};
 
-/// A mount with a file of random bytes in it, and the program that gives hints.
+/// A mount with a file of random bytes in it, and the program that sends hints.
 struct House {
     mount: Mount,
     program: PathBuf,
     source: PathBuf,
     bytes: Vec<u8>,
-    /// What was shared before any hint: a page that the kernel hands down twice is a copy of itself, which samples find.
+    /// Bytes shared before any hint: a page that the kernel writes twice is a copy of itself, which the samples find.
     shared_before: u64,
 }
 
@@ -41,7 +41,7 @@ impl House {
         run::ok(Command::new(&self.program).args(words)).stdout.trim().to_owned()
     }
 
-    /// Copies bytes of the source to a file, with a hint that says they were copied from `claimed` on.
+    /// Copies bytes of the source to a file, with a hint that they were copied from `claimed` on.
     #[track_caller]
     fn copy(&self, from: usize, length: usize, target: &Path, at: usize, claimed: u64) -> String {
         let number = |number: usize| number.to_string();
@@ -49,7 +49,8 @@ impl House {
         self.run(&["copy", source, &number(from), &number(length), target, &number(at), &claimed.to_string()])
     }
 
-    /// Bytes of files that are shared through hints, once the kernel has handed down what it keeps.
+    /// Returns the bytes of files that are shared through hints, after the kernel has written its cached data to the
+    /// server.
     fn shared(&self) -> u64 {
         run::ok(Command::new("sync").arg("-f").arg(self.mount.path()));
         nvfold_json(&["stats", "--json"], &[self.mount.path()])["origins"]["shared_bytes"]
@@ -58,7 +59,7 @@ impl House {
             - self.shared_before
     }
 
-    /// The files hold what they should, also when they are read from the device.
+    /// Checks the content of the files, also when they are read from the device.
     fn check(mut self, target: &Path, expected: &[u8]) {
         assert!(fs::read(target).unwrap() == expected, "as written");
         self.mount.remount();
@@ -96,7 +97,7 @@ fn a_file_can_be_its_own_source() {
 #[test]
 fn a_hint_that_lies_costs_nothing_but_a_compare() {
     requires!(fuse, tool("cc"));
-    // Each write goes to the server once, as it was made.
+    // Each write goes to the server once, unchanged.
     let house = House::new("policy=icid,writeback=off");
     let target = house.mount.join("target");
     for (n, claimed) in [5000, SOURCE_BYTES as u64 - 10, SOURCE_BYTES as u64, (1 << 48) - 1].into_iter().enumerate() {
@@ -113,7 +114,7 @@ fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
     for gone in [true, false] {
         let house = House::new("policy=icid,writeback=on");
         let target = house.mount.join("target");
-        // The bytes of the target wait in the kernel meanwhile.
+        // The bytes of the target wait in the kernel's cache meanwhile.
         house.copy(0, 100_000, &target, 0, 0);
         if gone {
             fs::remove_file(&house.source).unwrap();
@@ -159,7 +160,8 @@ fn who_cannot_read_a_file_gets_no_token_of_it() {
     let house = House::new("policy=icid,allow_other");
     fs::set_permissions(&house.source, fs::Permissions::from_mode(0o622)).unwrap();
     let program = house.mount.join("program");
-    // Not by this process: a child of another test would hold the file open for writing until it executes something.
+    // A separate process copies the program: a child of another test could inherit a descriptor open for writing, and
+    // executing the program would fail.
     run::ok(Command::new("install").args(["-m", "755"]).args([&house.program, &program]));
     let mut stranger = Command::new("setpriv");
     stranger.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program).arg("token").arg(&house.source);

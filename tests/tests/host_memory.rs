@@ -1,7 +1,7 @@
-//! Host memory follows what is stored: after each of five histories a device holds 1.05 of what is stored plus 8 MiB at
-//! most, once its rounds in the background have come by.
+//! Host memory follows the stored data: after each of five histories a device holds at most 1.05 times the stored
+//! bytes plus 8 MiB, once its background rounds have run.
 //!
-//! `cargo test -p nvfold-tests --test all host_memory -- --nocapture` prints what is held and what is stored.
+//! `cargo test -p nvfold-tests --test all host_memory -- --nocapture` prints the held and the stored bytes.
 //! `scripts/host-memory.sh` does the same on mounts, five seconds after the last operation.
 
 use nvfold::{File, FileSystem, InodeNumber, Policy, errno};
@@ -10,10 +10,10 @@ use nvfold_tests::random::{self, Seed};
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
-/// What a history stores, about.
+/// Bytes that a history stores, approximately.
 const STORED_MIB: u64 = 128;
 
-/// Files of sizes as real trees have them: many small ones, most bytes in large ones.
+/// Files with the sizes of real trees: many small ones, with most bytes in large ones.
 struct Tree {
     files: Vec<(u64, u64)>,
 }
@@ -31,7 +31,7 @@ impl Tree {
         Tree { files }
     }
 
-    /// Copies it into a directory, in requests as a mount makes them.
+    /// Copies the tree into a directory, in requests as a mount makes them.
     fn copy(&self, fs: &FileSystem, name: &str) {
         let dir = fs.mkdir(InodeNumber::ROOT, name.as_bytes(), &device::directory()).expect("mkdir").ino;
         let mut bytes = Vec::new();
@@ -55,7 +55,7 @@ impl Tree {
     }
 }
 
-/// The rounds of three seconds.
+/// Runs the background rounds of three seconds.
 fn settle(fs: &FileSystem) {
     for _ in 0..3 {
         while !fs.trim_step().expect("a step") {}
@@ -74,7 +74,7 @@ fn assert_held(history: &str, fs: &FileSystem) {
     assert!(held <= stored + stored / 20 + 8 * MIB, "{history}: {held} bytes are held for {stored}");
 }
 
-/// A history on a fresh device; afterwards nothing is wrong with it.
+/// Runs a history on a fresh device; checks the device afterwards.
 fn history(name: &'static str, policy: Policy, run: impl FnOnce(&FileSystem, &Tree, &mut fastrand::Rng)) {
     let mut random = Seed::new(name).generator();
     let tree = Tree::new(&mut random);
@@ -143,7 +143,7 @@ fn random_overwrites_hold_no_more_than_one_copy() {
     });
 }
 
-/// Blocks that are freed and used again between two rounds are not given back: no round finds them free twice.
+/// Blocks that are freed and reused between two rounds are not given back: no round finds them free twice.
 #[test]
 fn what_is_used_again_is_not_given_back() {
     let device = Device::of(64, Policy::Off);
@@ -161,7 +161,7 @@ fn what_is_used_again_is_not_given_back() {
     }
     settle(&fs);
     assert!(fs.stats().device_allocated_bytes <= 4 * MIB + 4 * MIB / 20 + 8 * MIB);
-    // A full device is full: no free block hides behind what was given back.
+    // Giving memory back must not hide free blocks: all of them can be written.
     let rest = fs.statfs().blocks_available * BLOCK;
     file.write_at(4 * MIB, &vec![1; (rest - 8 * BLOCK) as usize]).expect("all that is free serves");
     assert_eq!(file.write_at(0, &bytes).expect_err("nothing is left").errno(), errno::ENOSPC);

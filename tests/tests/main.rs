@@ -1,10 +1,10 @@
-//! The end-to-end tests, in one program: linking one takes a moment, linking seventeen takes minutes. Each file is a
-//! module, and a filter by its name (`cargo test -p nvfold-tests --test all names`) chooses it.
+//! The end-to-end tests, in one program: linking one program takes a moment, linking seventeen takes minutes. Each
+//! file is a module; a filter by its name (`cargo test -p nvfold-tests --test all names`) selects it.
 //!
-//! Tests run beside each other, on as many threads as there are processors, and `crash_states` and `mutations` use all
-//! processors for minutes. So no test changes what belongs to the process (working directory, umask, environment,
-//! signals); one that needs a process of its own starts this program again, with the name of a test that is ignored
-//! otherwise. A time limit says *hung*, not *slow*.
+//! Tests run at the same time, on as many threads as there are processors, and `crash_states` and `mutations` use all
+//! processors for minutes. So no test changes the state of the process (working directory, umask, environment,
+//! signals). A test that needs its own process starts this program again, with the name of a test that is otherwise
+//! ignored. A time limit detects a *hang*, not *slowness*.
 
 mod badinput;
 mod copies;

@@ -1,7 +1,7 @@
-//! Random operations on names and data, against a model that is too simple to be wrong.
+//! Random operations on names and data, compared with a model that is too simple to be wrong.
 //!
-//! The library runs beside the oracle; the mount runs beside the oracle and tmpfs, the latter so
-//! that the oracle itself is held to what Linux does.
+//! The library is compared with the oracle. The mount is compared with the oracle and tmpfs; tmpfs checks the oracle
+//! itself against Linux.
 
 use nvfold_tests::device::POLICIES;
 use nvfold_tests::model::{self, Op, Subject, library::Library, op, posix::Posix, shrink};
@@ -47,7 +47,7 @@ fn the_mount_answers_as_tmpfs_and_the_model_do() {
         let seed = Seed::new("the mount against tmpfs and the model");
         for round in 0..MOUNT_SEQUENCES * soak_factor() {
             let mut ops = sequence(seed.value().wrapping_add(round), MOUNT_OPS, 1200);
-            // tmpfs copies no policy to what is made in a directory.
+            // tmpfs does not copy a policy to files made in a directory.
             ops.retain(|op| !matches!(op, Op::SetPolicy { .. } | Op::GetPolicy { .. }));
             shrink::assert_holds(ops, |ops| {
                 let tmpfs = Scratch::new();

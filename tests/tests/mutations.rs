@@ -1,6 +1,6 @@
-//! Every flush and every fence is needed: without it, some crash state does not hold. Those that stay although nobody
-//! misses them are listed here with the reason, and docs/crash-consistency.md shows the whole table. `NVFOLD_SUBJECT` and
-//! `NVFOLD_MUTATE` (how the paths of files begin) choose some of them, to look at while something is changed.
+//! Every flush and every fence is needed: without it, some crash state violates a condition. The exceptions are
+//! listed here with the reason, and docs/crash-consistency.md shows the whole table. `NVFOLD_SUBJECT` and
+//! `NVFOLD_MUTATE` (a prefix of the paths of files) select a part, for use during a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,8 +12,8 @@ use nvfold_tests::show;
 /// File, function, number of the line in it, mutation; and a reason.
 type Reason = (&'static str, &'static str, usize, Mutation, &'static str);
 
-/// What so few states need that it is chance whether any of a sample does: a change anywhere in the program may draw
-/// others.
+/// Mutations that so few states reveal that a sample finds them only by chance: a change anywhere in the program may
+/// draw another sample.
 const RARE: &[Reason] = &[
     (
         "chunk/fact.rs",
@@ -43,7 +43,7 @@ const RARE: &[Reason] = &[
     ("space/mod.rs", "clear_segment", 3, Mutation::Swap, "as above"),
 ];
 
-/// What stays although no state needs it, and why.
+/// Flushes and fences that stay although no state needs them, and why.
 const KEPT: &[Reason] = &[
     (
         "chunk/scan.rs",
@@ -209,7 +209,7 @@ const KEPT: &[Reason] = &[
     ),
 ];
 
-/// File and function that no recorded workload comes by; and what looks after it instead.
+/// File and function that no recorded workload executes, and the test that covers it instead.
 const UNREACHED: &[(&str, &str, &str)] = &[
     ("check/repair.rs", "mend_packed_entries", "a part of fsck's repair: `crates/nvfold/tests/deext.rs`"),
     (
@@ -290,12 +290,13 @@ fn is(place: &Place, file: &str, function: &str, number: usize) -> bool {
     (&place.file[..], &place.function[..], place.number) == (file, function, number)
 }
 
-/// Whether a list has a mutation of a place.
+/// Returns whether a list contains a mutation of a place.
 fn is_in(list: &[Reason], place: &Place, mutation: Mutation) -> bool {
     list.iter().any(|reason| is(place, reason.0, reason.1, reason.2) && reason.3 == mutation)
 }
 
-/// Survivors without a reason, and reasons for what does not survive or is not there; the same of what is not reached.
+/// Returns survivors without a reason, and reasons for mutations that do not survive or do not exist; the same for
+/// unreached functions.
 fn wrong(outcome: &Outcome) -> Vec<String> {
     let survivors: BTreeSet<(&Place, Mutation)> = outcome
         .verdicts
@@ -321,7 +322,7 @@ fn wrong(outcome: &Outcome) -> Vec<String> {
     wrong
 }
 
-/// What the page shows.
+/// Returns the table of the page.
 fn table(outcome: &Outcome) -> String {
     let mut rows: BTreeMap<&Place, BTreeMap<Mutation, bool>> = BTreeMap::new();
     for verdict in &outcome.verdicts {

@@ -1,5 +1,4 @@
-//! Names at their limits: a million in one directory, the longest, the strangest, and files that
-//! lost theirs.
+//! Names at their limits: a million in one directory, the longest, the strangest, and files that lost their names.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,11 +17,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags};
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
 fn name(number: u64) -> Vec<u8> {
-    // Not in order and of many lengths, as names are.
+    // Unordered and of many lengths, as real names are.
     format!("{:x}-{}", number.wrapping_mul(0x9E37_79B9_7F4A_7C15), "n".repeat(number as usize % 20)).into_bytes()
 }
 
-/// Every cookie is followed, in bites, as a front end does.
+/// Lists a directory by following every cookie, `bite` names at a time, as a front end does.
 fn list(fs: &FileSystem, dir: InodeNumber, bite: usize) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut cookie = 0;
@@ -50,7 +49,7 @@ fn a_directory_holds_a_million_names() {
     let dir = fs.mkdir(ROOT, b"million", &device::directory()).expect("mkdir").ino;
     let one = fs.create(ROOT, b"one", &device::regular()).expect("create").ino;
     for number in 0..NAMES {
-        // One name in ten has an inode of its own, the others are links: names are what counts here.
+        // One name in ten has its own inode, the others are links, because the test is about names.
         if number % 10 == 0 {
             fs.create(dir, &name(number), &device::regular()).expect("create");
         } else {
@@ -151,8 +150,8 @@ fn a_listing_of_the_mount_ends_though_every_name_listed_is_renamed() {
     for number in 0..NAMES {
         File::create_new(mount.join(format!("{number}"))).expect("create");
     }
-    // What `for f in *; mv $f $f.new` does in one process: names may turn up again under the new
-    // name, but not without end.
+    // This does `for f in *; mv $f $f.new` in one process: names may appear again under the new name, but not without
+    // end.
     for (listed, entry) in std::fs::read_dir(mount.path()).expect("list").enumerate() {
         let path = entry.expect("an entry").path();
         let renamed = path.with_extension(format!("{listed}"));
@@ -330,7 +329,7 @@ fn orphans_of_a_crash_are_gone_after_the_next_mount() {
         open[3].read_at(29_999, &mut byte).expect("read an unlinked file");
         assert_eq!(byte, [3]);
         assert!(fs.stats().stored_bytes > baseline.stored_bytes);
-        // The crash: everything is dropped and nothing unmounted.
+        // The crash: everything is dropped without an unmount.
         drop((open, fs));
         let fs = device.mount(policy);
         let stats = fs.stats();
@@ -360,7 +359,7 @@ fn orphans_of_a_killed_mount_are_gone_after_the_next() {
     assert!(free(&mount) + 2500 < fresh, "an open file keeps its space");
     mount.kill();
     mount.mount();
-    // Free space of before the crash is found out beside the requests.
+    // Space that was freed before the crash is found in the background, while requests are served.
     let is_free = || free(&mount) + 16 > fresh;
     let patience = Instant::now() + Duration::from_secs(60);
     while !is_free() && Instant::now() < patience {

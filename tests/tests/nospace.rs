@@ -1,8 +1,8 @@
-//! Every place where an operation asks for blocks, told that there are none: ENOSPC, and nothing has changed.
+//! Every allocation of blocks in an operation fails once: the result is ENOSPC, and nothing has changed.
 //!
-//! Each operation runs with its first allocation failing, then its second, and so on until it succeeds without coming
-//! to the one that would fail. After each ENOSPC everything that can be asked is as before, the totals are the same to
-//! the block, and fsck finds nothing; now and then also after an unmount and after a crash.
+//! Each operation runs with its first allocation failing, then its second, and so on until it succeeds without
+//! reaching the failing one. After each ENOSPC everything that can be read is as before, the totals are equal to the
+//! block, and fsck finds nothing. Sometimes the same is checked after an unmount and after a crash.
 
 use nvfold::check::{CheckOptions, check};
 use nvfold::media::BLOCK_BYTES;
@@ -17,19 +17,19 @@ use nvfold_tests::random::{Seed, soak_factor};
 use std::collections::BTreeMap;
 
 const DEVICE_MIB: u64 = 32;
-/// Not denova: an operation that finds no space there shares what is queued and tries again (`tests/denova.rs`).
+/// Not denova: an operation that finds no space there shares the queue and tries again (`tests/denova.rs`).
 const POLICIES: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
-/// Times that the directed operations are run through: logs go past their lines in the slot and past their pages.
+/// Rounds of the directed operations: the logs outgrow their lines in the slot and their pages.
 const ROUNDS: u64 = 30;
-/// Times that an operation and its opposite follow each other: each of them comes to need a new page for a log.
+/// Rounds of an operation and its opposite: each of them sometimes needs a new page for a log.
 const TURNS: u64 = 140;
 /// Random operations.
 const RANDOM_OPS: usize = 5000;
-/// After so many failures the file system is unmounted, or crashes, and is looked at again.
+/// After so many failures the file system is unmounted, or crashes, and is checked again.
 const REMOUNT_EVERY: u64 = 40;
 
-/// Totals that an operation that failed must leave as they were, to the block. A segment that is kept for reclamation counts
-/// as free: the next mount keeps one when it needs it.
+/// Totals that a failed operation must leave unchanged, to the block. The segment kept for reclamation counts as
+/// free: the next mount keeps one when it needs it.
 #[derive(Debug, PartialEq)]
 struct Totals {
     blocks_free: u64,
@@ -55,7 +55,7 @@ impl Totals {
     }
 }
 
-/// The library and the model beside it.
+/// The library and the model that it is compared with.
 struct Trial {
     library: Library,
     oracle: Oracle,
@@ -70,9 +70,9 @@ impl Trial {
         Trial { library, oracle: Oracle::new(), failed: BTreeMap::new(), failures: 0 }
     }
 
-    /// Fails every allocation of the operation in turn, then lets it succeed.
+    /// Fails each allocation of the operation in turn, then lets the operation succeed.
     fn attempt(&mut self, op: &Op) {
-        // A file that is open and has no name is something to recover, until it is closed.
+        // An open file without a name has to be recovered, until it is closed.
         let recoverable = self.fsck("before");
         for nth in 1.. {
             let before = Totals::of(self.library.fs());
@@ -80,7 +80,7 @@ impl Trial {
             let answer = self.library.apply(op);
             let has_failed = self.library.fs().fail_allocation(0) == 0;
             if !has_failed || answer != Answer::Errno(errno::ENOSPC) {
-                // What failed may have been no part of the operation: a log that could not be made shorter.
+                // The failed allocation may not be part of the operation: a compaction of a log that was given up.
                 let expected = self.oracle.apply(op);
                 assert!(answer.agrees_with(&expected), "{op:?}: {answer:?}, expected {expected:?}");
                 return;
@@ -106,14 +106,14 @@ impl Trial {
         }
     }
 
-    /// Finds nothing; returns how much the next mount would have to recover.
+    /// Checks that fsck finds nothing; returns how much the next mount would have to recover.
     fn fsck(&self, after: &str) -> u64 {
         let report = check(self.library.fs().region(), &CheckOptions::default()).expect("fsck");
         assert_eq!(report.findings, [], "{after}");
         report.recoverable
     }
 
-    /// What the media says is what the totals in DRAM said.
+    /// Mounts again, and checks that the media agrees with the totals in DRAM.
     fn mount_again(&mut self, after: &str) {
         for slot in 0..SLOTS {
             self.library.apply(&Op::Close { slot });
@@ -130,7 +130,7 @@ impl Trial {
     }
 }
 
-/// One of each kind, on files and directories that stay, so that their logs grow.
+/// Returns one operation of each kind, on files and directories that stay, so that their logs grow.
 fn directed(round: u64) -> Vec<Op> {
     let (seed, at) = (round % 7, round * 4096 % (160 << 10));
     let (file, other, dir, in_dir, long) = (vec![0], vec![1], vec![2], vec![2, 3], vec![5]);
@@ -192,7 +192,7 @@ fn directed(round: u64) -> Vec<Op> {
     ]
 }
 
-/// An operation and one that undoes it, on logs that grow a line at a time.
+/// Returns pairs of an operation and its opposite, on logs that grow by a line at a time.
 fn turns() -> Vec<[Op; 2]> {
     let (one, two) = (vec![0], vec![1]);
     let unlink = || Op::Unlink { path: two.clone() };
@@ -249,7 +249,7 @@ fn random_operations_that_are_told_there_is_no_space_change_nothing() {
         for round in 0..soak_factor() {
             let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(round));
             let mut trial = Trial::new(policy);
-            // What goes in steps keeps those that were done.
+            // Operations in steps keep the completed steps, so they are left out.
             let in_steps = |op: &&Op| matches!(op, Op::Dedup { .. } | Op::Undedup { .. } | Op::Drain | Op::DrainStep);
             let ops = op::generate(&mut random, RANDOM_OPS, 0);
             ops.iter().filter(|op| !in_steps(op)).for_each(|op| trial.attempt(op));
@@ -265,7 +265,7 @@ fn an_inode_table_that_cannot_grow_changes_nothing() {
     for policy in POLICIES {
         let device = Device::of(DEVICE_MIB, policy);
         let fs = device.mount(policy);
-        // Inode 0 is never used and 1 is the root, whose log has as many areas as one can have.
+        // Inode 0 is never used and 1 is the root, whose log has as many areas as possible.
         for number in 2..4096 - AREAS_MAX as u32 {
             fs.create(ROOT, number.to_string().as_bytes(), &device::regular()).expect("create");
         }
@@ -282,7 +282,7 @@ fn an_inode_table_that_cannot_grow_changes_nothing() {
         for (kind, make) in kinds {
             let mut failures = 0;
             for nth in 1.. {
-                // A table that has grown keeps its new segment until it is trimmed.
+                // An inode table that has grown keeps its new segment until it is trimmed.
                 fs.trim().expect("trim");
                 let before = Totals::of(&fs);
                 fs.fail_allocation(nth);

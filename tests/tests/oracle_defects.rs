@@ -1,4 +1,5 @@
-//! The oracle of the crash states sees what it claims to see: each seeded defect is caught, and nothing else.
+//! The oracle of the crash states detects what it claims to detect: each seeded defect is caught, and nothing else is
+//! reported.
 
 use nvfold_tests::crash::workload::{Workload, singles};
 use nvfold_tests::crash::{Bounds, Effort, SUBJECTS, defect};
@@ -22,7 +23,7 @@ fn memory_that_is_given_back_too_early_is_seen() {
     let subjects: Vec<usize> = (0..SUBJECTS.len()).collect();
     let missed = defect::try_early_punch(&workload("unlink of all, then trim"), &subjects, &effort);
     assert_eq!(missed, Vec::<&str>::new(), "blocks given back before they are free");
-    // After a crash that is not reconciled nothing is saved that could be given back.
+    // After an unreconciled crash there is no saved state that could be given back.
     let missed = defect::try_early_punch(&workload("unmount and mount"), &subjects, &effort);
     assert_eq!(missed, Vec::<&str>::new(), "the saved state given back while the superblock names it");
 }

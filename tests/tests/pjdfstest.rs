@@ -1,9 +1,8 @@
-//! POSIX conformance: every test of `pjdfstest` over the mount, none may fail.
+//! POSIX conformance: every test of `pjdfstest` runs on the mount, and none may fail.
 //!
-//! Tests are skipped only if `pjdfstest.skips` lists them with the limit of the kernel that
-//! forbids them. The tests of read-only mounts need `mount -o remount,ro`, which is refused while
-//! any file is open for writing; other tests of the suite leave files open, so these run in a
-//! process of their own.
+//! A test is skipped only if `pjdfstest.skips` lists it with the limit of the kernel that forbids it. The tests of
+//! read-only mounts need `mount -o remount,ro`, which is refused while a file is open for writing. Other tests of the
+//! suite leave files open, so these tests run in a separate process.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -42,10 +41,10 @@ fn every_skip_names_a_test_and_a_limit() {
     }
 }
 
-/// Test name to `ok`, `skipped` or `FAILED`.
+/// Maps the name of a test to `ok`, `skipped` or `FAILED`.
 type Verdicts = BTreeMap<String, String>;
 
-/// The lines of `pjdfstest.skips`: test name to reason.
+/// Returns the lines of `pjdfstest.skips`: test name to reason.
 fn skips() -> BTreeMap<String, String> {
     std::fs::read_to_string(file("pjdfstest.skips"))
         .expect("read pjdfstest.skips")
@@ -87,7 +86,7 @@ fn pjdfstest(mount: &Mount, allow_remount: bool, patterns: &[&str]) -> Verdicts 
     verdicts
 }
 
-/// Two runs as one: a test counts as skipped only if both skipped it.
+/// Merges two runs: a test counts as skipped only if both skipped it.
 fn merged(mut all: Verdicts, more: Verdicts) -> Verdicts {
     for (test, verdict) in more {
         if verdict != "skipped" {
@@ -97,7 +96,7 @@ fn merged(mut all: Verdicts, more: Verdicts) -> Verdicts {
     all
 }
 
-/// Lines are `name   verdict`, with explanations below some.
+/// Parses lines of the form `name   verdict`, with explanations below some.
 fn parse(output: &str) -> Verdicts {
     let lines = output.lines().filter(|line| !line.starts_with(char::is_whitespace));
     lines
@@ -107,15 +106,15 @@ fn parse(output: &str) -> Verdicts {
         .collect()
 }
 
-/// Another file system than the mount, for EXDEV.
+/// Makes another file system than the mount, for EXDEV.
 fn tempfs(aside: &Scratch) -> PathBuf {
     let dir = aside.join("other");
     std::fs::create_dir(&dir).expect("make a directory");
     dir
 }
 
-/// The suite computes a path of exactly PATH_MAX bytes from its base directory and fails on itself
-/// when the base's length is 9 modulo 127; a directory of its own steers clear of that.
+/// Returns a directory for the suite. The suite computes a path of exactly PATH_MAX bytes from its base directory,
+/// and fails by itself if the length of the base is 9 modulo 127; the returned directory avoids that.
 fn suite_dir(mount: &Mount) -> PathBuf {
     let dir = mount.join("suite");
     let dir = if dir.as_os_str().len() % 127 == 9 { mount.join("suite2") } else { dir };
@@ -123,8 +122,8 @@ fn suite_dir(mount: &Mount) -> PathBuf {
     dir
 }
 
-/// `mount -o remount` of a FUSE mount goes to a helper program that cannot remount; `-i` asks the
-/// kernel itself. The suite runs `mount` from PATH.
+/// Returns a PATH with a `mount` that adds `-i`. Without it `mount -o remount` of a FUSE mount calls a helper program
+/// that cannot remount; `-i` asks the kernel. The suite runs `mount` from PATH.
 fn path_with_plain_mount(aside: &Scratch) -> String {
     let bin = aside.join("bin");
     std::fs::create_dir(&bin).expect("make a directory");

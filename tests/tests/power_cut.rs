@@ -1,5 +1,5 @@
-//! Level `file` under every policy: a power cut at any moment of a sync, and of the replay after it, leaves the device as
-//! it was at the last sync that returned, or at the one under way.
+//! Level `file` under every policy: a power cut at any moment of a sync, and of the replay after it, leaves the device
+//! as it was at the last sync that returned, or at the one under way.
 
 use nvfold_tests::crash::SUBJECTS;
 use nvfold_tests::crash::power::{PowerTally, cut_power};
@@ -9,14 +9,14 @@ use nvfold_tests::show;
 
 const WORKLOADS: u64 = 2;
 const OPS: usize = 12;
-/// What `make test` promises to look at.
+/// Least number of power cuts in `make test`.
 const CUTS_MIN: u64 = 5_000;
 
 #[test]
 fn a_power_cut_in_a_sync_leaves_a_synced_device() {
     let seed = Seed::new("power cuts");
     let mut generator = seed.generator();
-    // In memory: that the disk is waited for is part of the model.
+    // In memory, because waiting for the disk is part of the model.
     let dir = tempfile::tempdir_in("/dev/shm").expect("a temporary directory");
     let mut total = PowerTally::default();
     for subject in &SUBJECTS {

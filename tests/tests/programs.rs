@@ -13,7 +13,7 @@ use nvfold_tests::{requires, run, tree};
 
 // --- git -----------------------------------------------------------------------------------------
 
-/// Files of the machine that make the repository.
+/// Number of files of the machine that make the repository.
 const REPOSITORY_FILES: usize = 3000;
 
 #[test]
@@ -41,7 +41,7 @@ fn git_clones_commits_and_collects_garbage_on_the_mount() {
                 ),
             );
         }
-        // The aggressive way is a minute of git's own work.
+        // The aggressive way takes a minute of git's time.
         let way = if soak_factor() > 1 { "--aggressive" } else { "" };
         git(
             &repository,
@@ -56,7 +56,7 @@ fn git_clones_commits_and_collects_garbage_on_the_mount() {
     }
 }
 
-/// A repository on the machine's own files: what programs really store.
+/// Makes a repository of the machine's own files: data that programs really store.
 fn make_repository(dir: &Path) {
     git(
         dir,
@@ -72,7 +72,7 @@ fn make_repository(dir: &Path) {
     );
 }
 
-/// Runs a script with a git that knows nothing of the user's configuration.
+/// Runs a script with a git that ignores the user's configuration.
 fn git(dir: &Path, script: &str) -> run::Outcome {
     let mut command = Command::new("bash");
     command
@@ -113,8 +113,8 @@ fn sqlite_keeps_its_databases_whole_on_the_mount() {
     }
 }
 
-/// A bank: every transaction moves money from one account to another and notes it, so the sum is
-/// the same after each; every seventh is rolled back.
+/// Returns the transactions of a bank: each moves money from one account to another and records it, so the sum never
+/// changes; every seventh is rolled back.
 fn transactions(journal: &str) -> String {
     let seed = Seed::new("SQLite's transactions");
     let mut random = seed.generator();
@@ -206,7 +206,7 @@ const STRESSORS_LEFT_OUT: [(&str, &str); 9] = [
     ("verity", "fs-verity: the kernel has it for ext4, f2fs and btrfs only"),
 ];
 
-/// Stressors write up to 1 GiB unless told otherwise.
+/// Without these options stressors write up to 1 GiB.
 const STRESSOR_SIZES: [&str; 5] = [
     "--hdd-bytes=32m",
     "--fallocate-bytes=32m",
@@ -227,7 +227,7 @@ fn stress_ng_finds_nothing_on_the_mount() {
 
     let mut mount = Mount::fresh(1024, "inline");
     let seconds = soak_factor();
-    // Two at a time: one a core, and both on the same directory tree.
+    // Two at a time, on the same directory tree.
     for pair in stressors.chunks(2) {
         run::ok(
             Command::new(tool("stress-ng"))
@@ -244,7 +244,7 @@ fn stress_ng_finds_nothing_on_the_mount() {
 
 // --- tar, cp, rsync ------------------------------------------------------------------------------
 
-/// What each program is asked to bring along: everything. `$1` is the source, `$2` the target.
+/// The commands that copy everything. `$1` is the source, `$2` the target.
 const COPIERS: [(&str, &str); 3] = [
     (
         "tar",
@@ -297,7 +297,7 @@ fn copy(script: &str, from: &Path, to: &Path) {
     );
 }
 
-/// One of everything that an inode can be and carry.
+/// Makes a tree with every kind of inode and attribute.
 fn make_tree_of_everything(dir: &Path) {
     run::shell(
         dir,

@@ -1,5 +1,5 @@
-//! `mount -o remount,ro|rw`: what a program meets on a mount that is read-only, that the device stays as it is then, and that
-//! mount(8) and umount(8) find their helpers.
+//! `mount -o remount,ro|rw`: the errors that a program gets on a read-only mount, that the device does not change
+//! then, and that mount(8) and umount(8) find their helpers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -17,7 +17,8 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 const EEXIST: i32 = 17;
 const EROFS: i32 = 30;
 
-/// mount(8) without its helper. A child that another test is starting may have a file open for writing for a moment yet.
+/// Runs mount(8) without its helper. A child that another test is starting may still have a file open for writing for
+/// a moment, so it tries again.
 #[track_caller]
 fn remount(dir: &Path, how: &str) {
     let end = Instant::now() + Duration::from_secs(60);
@@ -75,7 +76,7 @@ fn a_mount_with_a_file_open_for_writing_stays_writable() {
     file.write_all(b"goes on").unwrap();
 }
 
-/// What is there already is said to be there, also where nothing could be made.
+/// An existing name is EEXIST, also where nothing can be created.
 #[test]
 fn making_what_exists_on_a_read_only_mount_is_eexist() {
     requires!(root, fuse, tool("mount"));
@@ -96,7 +97,7 @@ fn making_what_exists_on_a_read_only_mount_is_eexist() {
     }
 }
 
-/// What a device node, a fifo, a symlink or a mount on a file leads to is not on the read-only file system.
+/// The target of a device node, a fifo, a symlink or a mount on a file is not on the read-only file system.
 #[test]
 fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
     requires!(root, fuse, tool("mount"), tool("unshare"));
@@ -116,7 +117,7 @@ fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
     let mut zeros = [7; 512];
     OpenOptions::new().read(true).write(true).open(&zero).unwrap().read_exact(&mut zeros).unwrap();
     assert_eq!(zeros, [0; 512]);
-    // Opened both ways it has a reader.
+    // A fifo opened both ways has a reader.
     let mut both = OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
     both.write_all(b"tea").unwrap();
     let mut through = [0; 3];
@@ -129,7 +130,7 @@ fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
     assert_eq!(fs::read(&target).unwrap(), b"through the mount\nmore\n");
 }
 
-/// A program runs from a mount that became read-only, also one that ran before and whose pages are there.
+/// A program runs from a mount that became read-only; also one that ran before and whose pages are cached.
 #[test]
 fn a_program_runs_before_and_after_its_mount_becomes_read_only() {
     requires!(root, fuse, tool("mount"), tool("ls"));
@@ -148,7 +149,7 @@ fn a_program_runs_before_and_after_its_mount_becomes_read_only() {
     }
 }
 
-/// The serving process learns of it: nothing changes on the device, not even what is waiting to be shared.
+/// The serving process learns of the remount: nothing changes on the device, not even the queue is shared.
 #[test]
 fn the_device_of_a_mount_that_became_read_only_rests() {
     requires!(root, fuse, tool("mount"));
@@ -175,8 +176,8 @@ fn the_device_of_a_mount_that_became_read_only_rests() {
     }
     mount::nvfold(&["dedup", "--drain"], &[mount.path()]).success();
     let stats = mount::nvfold_json(&["stats", "--json"], &[mount.path()]);
-    // The first `nvfold dedup`, before the mount was read-only, and the daemon may have looked at one block each at the same time,
-    // and found neither.
+    // The first `nvfold dedup`, before the mount became read-only, and the daemon may each have processed one block
+    // at the same time without finding the other's.
     assert!(stats["space"]["stored_bytes"].as_u64().is_some_and(|stored| stored <= 2 * 4096), "{stats}");
 }
 
@@ -194,7 +195,7 @@ fn what_was_mounted_read_only_says_how_it_can_be_written() {
     mount::nvfold(&["mount", "-o", "remount,ro"], &[mount.device(), mount.path()]).success();
 }
 
-/// In a mount namespace of its own, with /sbin covered, so that nothing outside is touched.
+/// The test covers /sbin in a separate mount namespace, so that nothing outside is changed.
 #[test]
 fn mount_and_umount_find_their_helpers_which_say_nothing() {
     requires!(root, fuse, tool("mount"), tool("unshare"));

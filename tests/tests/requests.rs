@@ -1,7 +1,7 @@
-//! How many requests an operation costs, by kind: each is a round trip between a program and the serving process, so one
-//! more is felt. And what the mount options that are about requests do: `cache`, `spin`.
+//! Number of requests of an operation, by kind. Each request is a round trip between a program and the serving
+//! process, so one more costs time. The file also tests the mount options for requests: `cache`, `spin`.
 //!
-//! Where a number is the kernel's own choice, and differs from version to version, the test says what is at most.
+//! Where the kernel chooses a number, and it differs from version to version, the test states a maximum.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ fn requests(mount: &Mount) -> Kinds {
     serde_json::from_value(stats["requests_by_kind"].clone()).expect("counts by kind")
 }
 
-/// The requests of an operation, without those of the command that asks for them.
+/// Returns the requests of an operation, without those of the command that reads the counters.
 fn during(mount: &Mount, operation: impl FnOnce()) -> Kinds {
     requests(mount);
     let (first, second) = (requests(mount), requests(mount));
@@ -38,7 +38,7 @@ fn during(mount: &Mount, operation: impl FnOnce()) -> Kinds {
 
 #[track_caller]
 fn assert_at_most(what: &str, kinds: &Kinds, most: &[(&str, u64)]) {
-    // The kernel forgets when it likes, and nobody waits for it.
+    // The kernel sends `forget` at any time, and no program waits for it.
     println!("{what}: {kinds:?}");
     for (kind, count) in kinds.iter().filter(|(kind, _)| *kind != "forget") {
         let allowed = most.iter().find(|(name, _)| name == kind).map_or(0, |(_, most)| *most);
@@ -55,12 +55,12 @@ fn an_operation_costs_no_more_requests_than_it_did() {
     }
     let file = |name: &str| mount.join("dir").join(name);
     fs::create_dir(mount.join("dir")).expect("mkdir");
-    // The kernel learns what it need not ask for.
+    // The first file lets the kernel learn what it need not ask again.
     fs::write(file("first"), b"first").expect("write");
     let _ = fs::read(file("first")).expect("read");
 
-    // A `setattr` is the kernel's: it hands the time of a change down at close if its clock has ticked since the file was
-    // made, and the clock ticks every few milliseconds.
+    // A `setattr` is the kernel's choice: it sends the time of change at close if its clock has ticked since the file
+    // was made, and the clock ticks every few milliseconds.
     let created = during(&mount, || fs::write(file("new"), [7; 4096]).expect("write"));
     assert_at_most(
         "create, write 4 KiB, close",
@@ -95,7 +95,7 @@ fn an_operation_costs_no_more_requests_than_it_did() {
         &removed,
         &[
             ("unlink", unlinks),
-            // The kernel hands the time of change down that the file has once its name is gone.
+            // The kernel sends the time of change that the file has after its name is removed.
             ("setattr", unlinks),
             ("getattr", 2 * unlinks + 4),
             ("rmdir", 1),
@@ -124,11 +124,11 @@ fn without_a_cache_each_read_is_a_request_and_everything_works() {
         assert_eq!(fs::read(&path).expect("read"), vec![7; 1 << 20]);
     });
     assert!(read["read"] >= 2 && read["open"] == 2, "{read:?}");
-    // What is mapped and what is read and written are the same bytes.
+    // Mapped bytes are the same as read and written bytes.
     let program = nvfold_tests::probe::compiled("mapped", mount.scratch());
     let mapped = run::run(Command::new(&program).arg(mount.join("mapped")));
     assert_eq!(mapped.code(), 0, "{}", mapped.report());
-    // Programs run from it.
+    // Programs run from the mount.
     let script = mount.join("true");
     fs::copy("/bin/true", &script).expect("copy");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -178,21 +178,20 @@ fn takes_no_processor_time(options: &str) {
     let before = processor_ticks(pid);
     std::thread::sleep(Duration::from_secs(2));
     let ticks = processor_ticks(pid) - before;
-    // A thread that spins would take two hundred.
+    // A thread that spins all the time would take two hundred.
     assert!(ticks <= 10, "{options}: {ticks} hundredths of a second of processor time in 2 s without a request");
     mount.check();
 }
 
-/// Processor time of a process in hundredths of a second.
+/// Returns the processor time of a process in hundredths of a second.
 fn processor_ticks(pid: u64) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("read stat");
-    // Behind the name, which may hold anything.
+    // Behind the name, which may contain any character.
     let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
     fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
 }
 
-/// One client keeps the serving threads busy while another one waits for something that takes long: neither waits for the
-/// other.
+/// One client keeps the serving threads busy while another one waits for a long request: neither waits for the other.
 #[test]
 fn a_request_that_takes_long_keeps_no_other_waiting() {
     requires!(root, fuse);
@@ -238,7 +237,7 @@ fn a_mount_that_is_killed_while_it_spins_comes_back() {
     }
     for round in 0..4 {
         if round == 2 {
-            // From now on while a thread waits on its ring.
+            // Again, with threads that wait on their rings.
             mount.unmount();
             mount.set_options("transport=auto");
             mount.mount();
@@ -290,7 +289,7 @@ fn requests_come_in_the_way_that_was_asked_for() {
     }
 }
 
-/// Under the filters of a container for example.
+/// For example under the filters of a container.
 #[test]
 fn where_io_uring_is_refused_requests_come_by_the_device() {
     requires!(root, fuse, ring, tool("cc"));
@@ -314,7 +313,7 @@ fn where_io_uring_is_refused_requests_come_by_the_device() {
     assert_eq!(stats["transport"], "device");
 }
 
-/// SEEK_DATA waits until the kernel has written pages back, which are requests too.
+/// SEEK_DATA waits until the kernel has written pages back, which takes requests too.
 #[test]
 fn many_requests_that_wait_for_the_kernel_leave_it_threads() {
     requires!(root, fuse);
@@ -338,7 +337,7 @@ fn many_requests_that_wait_for_the_kernel_leave_it_threads() {
     }
 }
 
-/// A thread a file writes and looks for data, all at once, `rounds` times.
+/// Lets one thread per file write and seek for data, all at once, `rounds` times.
 fn seek_in_dirty_files(dir: &Path, files: usize, rounds: u64) {
     let all_have_written = Barrier::new(files);
     std::thread::scope(|scope| {
@@ -358,7 +357,7 @@ fn seek_in_dirty_files(dir: &Path, files: usize, rounds: u64) {
     });
 }
 
-/// A process whose mount has ended must not take away what is mounted there by then.
+/// A process whose mount has ended must not unmount what is mounted there by then.
 #[test]
 fn a_mount_outlives_the_one_before_it() {
     requires!(root, fuse);
@@ -384,7 +383,7 @@ fn a_mount_outlives_the_one_before_it() {
     nvfold(&["umount"], &[&dir]).success();
 }
 
-/// In `make soak`: each mount has threads of its own, and files, and rings.
+/// Runs in `make soak`: each mount has its own threads, files and rings.
 #[test]
 #[ignore = "takes minutes"]
 fn a_thousand_mounts_serve_at_once() {

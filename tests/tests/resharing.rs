@@ -1,7 +1,7 @@
-//! Policies of files and directories, sharing what is stored already, and the way back.
+//! Policies of files and directories, sharing of stored data, and undedup.
 //!
-//! Whatever is shared or copied, nothing that can be read changes; what is stored does, by exactly as much as was said
-//! beforehand.
+//! Sharing and copying change nothing that can be read. The stored bytes change by exactly the amount that was
+//! announced.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ fn set_policy(fs: &FileSystem, ino: InodeNumber, policy: Policy) {
     fs.set_xattr(ino, POLICY_ATTRIBUTE, policy.name().as_bytes(), XattrMode::Set).expect("set the policy");
 }
 
-/// Blocks that are all different, the same for the same seed.
+/// Returns blocks that are all different, the same for the same seed.
 fn distinct(seed: u64, blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0; blocks * BLOCK as usize];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);
@@ -45,7 +45,7 @@ fn all_extents(file: &File) -> Vec<MappedExtent> {
     let mut all: Vec<MappedExtent> = Vec::new();
     loop {
         let from = all.last().map_or(0, |last| last.offset + last.length);
-        // A few at a time, as a program would.
+        // A few at a time, as a program does it.
         let more = file.extents(from, 3).expect("extents");
         if more.is_empty() {
             return all;
@@ -60,7 +60,7 @@ fn plan(files: &[&File]) -> UndedupPlan {
     plan
 }
 
-/// What anybody can see of a file, but for its blocks.
+/// Returns everything visible of a file, except the number of its blocks.
 fn visible(file: &File) -> (Attr, Vec<u8>) {
     (Attr { blocks: 0, ..file.attr() }, content(file))
 }
@@ -89,7 +89,7 @@ fn what_is_made_in_a_directory_has_its_policy() {
         ] {
             assert_eq!(fs.policy_of(ino).expect("policy"), expected, "{what}");
         }
-        // It decides on what is written, and moves with the file.
+        // The policy applies to later writes, and moves with the file.
         fs.rename(sub, b"inside", ROOT, b"moved", RenameMode::Replace).expect("rename");
         let data = distinct(1, 4);
         let stored = |file: &File| {
@@ -99,7 +99,7 @@ fn what_is_made_in_a_directory_has_its_policy() {
         };
         let fill = |file: &File| (stored(file), stored(&create(&fs, sub, &format!("again {}", file.ino().0))));
         let expected = match own {
-            // The first file of a sharing policy stores, the second finds it.
+            // The first file of a sharing policy is stored, the second is shared with it.
             Policy::Inline => (4 * BLOCK, 0),
             _ => (4 * BLOCK, 4 * BLOCK),
         };
@@ -109,13 +109,13 @@ fn what_is_made_in_a_directory_has_its_policy() {
         match (mount_policy.without_origins(), stored(&again)) {
             (Policy::Off | Policy::DeNova, taken) => assert_eq!(taken, 4 * BLOCK),
             (Policy::Inline | Policy::DeExt, taken) => assert_eq!(taken, 0),
-            // It may be a time in which it does not look for equals.
+            // The policy may be in a period in which it does not search.
             (_, taken) => assert!(taken == 4 * BLOCK || taken == 0),
         }
         drop((inside, outside, before, again));
         fs.unmount().expect("unmount");
         device.check();
-        // Kept over an unmount, and over a crash.
+        // The policy survives an unmount, and a crash.
         for _ in 0..2 {
             let fs = device.mount(mount_policy);
             let moved = fs.resolve(b"/moved").expect("resolve").ino;
@@ -186,7 +186,7 @@ fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
             set_policy(&fs, file.ino(), Policy::Off);
             file.write_at(0, &data).expect("write");
             file.allocate(2 << 20, 40_000, AllocateMode::Reserve).expect("reserve");
-            // The time of change of the inode is later than that of its content.
+            // The inode's time of change is later than that of its content.
             let change = SetAttr { mode: Some(0o600), ..SetAttr::default() };
             fs.setattr(file.ino(), &change).expect("chmod");
         }
@@ -197,14 +197,14 @@ fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
             let done = file.dedup_range(0, u64::MAX).expect("dedup");
             assert_eq!(done.looked_at_bytes, blocks * BLOCK);
         }
-        // 200 + 3 + 1 + 1 different blocks.
+        // There are 200 + 3 + 1 + 1 different blocks.
         assert_eq!(fs.stats().stored_bytes, (205 + 3 * reserved) * BLOCK);
         assert_eq!(files.iter().map(visible).collect::<Vec<_>>(), before);
         for file in &files {
             assert_eq!(file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes, 0, "there is nothing left to do");
             assert_eq!(file.seek(blocks * BLOCK, Whence::Data).expect_err("reserved").errno(), errno::ENXIO);
         }
-        // What is written now finds what was entered.
+        // New writes find the blocks that were added to the index.
         let new = create(&fs, ROOT, "new");
         set_policy(&fs, new.ino(), Policy::Inline);
         new.write_at(0, &data).expect("write");
@@ -231,7 +231,7 @@ fn undedup_gives_every_block_a_copy_of_its_own_and_takes_what_it_said() {
         two.clone_from(&one, 1000, 400 * BLOCK + 77, 10 * BLOCK).expect("clone of bytes");
         one.clone_from(&one, 0, 500 * BLOCK, 5 * BLOCK).expect("clone within");
         let before = [visible(&one), visible(&two)];
-        // Both: the last of those that share a block keeps it.
+        // If both are given copies, the last file that shares a block keeps it.
         let both = plan(&[&one, &two]);
         let alone = plan(&[&two]);
         assert_eq!(alone.copied_bytes(), 311 * BLOCK);
@@ -242,7 +242,7 @@ fn undedup_gives_every_block_a_copy_of_its_own_and_takes_what_it_said() {
         let taken = (free - fs.statfs().blocks_free) * BLOCK;
         assert!((both.data_bytes()..=both.data_bytes() + both.log_bytes()).contains(&taken), "{taken} taken");
         let stats = fs.stats();
-        // The cloned bytes kept their old blocks, which begin and end inside a block.
+        // The cloned bytes kept their old blocks, because they begin and end inside a block.
         assert_eq!((stats.saved_bytes, stats.logical_bytes + BLOCK), (0, stats.stored_bytes));
         assert_eq!([visible(&one), visible(&two)], before);
         assert_eq!(plan(&[&one, &two]).copied_bytes(), 0);
@@ -267,11 +267,12 @@ fn undedup_fits_into_exactly_the_space_that_it_asked_for() {
     let needed = (plan(&[&two]).data_bytes() + plan(&[&two]).log_bytes()) / BLOCK;
     let reserve = |blocks| filler.allocate(0, blocks * BLOCK, AllocateMode::Reserve).expect("reserve");
     let available = fs.statfs().blocks_available;
-    // Too little by 100 blocks: it does what it can, says so, and nothing that can be read has changed.
+    // The space is 100 blocks short: the call does as much as it can and reports the rest. Nothing that can be read
+    // has changed.
     reserve(available - 400);
     assert_eq!(two.undedup_range(0, u64::MAX).expect_err("400 blocks for 500").errno(), errno::ENOSPC);
     assert_eq!(visible(&two), before);
-    // Its log may have lost its page to a block: a full device has short logs.
+    // A block may have taken the page of its log: on a full device logs are short.
     filler.set_len(0).expect("truncate");
     two.clone_from(&one, 0, 0, 500 * BLOCK).expect("clone");
     fs.setattr(two.ino(), &SetAttr { mtime: Some(1), ctime: Some(2), ..SetAttr::default() }).expect("times");
@@ -290,7 +291,7 @@ fn undedup_fits_into_exactly_the_space_that_it_asked_for() {
 #[test]
 fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
     let nv_dedup = NvDedupOptions { method: MethodChoice::Fixed(Method::WBFin), ..NvDedupOptions::default() };
-    // Who stores first, who stores the same later, and whether they share.
+    // Policies of the mount and of the two writers, and whether their blocks are shared.
     for (mount, own, later, shares) in [
         (Policy::NvDedup, Policy::Off, Policy::NvDedup, false),
         (Policy::NvDedup, Policy::Inline, Policy::NvDedup, true),
@@ -309,13 +310,13 @@ fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
         assert_eq!(fs.stats().stored_bytes, stored * BLOCK, "{own:?}, then {later:?} on a mount with {mount:?}");
         fs.unmount().expect("unmount");
         device.check();
-        // Nor after the next mount, which goes over all files.
+        // The same holds after the next mount, which scans all files.
         let fs = device.try_mount(MountOptions { policy: mount, nv_dedup, ..device::options() }).expect("mount");
         while !fs.fill_step().expect("fill") {}
         let file = create(&fs, ROOT, "last");
         set_policy(&fs, file.ino(), Policy::NvDedup);
         file.write_at(0, &distinct(1, 20)).expect("write");
-        // `off` twice is the one that nobody can find.
+        // Only if both have `off` can the block not be found.
         let is_found = own != Policy::Off || later != Policy::Off;
         assert_eq!(fs.stats().stored_bytes, (stored + if is_found { 0 } else { 20 }) * BLOCK, "{own:?}, {later:?}");
     }
@@ -332,12 +333,12 @@ fn what_was_given_copies_stays_apart_from_new_data_under_policy_off() {
     set_policy(&fs, two.ino(), Policy::Off);
     two.undedup_range(0, u64::MAX).expect("undedup");
     assert_eq!(fs.stats().stored_bytes, 40 * BLOCK);
-    // Neither finds the other: what `two` writes is its own, and what others write finds `one`.
+    // Neither finds the other: blocks that `two` writes are not shared, and other files share with `one`.
     two.write_at(0, &distinct(1, 5)).expect("write");
     create(&fs, ROOT, "three").write_at(0, &distinct(1, 20)).expect("write");
     assert_eq!(fs.stats().stored_bytes, 40 * BLOCK);
     assert!(all_extents(&two).iter().all(|extent| extent.references == 1));
-    // Without a policy of its own it shares again when it is written.
+    // Without its own policy the file shares again when it is written.
     fs.remove_xattr(two.ino(), POLICY_ATTRIBUTE).expect("remove");
     two.write_at(0, &distinct(1, 20)).expect("write");
     assert_eq!(fs.stats().stored_bytes, 20 * BLOCK);
@@ -349,7 +350,7 @@ fn a_full_device_can_share() {
     let fs = device.mount(Policy::Off);
     let (one, two, filler) = (create(&fs, ROOT, "one"), create(&fs, ROOT, "two"), create(&fs, ROOT, "filler"));
     let data = distinct(1, 1000);
-    // In pieces that lie apart, so that the logs must grow.
+    // In separate pieces, so that the logs must grow.
     for block in (0..1000).step_by(2).chain((1..1000).step_by(2)) {
         let piece = &data[block * BLOCK as usize..(block + 1) * BLOCK as usize];
         one.write_at(block as u64 * BLOCK, piece).expect("write");
@@ -382,7 +383,7 @@ fn a_mount_that_changes_nothing_refuses_and_still_tells() {
     assert_eq!(all_extents(&file).iter().map(|extent| extent.length).sum::<u64>(), 8192);
 }
 
-/// Random files with writes, clones of any bytes, holes and reserved ranges.
+/// Makes random files with writes, clones of any bytes, holes and reserved ranges.
 fn random_files(fs: &FileSystem, random: &mut fastrand::Rng) -> Vec<File> {
     let files: Vec<File> = (0..4).map(|number| create(fs, ROOT, &format!("file {number}"))).collect();
     let offset = |random: &mut fastrand::Rng| {
@@ -428,10 +429,10 @@ fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
             assert_eq!(undone, planned.copied_bytes(), "{policy:?}");
             let grown = fs.stats().data_blocks.saturating_sub(data_blocks) * BLOCK;
             assert!(grown <= planned.data_bytes(), "{grown} bytes more for {} planned", planned.data_bytes());
-            // Holes punched into a block leave two extents of one file that touch it: nobody else does.
+            // Holes punched into a block leave two extents of one file that touch it; no other file touches it.
             assert_eq!(plan(&files.iter().collect::<Vec<_>>()).copied_bytes(), 0, "{policy:?}");
 
-            // A block is given up for one with a lower number, and a pm index names another one first each time.
+            // A block is replaced by one with a lower number, and a pm index returns another one first each time.
             let round = || -> u64 {
                 let changed =
                     files.iter().map(|file| file.dedup_range(0, u64::MAX).expect("dedup").changed_bytes).sum();
@@ -447,8 +448,8 @@ fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
     }
 }
 
-/// No two whole blocks that the files name are equal. Packed ones may be: those who cut find a piece only where they cut
-/// so, too.
+/// Checks that no two whole blocks of the files are equal. Packed chunks may be: a cutting policy finds a piece only
+/// if it cuts at the same places.
 fn assert_no_equal_blocks(fs: &FileSystem, files: &[File]) {
     let mut seen = std::collections::HashMap::new();
     let is_in_blocks = |extent: &MappedExtent| !extent.unwritten && extent.class == 0;
@@ -470,7 +471,7 @@ fn readers_and_writers_go_on_meanwhile() {
     let device = Device::fresh(DEVICE_MIB);
     let fs = device.mount(Policy::Inline);
     let files: Vec<File> = (0..FILES).map(|number| create(&fs, ROOT, &format!("file {number}"))).collect();
-    // The same label in all files, so that every block has equals.
+    // The same label in all files, so that every block has equal ones.
     let write = |file: &File, at: u64, version: u64| {
         let block = block::make(Label { file: 0, offset: at * BLOCK, version });
         file.write_at(at * BLOCK, &block).expect("write");

@@ -1,10 +1,10 @@
-//! The rooms of the house as a test: which room may use which, that no files use each other in a circle, and that `fs`
-//! knows no policy by name.
+//! The modules as a test: which module may use which, that no files use each other in a circle, and that `fs` names
+//! no policy.
 //!
-//! The problem: an arrow that leads up is one line in a review and a knot a year later. The idea: each crate has a table
-//! of its rooms, from the top down, each with the rooms that it uses; the sources are read ([`source`]), what they name
-//! becomes arrows ([`graph`]), and an arrow that is not in the table fails with its file and line. A row that no file
-//! uses any more fails too, so the table is the map of the house as it is.
+//! The problem: a dependency that points up is one line in a review and hard to remove a year later. The idea: each
+//! crate has a table of its top-level modules (rooms), from the top down, each with the rooms that it uses. The test
+//! reads the sources ([`source`]) and turns the paths in them into arrows ([`graph`]); an arrow that is not in the
+//! table fails with its file and line. A row that no file uses fails too, so the table shows the present structure.
 
 mod graph;
 mod source;
@@ -17,14 +17,14 @@ use std::path::Path;
 /// A room and the rooms that it may use.
 type Row = (&'static str, &'static str);
 
-/// The rooms of a crate, from the top down: a room stands above all that it uses. What lies in the crate's root may be
-/// used by all, and the root, which is the map, may use all.
+/// The rooms of a crate, from the top down: a room stands above all that it uses. All rooms may use the files in the
+/// crate's root, and the root, which is the map, may use all rooms.
 struct House {
     crate_name: &'static str,
     rooms: &'static [Row],
 }
 
-/// What the commands are made of: all of it.
+/// Rooms that the commands use: all of them.
 const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
                             report progress size failure text";
 
@@ -163,7 +163,7 @@ const HOUSES: [House; 6] = [
     },
 ];
 
-/// What breaks the rules and is known. It only ever gets shorter: what is mended must be taken out.
+/// Known violations of the rules. The list may only get shorter: remove a violation once it is fixed.
 struct Known {
     /// Crate, and the files of a circle.
     circles: &'static [(&'static str, &'static str)],
@@ -177,11 +177,11 @@ const KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 
 const NONE_KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 
-/// How a policy may be named: in a word or a string, or as a path. Case does not matter.
+/// Ways to name a policy: in a word or a string, or as a path. Case does not matter.
 const POLICIES: [&str; 7] = ["deext", "denova", "nv_dedup", "nv-dedup", "nvdedup", "policy::inline", "dedup::inline"];
 
 impl House {
-    /// Where in the repository its sources lie.
+    /// Returns the folder of its sources in the repository.
     fn folder(&self) -> String {
         format!("crates/{}/src", self.crate_name)
     }
@@ -205,7 +205,7 @@ impl House {
         Graph::new(sources.iter().map(|(name, text)| (name.as_str(), text.as_str())))
     }
 
-    /// What the table allows a room; `None`: it has no row.
+    /// Returns the rooms that the table allows a room to use; `None`: it has no row.
     fn row(&self, room: &str) -> Option<Vec<&'static str>> {
         self.rooms.iter().find(|(name, _)| *name == room).map(|(_, below)| below.split_whitespace().collect())
     }
@@ -214,7 +214,7 @@ impl House {
         self.rooms.iter().position(|(name, _)| *name == room)
     }
 
-    /// What the sources do that the table does not allow, and what the table allows that they do not do.
+    /// Returns arrows of the sources that the table does not allow, and rows of the table that no source uses.
     fn wrong_arrows(&self, graph: &Graph, known: &Known) -> Vec<String> {
         let mut wrong: Vec<String> = graph
             .unresolved
@@ -264,7 +264,7 @@ impl House {
         wrong
     }
 
-    /// Files that use each other, with the shortest way around.
+    /// Returns files that use each other, with the shortest way around.
     fn circles(&self, graph: &Graph, known: &Known) -> Vec<String> {
         let known = known.circles.iter().filter(|(name, _)| *name == self.crate_name).map(|(_, files)| *files);
         let mut unseen: Vec<&str> = known.collect();
@@ -290,7 +290,8 @@ impl House {
     }
 }
 
-/// Where the files below `folder` have one of these words in their code, and those known files that have none any more.
+/// Returns where the files below `folder` have one of these words in their code, and the known files that no longer
+/// have one.
 fn named(graph: &Graph, folder: &str, words: &[&str], known: &[&str]) -> Vec<String> {
     let has_any = |text: &str| words.iter().any(|word| text.to_lowercase().contains(word));
     let (mut found, mut mended) = (BTreeSet::new(), known.to_vec());
@@ -330,14 +331,14 @@ fn fs_names_no_policy() {
     assert_none("files of fs that know a policy by name; ask the policy instead, through the trait of dedup", offences);
 }
 
-/// A line of the walk through a write: how deep, what, where.
+/// A line of the walk through a write: depth, function, file.
 struct Call {
     depth: usize,
     function: String,
     file: String,
 }
 
-/// The walk as ARCHITECTURE.md has it.
+/// Returns the walk in ARCHITECTURE.md.
 fn walk_of(page: &str) -> Vec<Call> {
     let section =
         page.split("### One write, from the door to the medium").nth(1).expect("ARCHITECTURE.md has the walk");
@@ -350,7 +351,7 @@ fn walk_of(page: &str) -> Vec<Call> {
     block.lines().skip(1).filter_map(call).collect()
 }
 
-/// The bodies of all functions of this name in a file, comments left out.
+/// Returns the bodies of all functions of this name in a file, without comments.
 fn bodies_of(text: &str, function: &str) -> String {
     let code: String = text.lines().map(|line| line.split("//").next().unwrap_or_default().to_owned() + "\n").collect();
     let mut bodies = String::new();
@@ -359,7 +360,7 @@ fn bodies_of(text: &str, function: &str) -> String {
         if !rest.starts_with(['(', '<']) {
             continue;
         }
-        // A body ends where a line closes at the depth at which its function began.
+        // A body ends where a brace closes at the depth at which its function began.
         let indent = at - code[..at].rfind('\n').map_or(0, |newline| newline + 1);
         let line_start = &code[at - indent..at];
         let close = format!("\n{}}}", &line_start[..line_start.len() - line_start.trim_start().len()]);
@@ -368,7 +369,8 @@ fn bodies_of(text: &str, function: &str) -> String {
     bodies
 }
 
-/// Where a walk says what the sources do not: functions that are not there, and calls that are not made in its order.
+/// Returns where a walk disagrees with the sources: functions that do not exist, and calls that are not made in its
+/// order.
 fn wrong_calls(walk: &[Call], read: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, call) in walk.iter().enumerate() {

@@ -1,9 +1,8 @@
 //! Eight writers and eight readers on the same files: no reader ever sees half of a write.
 //!
-//! Writers replace groups of four self-proving blocks, all four of one version. Through the
-//! library and through direct I/O on the mount every read must be whole. Reads through the
-//! kernel's page cache may meet a copy under way (the kernel reads cached pages without a lock),
-//! so there a torn block must be whole when read again.
+//! Writers replace groups of four self-verifying blocks, all four of one version. Through the library and through
+//! direct I/O on the mount every read must be complete. A read through the kernel's page cache may meet a copy under
+//! way (the kernel reads cached pages without a lock), so a torn block there must be intact when it is read again.
 //!
 //! `NVFOLD_SHARING_SECONDS` sets how long each policy runs (12 for `inline`, a third for the others).
 
@@ -32,9 +31,9 @@ const GROUP_BYTES: usize = GROUP_BLOCKS * block::BYTES;
 trait Shared: Sync {
     fn read(&self, offset: u64, buffer: &mut [u8]) -> usize;
     fn write(&self, offset: u64, data: &[u8]);
-    /// How often a torn block may be read again before it counts.
+    /// Returns how often a torn block may be read again before it counts.
     fn second_looks(&self) -> usize;
-    /// Whether a read of a whole group is one operation.
+    /// Returns whether a read of a whole group is one operation.
     fn groups_are_atomic(&self) -> bool;
 }
 
@@ -109,7 +108,7 @@ fn no_reader_of_the_mount_sees_half_of_a_write() {
                 .custom_flags(flags.bits() as i32)
                 .open(mount.join(format!("shared{number}")))
                 .expect("open");
-            // A plain directory (NVFOLD_TEST_DIR) promises less than nvfold does.
+            // A plain directory (NVFOLD_TEST_DIR) promises less than nvfold.
             let second_looks = if direct && mount.is_real() { 0 } else { 1000 };
             Mounted { file, second_looks }
         };
@@ -134,7 +133,7 @@ fn hammer(files: &[impl Shared], how_long: Duration) {
     let seed = Seed::new("who reads and writes what");
     let work = |thread: usize, counter: &AtomicU64, one: &dyn Fn(u64, u64)| {
         let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(thread as u64));
-        // A failed thread ends the others too.
+        // A thread that fails ends the others too.
         let guard = EndOnPanic(&over);
         while !guard.0.load(Ordering::Relaxed) {
             one(random.u64(0..FILES), random.u64(0..GROUPS));

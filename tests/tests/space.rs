@@ -15,7 +15,7 @@ const ROOT: InodeNumber = InodeNumber::ROOT;
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
-/// Bytes that nothing shares.
+/// Returns bytes that cannot be shared.
 fn unique(random: &mut fastrand::Rng, len: u64) -> Vec<u8> {
     let mut bytes = vec![0; len as usize];
     random.fill(&mut bytes);
@@ -27,7 +27,7 @@ fn create(fs: &FileSystem, name: &str) -> nvfold::Result<File> {
     fs.open(ino)
 }
 
-/// Writes to new files until nothing fits, in ever smaller pieces; returns the bytes that did.
+/// Writes to new files in ever smaller pieces until nothing fits; returns the bytes written.
 fn fill(fs: &FileSystem, random: &mut fastrand::Rng) -> u64 {
     let mut written = 0;
     for (number, piece) in [MIB, 64 << 10, BLOCK].into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn a_device_takes_what_statfs_promised() {
         let (available, free) = (promised.blocks_available * BLOCK, promised.blocks_free * BLOCK);
         println!("{policy:?}: promised {available} bytes ({free} with the reserve), took {written}");
         assert!(written <= free, "more was written than was free");
-        // What the files' own logs take: one line of 64 bytes a write, and a little to start with.
+        // Space of the files' own logs: one line of 64 bytes per write, and a fixed part.
         let logs = written / MIB * 64 + 2000 * 64 + 64 * BLOCK;
         assert!(written + logs >= available, "statfs promised {available}, and {written} bytes fitted");
         let full = fs.statfs();
@@ -118,7 +118,7 @@ fn a_full_device_refuses_or_serves_every_operation_and_loses_nothing() {
         assert_eq!(file.read_at(0, &mut content).expect("read"), kept.len());
         assert!(content == kept, "what was there is whole");
 
-        // Whatever else fails, making space must not.
+        // Freeing space must not fail, whatever else does.
         fs.unlink(ROOT, b"filler2").ok();
         fs.unlink(ROOT, b"filler1").ok();
         for number in 3..500 {
@@ -133,7 +133,7 @@ fn a_full_device_refuses_or_serves_every_operation_and_loses_nothing() {
     }
 }
 
-/// Creates names until none fits; returns how many did.
+/// Creates names until none fits; returns how many fitted.
 fn exhaust_names(fs: &FileSystem, dir: InodeNumber) -> u64 {
     for number in 0.. {
         let name = format!("{number} {}", "x".repeat(200));
@@ -214,10 +214,10 @@ fn duplicates_take_no_space_when_sharing_and_all_of_it_when_not() {
         let stats = fs.stats();
         assert!(stored[0] >= 32 * MIB);
         match policy.without_origins() {
-            // Nothing has worked on the queue.
+            // Nothing has processed the queue yet.
             Policy::Off | Policy::DeNova => assert_eq!(stats.stored_bytes, 3 * stored[0]),
             Policy::Inline | Policy::DeExt => assert_eq!(stats.stored_bytes, stored[0]),
-            // While nothing repeats it does not look, and some periods pass until it does again.
+            // When nothing repeats the policy stops searching, and starts again some periods later.
             _ => assert!((stored[0]..2 * stored[0]).contains(&stats.stored_bytes), "{stats:?}"),
         }
         assert_eq!(stats.logical_bytes, 96 * MIB);
@@ -308,7 +308,7 @@ fn memory_is_given_back_when_everything_is_removed() {
             fs.trim().expect("trim");
             let empty = fs.region().allocated_bytes();
             println!("{policy:?}, round {round}: {fresh} bytes when fresh, {full} full, {empty} when empty again");
-            // Tables stay: 64 bytes for each block that was used, and the inode table's segments.
+            // Tables stay allocated: 64 bytes for each block that was used, and the inode table's segments.
             let tables = full / 64 + 4 * MIB;
             assert!(empty <= fresh + tables, "{empty} bytes are held for nothing (fresh: {fresh})");
         }
@@ -342,7 +342,8 @@ fn a_full_mount_says_so_and_recovers() {
         drop(file);
         assert!(std::fs::read(mount.join("kept")).expect("read") == kept);
         std::fs::remove_file(mount.join("filler")).expect("delete on a full device");
-        // At once: the kernel may not have let go of the file yet. Its writing back would fail with nobody told.
+        // At once: the kernel may not have released the file yet. If its writeback failed, no program would get the
+        // error.
         std::fs::write(mount.join("new"), &kept).expect("there is space again");
         OsFile::open(mount.join("new")).and_then(|new| new.sync_all()).expect("what was written is there");
         mount.remount();

@@ -1,15 +1,15 @@
-//! The house rules as a test: what a reviewer would have to say twice is said here once.
+//! The project's rules as a test: a remark that a reviewer would have to repeat is checked here.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The repository.
+/// Returns the root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace").to_owned()
 }
 
-/// Text files of the repository whose names end in one of `endings`, as path from the root and content.
+/// Returns the text files of the repository whose names end in one of `endings`, as path from the root and content.
 fn files(endings: &[&str]) -> Vec<(String, String)> {
     let root = root();
     let mut found = Vec::new();
@@ -19,7 +19,7 @@ fn files(endings: &[&str]) -> Vec<(String, String)> {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if path.is_dir() {
-                // Hidden folders but .ci are not the project's; neither is what was built.
+                // Hidden folders except .ci do not belong to the project; nor does the build output.
                 if name != "target" && (!name.starts_with('.') || name == ".ci") {
                     pending.push(path);
                 }
@@ -40,36 +40,36 @@ fn sources() -> Vec<(String, String)> {
     files(&[".rs"])
 }
 
-/// Reports every offence at once.
+/// Fails with all offences at once.
 fn assert_none(rule: &str, offences: Vec<String>) {
     assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
 }
 
-/// Lines of `text` with their numbers for which `is_offence`, as `file:line: content`.
+/// Returns the lines of `text` for which `is_offence` is true, as `file:line: content`.
 fn offending_lines(file: &str, text: &str, is_offence: impl Fn(&str) -> bool) -> Vec<String> {
     let lines = text.lines().enumerate().filter(|(_, line)| is_offence(line));
     lines.map(|(at, line)| format!("{file}:{}: {}", at + 1, line.trim())).collect()
 }
 
-/// A line without its comment and without what its string literals hold, roughly.
+/// Returns a line without its comment and without the content of its string literals, roughly.
 fn code_of(line: &str) -> String {
     let code = line.split("//").next().unwrap_or_default();
     code.split('"').step_by(2).collect()
 }
 
-/// Files at the C boundary that touch memory which the compiler knows nothing of: pointers from C, errno, mappings.
+/// Files at the C boundary that access memory unknown to the compiler: pointers from C, errno, mappings.
 const C_BOUNDARY: [&str; 3] =
     ["crates/nvfold-c/src/caller.rs", "crates/nvfold-c/src/failure.rs", "crates/nvfold-c/src/mapping.rs"];
-/// Functions that C calls: each claims a name, and that is all that is unsafe about them.
+/// Functions that C calls: only their exported names need `unsafe`.
 const C_EXPORTS: &str = "crates/nvfold-c/src/exports/";
 
-/// Memory that the kernel shares, and two system calls that nobody wraps.
+/// Memory shared with the kernel, and two system calls without a safe wrapper.
 const KERNEL_BOUNDARY: &str = "crates/nvfold-fuse/src/sys.rs";
 
-/// Functions that stand for libc's, which programs hand pointers of all kinds.
+/// Replacements for libc functions, which get pointers of all kinds from programs.
 const PRELOADED: &str = "crates/nvfold-preload/src/";
 
-/// Where a file has unsafe code that it may not have.
+/// Returns where a file has unsafe code that it may not have.
 fn unsafe_offences(file: &str, text: &str) -> Vec<String> {
     if file.starts_with("crates/pmem/")
         || file.starts_with(PRELOADED)
@@ -106,7 +106,8 @@ fn unsafe_code_anywhere_else_is_found() {
     assert_eq!(unsafe_offences(C_BOUNDARY[0], block), Vec::<String>::new());
 }
 
-/// In crates/nvfold-c the root cannot forbid what the boundary needs, so every file without does by itself.
+/// In crates/nvfold-c the root cannot forbid unsafe code, because the boundary needs it; so every other file forbids
+/// it.
 #[test]
 fn files_behind_the_c_boundary_forbid_unsafe_code() {
     let is_inside = |file: &str| file.starts_with("crates/nvfold-c/src/") && !C_BOUNDARY.contains(&file);
@@ -115,7 +116,7 @@ fn files_behind_the_c_boundary_forbid_unsafe_code() {
     assert!(inside.len() >= 10, "the files were not found");
     let mut offences: Vec<String> = Vec::new();
     for (file, text) in inside {
-        // These hold modules of both kinds.
+        // These contain modules of both kinds.
         let is_map = file.ends_with("src/lib.rs") || file.ends_with("exports/mod.rs");
         if !is_map && !exports_symbols(&text) && !text.contains("#![forbid(unsafe_code)]") {
             offences.push(file);
@@ -160,7 +161,7 @@ fn every_crate_root_but_pmem_and_the_libraries_for_c_forbids_unsafe_code() {
         .into_iter()
         .filter(|(file, text)| match file.as_str() {
             "crates/pmem/src/lib.rs" => false,
-            // All but KERNEL_BOUNDARY, which allows it.
+            // Denied, not forbidden, because KERNEL_BOUNDARY allows it.
             "crates/nvfold-fuse/src/lib.rs" => !text.contains("#![deny(unsafe_code)]"),
             "crates/nvfold-c/src/lib.rs" | "crates/nvfold-preload/src/lib.rs" => {
                 !text.contains("#![deny(unsafe_op_in_unsafe_fn)]")
@@ -174,7 +175,7 @@ fn every_crate_root_but_pmem_and_the_libraries_for_c_forbids_unsafe_code() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Put together here so that this file does not offend itself.
+    // Assembled here so that this file does not violate its own rule.
     let marks = ["TO", "FIX", "XX"].iter().zip(["DO", "ME", "X"]).map(|(a, b)| format!("{a}{b}")).collect::<Vec<_>>();
     let calls = ["todo", "unimplemented"].map(|name| format!("{name}!("));
     let mut offences = Vec::new();
@@ -227,8 +228,8 @@ fn lines_are_readable() {
     assert_none("lines too long to read", offences);
 }
 
-/// Pages that people write, as path and text, without what programs put in. docs/benchmarks.md and docs/cli.md are made by
-/// programs for the most part, and all of docs/results.
+/// Returns the handwritten pages, as path and text, without the generated parts. Most of docs/benchmarks.md and
+/// docs/cli.md, and all of docs/results, are generated.
 fn pages() -> Vec<(String, String)> {
     let is_written = |file: &str| {
         let in_docs = file.strip_prefix("docs/").is_some_and(|name| !name.contains('/'));
@@ -236,7 +237,7 @@ fn pages() -> Vec<(String, String)> {
         (in_docs && !is_made) || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].contains(&file)
     };
     let written = files(&[".md"]).into_iter().filter(|(file, _)| is_written(file));
-    // The reasons in the table of mutations are those of a test; the glossary names the words that it forbids.
+    // The reasons in the table of mutations come from a test; the glossary contains the words that it forbids.
     let ends = ["<!-- mutations -->", FORBIDDEN];
     let cut = |text: String| ends.iter().fold(text, |text, end| text.split(end).next().unwrap_or_default().to_owned());
     written.map(|(file, text)| (file, cut(text))).collect()
@@ -244,11 +245,11 @@ fn pages() -> Vec<(String, String)> {
 
 /// Heading of the glossary's table of words that are not used.
 const FORBIDDEN: &str = "## Words that are not used";
-/// A longer sentence is two.
+/// Maximum number of words in a sentence.
 const SENTENCE_WORDS_MAX: usize = 40;
 
-/// Paragraphs, list items and cells of tables outside code blocks, with the number of their first line. Code in a line
-/// counts as one word, and the target of a link as none.
+/// Returns paragraphs, list items and cells of tables outside code blocks, with the number of their first line. Code
+/// in a line counts as one word, and the target of a link does not count.
 fn paragraphs(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let (mut in_code, mut goes_on) = (false, false);
@@ -279,7 +280,7 @@ fn paragraphs(text: &str) -> Vec<(usize, String)> {
     found.into_iter().map(|(at, text)| (at, plain(&text))).collect()
 }
 
-/// Text with `code` as one word and without the targets of links.
+/// Returns text with `code` as one word and without the targets of links.
 fn plain(text: &str) -> String {
     let words: String = text.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { "code" } else { part }).collect();
     let mut parts = words.split("](");
@@ -287,7 +288,7 @@ fn plain(text: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once(')').map_or("", |(_, after)| after))
 }
 
-/// The sentences of a paragraph: parts that end in a full stop, a question mark or an exclamation mark.
+/// Splits a paragraph into sentences: parts that end in a full stop, a question mark or an exclamation mark.
 fn sentences(paragraph: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     for word in paragraph.split_whitespace() {
@@ -311,7 +312,7 @@ fn sentences_of_the_docs_are_short() {
     for (file, text) in pages() {
         for (at, paragraph) in paragraphs(&text) {
             let long = sentences(&paragraph).into_iter().filter(|sentence| words(sentence) > SENTENCE_WORDS_MAX);
-            // The cells of a table hold lists, whose parts are divided by semicolons.
+            // The cells of a table hold lists, whose parts are separated by semicolons.
             let is_cell = text.lines().nth(at - 1).is_some_and(|line| line.starts_with('|'));
             let long = long.filter(|sentence| !is_cell || sentence.split(&[';', ':']).any(|part| words(part) > 40));
             offences.extend(long.map(|sentence| format!("{file}:{at}: {} words: {sentence}", words(&sentence))));
@@ -340,8 +341,8 @@ fn the_docs_use_no_word_that_the_glossary_forbids() {
     assert_none("words that docs/glossary.md forbids", offences);
 }
 
-/// Whether the first sentence of a doc comment has a verb, roughly: an auxiliary, or a word that ends in `s` or `ed`, as
-/// verbs of the third person and plurals do. That lets some through, and has no false alarms that were met.
+/// Returns whether the first sentence of a doc comment has a verb, roughly: an auxiliary, or a word that ends in `s`
+/// or `ed`, as verbs of the third person and plurals do. It misses some offences, but has no known false alarms.
 fn has_verb(sentence: &str) -> bool {
     let auxiliaries = [
         "is", "was", "are", "were", "be", "been", "has", "have", "had", "can", "could", "may", "might", "must", "will",
@@ -358,7 +359,7 @@ fn has_verb(sentence: &str) -> bool {
         })
 }
 
-/// Doc comments of functions that others may call, as line number and first sentence.
+/// Returns the doc comments of public functions, as line number and first sentence.
 fn function_docs(text: &str) -> Vec<(usize, String)> {
     let (mut found, mut doc, mut begins) = (Vec::new(), String::new(), 0);
     for (at, line) in text.lines().enumerate() {
@@ -379,7 +380,7 @@ fn function_docs(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Older than the rule.
+/// Files that are older than the rule.
 const WITHOUT_VERBS: [&str; 5] = [
     "crates/nvfold-cli/src/mount/",
     "crates/nvfold-cli/src/dedup_options.rs",
@@ -430,14 +431,14 @@ fn the_diagrams_are_drawn_from_their_text() {
     }
 }
 
-/// Names of source files, pages and scripts in a line.
+/// Returns the names of source files, pages and scripts in a line.
 fn file_names(line: &str) -> impl Iterator<Item = &str> {
     let words =
         line.split(|c: char| !c.is_alphanumeric() && !"_-./*$".contains(c)).map(|word| word.trim_end_matches('.'));
     let is_name =
         |word: &str| [".rs", ".md", ".sh"].iter().any(|ending| word.len() > ending.len() && word.ends_with(ending));
-    // Not patterns, paths that a program puts together, and what is built.
-    // FILE.md stands for a name that the user gives.
+    // Left out are patterns, paths that a program assembles, and build output. FILE.md stands for a name that the
+    // user gives.
     let is_open = |word: &&str| word.contains(['*', '$']) || word.starts_with("target/") || word.starts_with("FILE.");
     words.filter(move |word| is_name(word) && !is_open(word))
 }
@@ -451,7 +452,7 @@ fn every_file_that_is_named_exists() {
     };
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs", ".toml", ".sh", ".md", "Makefile", "run"]) {
-        // The crates in it are made up.
+        // The crates in it are fictitious.
         if file.starts_with("tests/tests/rooms") {
             continue;
         }
@@ -460,7 +461,7 @@ fn every_file_that_is_named_exists() {
     assert_none("files that do not exist", offences);
 }
 
-/// Targets of the links in a Markdown text, outside code blocks.
+/// Returns the targets of the links in a Markdown text, outside code blocks.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_code = false;
@@ -475,7 +476,7 @@ fn links(text: &str) -> Vec<String> {
             let Some(end) = rest.find(')') else { break };
             found.push(rest[..end].to_owned());
         }
-        // Pictures that are sized by HTML.
+        // Pictures that HTML sizes.
         for part in line.split("src=\"").skip(1) {
             found.extend(part.split('"').next().map(String::from));
         }
@@ -483,7 +484,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchor that a heading gets.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().to_lowercase();
     let kept: String = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
@@ -549,10 +550,10 @@ fn the_changelog_mentions_the_version() {
     assert!(changelog.contains(&format!("## [{version}]")), "CHANGELOG.md has no section for version {version}");
 }
 
-/// Field of a media struct: offset, bytes, name.
+/// A field of a media struct: offset, bytes, name.
 type Field = (u64, u64, String);
 
-/// The `#[repr(C)]` structs in a source file with their fields, laid out without gaps (which zerocopy's
+/// Returns the `#[repr(C)]` structs in a source file with their fields, laid out without gaps (which zerocopy's
 /// `IntoBytes` guarantees).
 fn media_structs(text: &str, sizes: &BTreeMap<String, u64>) -> Vec<(String, Vec<Field>)> {
     let mut structs = Vec::new();
@@ -593,7 +594,7 @@ fn size_of_type(kind: &str, sizes: &BTreeMap<String, u64>) -> u64 {
     }
 }
 
-/// The tables of docs/media-format.md: name and size from the comment above, then the rows.
+/// Returns the tables of docs/media-format.md: name and size from the comment above, then the rows.
 fn documented_structs(text: &str) -> BTreeMap<String, (u64, Vec<Field>)> {
     let mut found = BTreeMap::new();
     let mut lines = text.lines();

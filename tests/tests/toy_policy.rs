@@ -1,5 +1,5 @@
-//! The seam at which policies are put in, shown by a sixth one: a file of its own outside of the crate and one line in the
-//! options of the mount. Nothing else knows it, and it cannot lose data, leak a block or miscount.
+//! The interface for policies, shown by a sixth policy: one file outside of the crate and one line in the mount
+//! options. No other code knows it, and it cannot lose data, leak a block or miscount.
 
 mod zeros;
 
@@ -17,7 +17,7 @@ const BLOCK: u64 = 4096;
 const REQUEST: usize = 128 << 10;
 const DEVICE_MIB: u64 = 64;
 
-/// With the policy: this is the line.
+/// Mounts with the policy: this is the one line.
 fn mount(device: &Device) -> FileSystem {
     let options = MountOptions { foreign: Some(Arc::new(zeros::Zeros::default())), ..device::options() };
     device.try_mount(MountOptions { policy: Policy::Off, ..options }).expect("mount")
@@ -34,7 +34,7 @@ fn content(fs: &FileSystem, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Blocks that are all different, and none of them zeros.
+/// Returns blocks that are all different and not zeros.
 fn distinct(random: &mut fastrand::Rng, blocks: u64) -> Vec<u8> {
     let mut bytes = vec![0; (blocks * BLOCK) as usize];
     random.fill(&mut bytes);
@@ -57,12 +57,12 @@ fn zeros_are_stored_once_and_everything_else_as_it_comes() {
     one.write_at(BLOCK, &[0; BLOCK as usize]).expect("write");
     many.write_at(0, &vec![0; REQUEST]).expect("write");
     assert_eq!(stored_blocks(&fs), 1, "single blocks and a request of 32 share the first one");
-    // Data that is no zeros is stored as often as it comes, alone or in a request with zeros.
+    // Data other than zeros is stored every time it is written, alone or in a request with zeros.
     let data = distinct(&mut random, 3);
     let mixed = [&data[..], &[0; 2 * BLOCK as usize], &data, &[0; 3 * BLOCK as usize]].concat();
     many.write_at(REQUEST as u64, &mixed).expect("write");
     assert_eq!(stored_blocks(&fs), 1 + 6);
-    // Almost zeros are not zeros; a block that becomes zeros by a write of a part of it is.
+    // A block of almost zeros is not shared; a block that becomes zeros by a partial write is.
     let mut almost = [0; BLOCK as usize];
     almost[BLOCK as usize - 1] = 1;
     one.write_at(2 * BLOCK, &almost).expect("write");
@@ -108,7 +108,7 @@ fn the_block_goes_with_its_last_reference_and_the_next_zeros_are_stored_anew() {
         fs.unlink(ROOT, b"b").expect("unlink");
         assert_eq!(stored_blocks(&fs), REQUEST as u64 / BLOCK, "nobody names the zeros any more");
         fs.trim().expect("trim");
-        // Its block gets another content, and is not taken for zeros.
+        // Its block gets another content, and must no longer be taken for zeros.
         create(&fs, "c").write_at(0, &distinct(&mut random, 64)).expect("write");
         let d = create(&fs, "d");
         d.write_at(0, &[0; 3 * BLOCK as usize]).expect("write");
@@ -121,7 +121,7 @@ fn the_block_goes_with_its_last_reference_and_the_next_zeros_are_stored_anew() {
     device.check();
 }
 
-/// A crash takes what the policy knows, and nothing else: not even the counts of what it shared.
+/// A crash loses only what the policy knows, not the counts of the blocks that it shared.
 #[test]
 fn a_crash_loses_no_data_and_no_count() {
     let seed = Seed::new("a policy for zeros, and crashes");
@@ -133,14 +133,14 @@ fn a_crash_loses_no_data_and_no_count() {
         for (name, bytes) in &expected {
             assert_eq!(content(&fs, name), *bytes, "{name} after {round} crashes");
         }
-        // Zeros of before the crash and of now, in either order with reconcile.
+        // Zeros from before the crash and from now, in either order with reconcile.
         let (name, data) = (format!("file {round}"), distinct(&mut random, 5));
         let bytes = [&vec![0; REQUEST][..], &data, &[0; BLOCK as usize]].concat();
         let file = create(&fs, &name);
         file.write_at(0, &bytes).expect("write");
         if round % 2 == 1 {
             fs.reconcile().expect("reconcile");
-            // Each mount knows of its own zeros alone, and each one before has overwritten some of them.
+            // Each mount knows only its own block of zeros, and each earlier mount has overwritten some of them.
             assert_eq!(stored_blocks(&fs), round * (1 + 5 + 5) + (1 + 5));
         }
         file.write_at(0, &data).expect("overwrite");
@@ -160,7 +160,7 @@ fn a_crash_loses_no_data_and_no_count() {
     device.check();
 }
 
-/// The block comes and goes under their hands.
+/// The block comes and goes while threads use it.
 #[test]
 fn threads_share_it_overwrite_it_and_remove_it() {
     const THREADS: u64 = 4;
@@ -202,7 +202,7 @@ fn threads_share_it_overwrite_it_and_remove_it() {
     let blocks = || expected.iter().flat_map(|bytes| bytes.chunks(BLOCK as usize));
     let others = blocks().count() - blocks().filter(is_zero).count();
     let zeros = stored_blocks(&fs) - others as u64;
-    // Two that meet may each keep theirs, if the first one goes in between.
+    // Two threads that meet may each keep their block, if the first one disappears in between.
     assert!((1..=THREADS).contains(&zeros), "{zeros} blocks of zeros");
     fs.unmount().expect("unmount");
     device.check();
@@ -214,7 +214,7 @@ fn threads_share_it_overwrite_it_and_remove_it() {
 fn one_file_and_one_line_know_the_policy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace");
     let mut pending: Vec<_> = ["crates", "tests", "fuzz"].map(|directory| root.join(directory)).to_vec();
-    // Put together, so that this line is not one of them.
+    // Assembled, so that this line does not match.
     let name = ["Zer", "os::default"].concat();
     let mut found = Vec::new();
     while let Some(directory) = pending.pop() {

@@ -1,10 +1,11 @@
-//! `bench auto`: policy `auto` beside every policy that it chooses from, while the workload changes.
+//! `bench auto`: policy `auto` compared with every policy that it chooses from, while the workload changes.
 //!
-//! The problem: a chooser is judged by what it loses against the best policy of each phase. The idea: the same
-//! phases, each with its share of duplicates, its length of requests and its compressibility, on a device for each
-//! policy; of each phase the cost (charged time and processor time of the writer) and the space it took, and the *regret*:
-//! the ratio of `auto` to the best fixed policy of that phase, which nobody knows beforehand. What a phase costs until
-//! `auto` has noticed it is in its figures. Policies take turns, and data is made before a phase is timed.
+//! The problem: a policy that chooses is judged by its loss against the best policy of each phase. The idea: run the
+//! same phases, each with its share of duplicates, its length of requests and its compressibility, on one device per
+//! policy. Report for each phase the cost (charged time and processor time of the writer), the space, and the
+//! *regret*: the ratio of `auto` to the best fixed policy of that phase, which is not known beforehand. The figures
+//! of `auto` include the cost until it has noticed a new phase. Policies take turns, and data is made before a phase
+//! is timed.
 
 use crate::data::{Unshared, fill};
 use crate::device::Device;
@@ -34,7 +35,7 @@ const PHASES: [Phase; 8] = [
 ];
 const FIXED: [Policy; 4] = [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeExt];
 const PREFERENCES: [Prefer; 3] = [Prefer::Speed, Prefer::Space, Prefer::Balanced];
-/// Pieces of the pieces that compressible content is made of.
+/// Bytes of a piece of compressible content.
 const COMPRESSIBLE_BYTES: usize = 64 << 10;
 
 /// A workload.
@@ -88,27 +89,27 @@ struct Row {
     duplicates_percent: u64,
     request_bytes: usize,
     compressible: bool,
-    /// A policy, or `auto` with its preference.
+    /// The policy, or `auto` with its preference.
     policy: String,
     /// Median cost of a block.
     ns: f64,
     /// Median of the bytes stored for a byte written.
     stored: f64,
-    /// Speed to that of the fastest fixed policy of the phase, and space to the least.
+    /// Speed relative to the fastest fixed policy of the phase, and space relative to the smallest.
     speed_ratio: f64,
     space_ratio: f64,
-    /// What was chosen at the end of the phase, in the last pass.
+    /// The choice at the end of the phase, in the last pass.
     chosen: &'static str,
 }
 
-/// What a policy did in a phase.
+/// The result of a policy in a phase.
 struct Done {
     ns: f64,
     stored: f64,
     chosen: &'static str,
 }
 
-/// Who is measured: a policy, and what `auto` prefers.
+/// A policy, and the preference of `auto`.
 type Runner = (Policy, Prefer);
 
 /// Measures, and prints the report.
@@ -144,7 +145,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The rows of one phase, beside the best fixed policies of it.
+/// Returns the rows of one phase, compared with its best fixed policies.
 fn rows_of(profile: &Profile, at: usize, phase: &Phase, runners: &[Runner], passes: &[Vec<Vec<Done>>]) -> Vec<Row> {
     let figure = |runner: usize, of: fn(&Done) -> f64| {
         median(&passes[runner].iter().map(|phases| of(&phases[at])).collect::<Vec<_>>())
@@ -173,7 +174,7 @@ fn rows_of(profile: &Profile, at: usize, phase: &Phase, runners: &[Runner], pass
     runners.iter().enumerate().map(row).collect()
 }
 
-/// Writes all phases on a device of their own, each into a new file that replaces the one before.
+/// Writes all phases on a new device, each into a new file that replaces the previous one.
 fn phases(profile: &Profile, (policy, prefer): Runner, bytes: u64, pass: u64) -> Result<Vec<Done>> {
     let device = Device::new(profile, 3 * bytes + (64 << 20));
     let auto = AutoOptions { prefer, ..AutoOptions::default() };
@@ -205,7 +206,7 @@ fn phases(profile: &Profile, (policy, prefer): Runner, bytes: u64, pass: u64) ->
     Ok(done)
 }
 
-/// Compressible content, nothing of which can be shared.
+/// Fills a buffer with compressible content, nothing of which can be shared.
 fn fill_compressible(data: &mut [u8], seed: u64) {
     let mut content = Unshared::new(COMPRESSIBLE_BYTES, seed);
     for (number, piece) in (seed..).zip(data.chunks_mut(COMPRESSIBLE_BYTES)) {
@@ -222,7 +223,8 @@ impl Row {
 }
 
 impl Report {
-    /// A picture of a device: over the phases, the speed of `auto, speed` and the space of `auto, space` to the best.
+    /// Draws the picture of a device: over the phases, the speed of `auto, speed` and the space of `auto, space`
+    /// relative to the best.
     fn draw(&self, profile: &str, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let root = SVGBackend::new(file, (900, 420)).into_drawing_area();
         root.fill(&WHITE)?;

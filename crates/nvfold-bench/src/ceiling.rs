@@ -1,7 +1,7 @@
-//! The simplest FUSE file system there could be: files are byte vectors in one directory tree of two levels.
+//! A minimal FUSE file system: files are byte vectors in one directory tree of two levels.
 //!
-//! Nothing is shared, nothing is durable, no attribute but the size is kept. What a mount of nvfold loses against
-//! this is nvfold's; what this loses against tmpfs is FUSE's.
+//! Nothing is shared, nothing is durable, and size is the only attribute. The difference between a mount of nvfold
+//! and this one is the cost of nvfold; the difference between this one and tmpfs is the cost of FUSE.
 
 use crate::{Doing, Result};
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
@@ -39,7 +39,7 @@ struct Ceiling {
     nodes: RwLock<HashMap<u64, RwLock<Node>>>,
 }
 
-/// Serves until unmounted, in the way that a mount of nvfold is served unless it is told otherwise.
+/// Serves until unmounted, in the default way of a mount of nvfold.
 pub fn serve(dir: &Path) -> Result<()> {
     let nodes = HashMap::from([(ROOT, RwLock::new(Node::Directory))]);
     let tree = Tree { next: ROOT + 1, ..Tree::default() };
@@ -47,7 +47,7 @@ pub fn serve(dir: &Path) -> Result<()> {
     let mut config = Config::default();
     config.mount_options = vec![
         MountOption::FSName("ceiling".into()),
-        // `fuse.ceiling` in the mount table. fuser's own `Subtype` does not get there when root mounts.
+        // `fuse.ceiling` in the mount table. fuser's own `Subtype` does not appear there when root mounts.
         MountOption::CUSTOM("subtype=ceiling".into()),
         MountOption::DefaultPermissions,
     ];
@@ -57,12 +57,12 @@ pub fn serve(dir: &Path) -> Result<()> {
     let transport = Transport::Device { threads: 2, spin: Some(SPIN) };
     let session = Session::start(Arc::new(ceiling), connection, transport).doing(doing())?;
     let ended = session.wait().doing(doing());
-    // Dropped, it would unmount what is mounted there by now.
+    // Dropping it would unmount what is mounted there by now.
     std::mem::forget(mount);
     ended
 }
 
-/// Those of the mount that it is compared with; an older kernel has fewer.
+/// The settings of the mount that it is compared with; an older kernel has fewer.
 struct Handshake;
 
 impl Filesystem for Handshake {

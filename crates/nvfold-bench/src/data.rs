@@ -2,7 +2,7 @@
 
 const BLOCK: usize = 4096;
 
-/// splitmix64: fast, and a seed is enough to make the same data again.
+/// splitmix64: fast, and the same seed gives the same data again.
 pub struct Random(pub u64);
 
 impl Random {
@@ -34,13 +34,13 @@ pub fn fill(buffer: &mut [u8], percent: u64, seed: u64) {
     }
 }
 
-/// Bytes from one number in unshared content to the next: no piece that a chunker cuts is without one.
+/// Bytes from one number in unshared content to the next: every piece that a chunker cuts contains one.
 const STAMP_EVERY: usize = 2 << 10;
 /// Words of 8 bytes that compressible content is made of.
 const WORDS: usize = 256;
 
-/// Content of one length, compressible or not, in which a number stands every 2 KiB: as long as numbers are not used twice,
-/// nothing of it can be shared.
+/// Content of one length, compressible or not, with a number every 2 KiB. As long as no number is used twice, nothing
+/// of it can be shared.
 #[derive(Clone)]
 pub struct Unshared {
     /// Made of 256 words of 8 bytes.
@@ -50,7 +50,7 @@ pub struct Unshared {
 }
 
 impl Unshared {
-    /// Of so many bytes, a multiple of 8.
+    /// Makes content of `bytes` bytes, a multiple of 8.
     pub fn new(bytes: usize, seed: u64) -> Unshared {
         let mut random = Random(seed);
         let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();
@@ -60,7 +60,7 @@ impl Unshared {
         }
     }
 
-    /// Content with this number in it.
+    /// Returns the content with this number in it.
     pub fn stamped(&mut self, is_compressible: bool, number: u64) -> &[u8] {
         let content = if is_compressible { &mut self.compressible } else { &mut self.random };
         content.chunks_mut(STAMP_EVERY).for_each(|part| part[..8].copy_from_slice(&number.to_le_bytes()));

@@ -6,12 +6,12 @@ use pmem::{DeviceSpec, FlushMode, OpenOptions, Profile, Region};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// An emulated device in memory, and how much of it is watched.
+/// An emulated device in memory, and how much of it is counted.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// What it charges.
+    /// The profile that it charges.
     pub profile: Profile,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Whether writes are counted block by block.
     pub counts_writes: bool,
@@ -20,7 +20,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// Of this profile, as large as needed for so many bytes.
+    /// Makes a device of this profile, large enough for `bytes` bytes.
     pub fn new(profile: &Profile, bytes: u64) -> Device {
         Device {
             profile: profile.clone(),
@@ -30,8 +30,8 @@ impl Device {
         }
     }
 
-    /// Its memory, which is not all there yet. Flush instructions are issued as on a DAX device where nothing else stands
-    /// for them; what an emulated device charges for a line is what its flush takes.
+    /// Creates its memory, which the host has not allocated completely yet. On a native device flush instructions are
+    /// issued as on a DAX device. On an emulated one the charge for a line stands for its flush.
     pub fn create(&self) -> Result<Region> {
         let options = OpenOptions {
             profile: self.profile.clone(),
@@ -44,24 +44,24 @@ impl Device {
         region.map_err(nvfold::Error::from).doing("make a memory device")
     }
 
-    /// Formats it, with all its memory there before any clock starts.
+    /// Formats it, and has all its memory allocated before any clock starts.
     pub fn format(&self, mkfs: &MkfsOptions) -> Result<Region> {
         let region = self.create()?;
         FileSystem::mkfs(&region, mkfs).doing("format")?;
-        // Behind mkfs, which gives back what the device has.
+        // After mkfs, which gives the memory of the device back.
         populate(&[&region]);
         Ok(region)
     }
 
-    /// Formats and mounts it, with clocks of its own.
+    /// Formats and mounts it, with new clocks.
     pub fn mount(&self, mkfs: &MkfsOptions, mount: MountOptions) -> Result<FileSystem> {
         remount(self.format(mkfs)?, mount)
     }
 }
 
-/// Asks for the memory of devices that are compared, for each a piece in turn: so each gets the same mix of what the
-/// host has. Memory of one device differs from that of another by up to a third in the time that it takes to write, for
-/// as long as both live, by where the host happens to have it.
+/// Has the host allocate the memory of devices that are compared, a piece of each in turn, so that each gets the same
+/// mix of the host's memory. Depending on where the host happens to place it, memory of one device takes up to a
+/// third longer to write than that of another, for as long as both exist.
 pub fn populate(regions: &[&Region]) {
     const PIECE_BYTES: u64 = 2 << 20;
     let longest = regions.iter().map(|region| region.len_bytes()).max().unwrap_or(0);
@@ -72,7 +72,7 @@ pub fn populate(regions: &[&Region]) {
     }
 }
 
-/// Mounts what is formatted, with clocks.
+/// Mounts a formatted region, with new clocks.
 pub fn remount(region: Region, mount: MountOptions) -> Result<FileSystem> {
     let epoch = Instant::now();
     let mount = MountOptions {

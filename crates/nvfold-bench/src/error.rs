@@ -1,10 +1,10 @@
-//! Why a benchmark could not run: every error says what was being done, and to what.
+//! Errors of benchmarks: each says what was being done, and to what.
 //!
-//! nvfold and the system tell why something failed but not what it was for, so each call names it ([`Doing`]).
+//! nvfold and the system report why something failed but not what it was for, so each call adds that ([`Doing`]).
 
 use crate::rivals::RivalError;
 
-/// Why a benchmark could not run.
+/// The reason why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// nvfold refused.
@@ -23,10 +23,10 @@ pub enum BenchError {
         /// Why not.
         source: std::io::Error,
     },
-    /// What was read back is not what was written: no figure of it is worth anything.
+    /// The bytes read back differ from those written, so none of its figures is valid.
     #[error("{0} gave back other bytes than were written")]
     Wrong(String),
-    /// What was to be measured is not on the file system that its row names.
+    /// The measured file is not on the file system that its row names.
     #[error("{path} is on {found}, not on {expected}: the figure would be of something else")]
     Elsewhere {
         /// File or directory.
@@ -36,7 +36,7 @@ pub enum BenchError {
         /// Where it is.
         found: String,
     },
-    /// What was to be shared is not, or what was not is.
+    /// Data that should be shared is not, or the reverse.
     #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
     Unshared {
         /// Which system.
@@ -46,10 +46,10 @@ pub enum BenchError {
         /// Bytes to share.
         expected: u64,
     },
-    /// What was counted cannot be right.
+    /// The counts cannot be right.
     #[error("the counts are wrong: {0}")]
     Miscounted(String),
-    /// A device said that it is full while it was not.
+    /// A device reported that it is full while it was not.
     #[error("{times} writes found no space although what lives fits: the device is at {percent} % live")]
     NoRoom {
         /// Writes that failed.
@@ -57,7 +57,7 @@ pub enum BenchError {
         /// Share of the usable space that lives.
         percent: u64,
     },
-    /// fsck finds something on a device that was measured.
+    /// fsck found something on a measured device.
     #[error("fsck finds {count} faults on the device that was measured; the first: {first}")]
     Unsound {
         /// How many.
@@ -79,7 +79,7 @@ pub enum BenchError {
         /// Why not.
         why: String,
     },
-    /// What was made from this commit cannot be told.
+    /// The commit of this program is unknown, so a run cannot be resumed.
     #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
     NoCommit,
     /// The plot could not be drawn.
@@ -87,12 +87,12 @@ pub enum BenchError {
     Plot(String),
 }
 
-/// What a benchmark gives.
+/// Result of a benchmark function.
 pub type Result<T> = std::result::Result<T, BenchError>;
 
-/// Says of a failure what was being done.
+/// Adds to a failure what was being done.
 pub trait Doing<T> {
-    /// The error with what was being done.
+    /// Adds what was being done to the error.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }
 

@@ -1,11 +1,11 @@
-//! The font of all pictures: one that the program carries.
+//! The font of all pictures, built into the program.
 //!
-//! With the fonts of the machine a picture would look different wherever it is made, and there may be none.
+//! With the fonts of the machine a picture would look different on each, and a machine may have none.
 
 use plotters::style::{FontDesc, FontStyle, IntoFont, register_font};
 use std::sync::Once;
 
-/// The font in letters so many pixels high.
+/// Returns the font with letters of this height in pixels.
 pub fn font(size: u32) -> FontDesc<'static> {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -15,7 +15,7 @@ pub fn font(size: u32) -> FontDesc<'static> {
     ("sans-serif", size).into_font()
 }
 
-/// Pixels that a text takes from left to right; the font's letters are all as wide as one another.
+/// Returns the width of a text in pixels; all letters of the font have the same width.
 pub fn width(text: &str, size: u32) -> i32 {
     let (width, _) = font(size).box_size(text).unwrap_or((text.len() as u32 * size, size));
     width as i32

@@ -1,4 +1,4 @@
-//! What is compared: each thing can be written and read at an offset, by one thread a lane.
+//! The targets of a comparison: each can be written and read at an offset, by one thread per lane.
 
 use crate::data::Random;
 use crate::place::Place;
@@ -17,23 +17,23 @@ pub trait Lane: Send + Sync {
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Reads at an offset; the bytes must be used.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()>;
-    /// Makes what was written as safe as it gets, inside the timed part.
+    /// Makes the written data as durable as the target allows, inside the timed part.
     fn finish(&self) -> Result<()> {
         Ok(())
     }
-    /// Fails if this is not, or no longer, what its row is named after; outside the timed part.
+    /// Fails if the lane is not, or no longer, on the target of its row; outside the timed part.
     fn prove(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Something that is measured, with one lane a thread.
+/// A measured target, with one lane per thread.
 pub struct Target {
     /// Name of the row.
     pub name: String,
-    /// Share of duplicate blocks in what it is given.
+    /// Share of duplicate blocks in its data, percent.
     pub percent: u64,
-    /// One a thread.
+    /// One lane per thread.
     pub lanes: Vec<Box<dyn Lane>>,
 }
 
@@ -99,7 +99,7 @@ impl Lane for OnDisk {
     }
 }
 
-/// The raw limit: streaming copies to memory, a fence each.
+/// Makes the raw limit: streaming copies to memory, with a fence each.
 pub fn raw(threads: u64, bytes_a_lane: u64) -> Result<Target> {
     let region = Region::create(&DeviceSpec::Memory, threads * bytes_a_lane, &OpenOptions::default());
     let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
@@ -107,10 +107,10 @@ pub fn raw(threads: u64, bytes_a_lane: u64) -> Result<Target> {
     Ok(Target { name: "raw limit".into(), percent: 0, lanes: (0..threads).map(lane).collect() })
 }
 
-/// nvfold in this process on a memory device.
+/// Makes nvfold in this process on a memory device.
 pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, bytes_a_lane: u64) -> Result<Target> {
     let options = OpenOptions { flush, ..OpenOptions::default() };
-    // Copy on write holds the old and the new pass, and small devices have room for logs and inodes too.
+    // Copy on write holds the old and the new pass; small devices also need space for logs and inodes.
     let bytes = 2 * threads * bytes_a_lane + (64 << 20);
     let region = Region::create(&DeviceSpec::Memory, bytes.next_multiple_of(2 << 20), &options);
     let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
@@ -157,18 +157,18 @@ pub fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Tar
 /// How files are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// System calls alone.
+    /// Only the write system calls.
     Plain,
-    /// And fsync at the end of the timed part.
+    /// Also fsync, at the end of the timed part.
     Synced,
     /// Past the page cache.
     Direct,
 }
 
-/// A sample of what a lane holds, compared with what it was given.
+/// Compares a sample of the content of a lane with what was written.
 pub fn holds(lane: &dyn Lane, data: &[u8], block: usize) -> Result<bool> {
     let mut random = Random(data.len() as u64);
-    // O_DIRECT wants aligned memory: a buffer twice as long has an aligned part.
+    // O_DIRECT requires aligned memory: a buffer of twice the length contains an aligned part.
     let mut buffer = vec![0; 2 * block];
     for _ in 0..16 {
         let at = (random.next() % (data.len() / block) as u64) as usize * block;

@@ -1,41 +1,41 @@
-//! Workloads, baselines and plots: what nvfold costs, beside the raw limit and beside what one would use instead.
+//! Workloads, baselines and plots: the cost of nvfold, compared with the raw limit and with the alternatives.
 //!
 //! The problem: machines are shared and noisy, so an absolute figure says little. The idea: everything that is
-//! compared runs in turn in one process, several times, on data made before the clock starts; what is reported is
-//! the median and its ratio to the raw limit of the same run.
+//! compared runs in turn in one process, several times, on data made before the clock starts. The report gives the
+//! median and its ratio to the raw limit of the same run.
 //!
-//! Arrows go down the table, never up (`tests/tests/rooms.rs` holds the rooms to it):
+//! Dependencies go down the table, never up (`tests/tests/rooms.rs` checks them):
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | `throughput` | `bench write`, `bench read`: bytes a second |
-//! | `meta` | `bench meta`: operations on names a second |
+//! | `throughput` | `bench write`, `bench read`: bytes per second |
+//! | `meta` | `bench meta`: operations on names per second |
 //! | `tree` | `bench tree`: `cp -a`, `rm -r` and many creates, on mounts with different options and on tmpfs |
-//! | `origins` | `bench origins`: what following copies shares and costs |
+//! | `origins` | `bench origins`: sharing and cost of following copies |
 //! | [`cost`] | `bench cost`: fences, lines, locks and instructions of each operation |
 //! | `paper` | `bench paper`: the figures of the papers that nvfold is made from |
 //! | `recovery` | `bench recovery`: time until a device serves, after a kill and after an unmount |
-//! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check beside lz4 |
-//! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, beside a red-black tree |
-//! | `rec_tree` | `bench rec-tree`: what following copies in memory costs, finds and takes |
-//! | `profiles` | `bench profiles`: what emulated devices charge, beside what is published |
+//! | `chunkers` | `bench chunkers`: speed and saving of each chunker, and the compressible check compared with lz4 |
+//! | `lookups` | `bench lookups`: finding a chunk by its fingerprint, compared with a red-black tree |
+//! | `rec_tree` | `bench rec-tree`: cost, hits and memory of following copies in memory |
+//! | `profiles` | `bench profiles`: charges of emulated devices, compared with published figures |
 //! | `wear` | `bench wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `reclaim` | `bench reclaim`: random overwrites on a device that is nearly full |
-//! | `auto` | `bench auto`: policy `auto` beside those that it chooses from |
+//! | `auto` | `bench auto`: policy `auto` compared with those that it chooses from |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
-//! | `report` | what `write`, `read` and `meta` report: table, JSON, bar chart |
-//! | `lanes` | what is compared: raw memory, nvfold embedded, a file on any mount |
-//! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs mounted for a run, and gone after it |
+//! | `report` | the reports of `write`, `read` and `meta`: table, JSON, bar chart |
+//! | `lanes` | the targets that are compared: raw memory, nvfold embedded, a file on any mount |
+//! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs, mounted for the duration of a run |
 //! | `place` | proof that a row was measured on the file system that it names |
-//! | `ceiling` | the simplest FUSE file system in memory: what FUSE itself allows |
+//! | `ceiling` | a minimal FUSE file system in memory: the limit of FUSE itself |
 //! | `device` | emulated devices in memory, formatted and mounted |
 //! | `process` | programs that a benchmark runs |
 //! | `data` | blocks with an exact share of duplicates |
 //! | `samples` | statistics of the times of a few passes |
-//! | `origin` | the command and the commit that figures come from |
+//! | `origin` | the command and the commit that made the figures |
 //! | `font` | the font of all pictures |
-//! | `options`, `error` | how to measure; why a benchmark could not run |
-//! | `rivals` | the systems that the papers compare NV-Dedup with |
+//! | `options`, `error` | options of a measurement; errors |
+//! | `rivals` | the systems with which the papers compare NV-Dedup |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -151,8 +151,8 @@ enum What {
 /// Runs a benchmark and prints its report: a table, or JSON.
 ///
 /// # Errors
-/// When the machine refuses something that the benchmark itself needs; what only some rows need (a tool, root) is
-/// left out and named in the report.
+/// If the machine refuses something that the benchmark itself needs. What only some rows need (a tool, root) is left
+/// out and named in the report.
 pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
     let report = match &args.what {
         What::Write(options) => throughput::run(&options.clone().settled(), throughput::Direction::Write)?,

@@ -1,10 +1,10 @@
-//! `bench lookups`: what it costs to find a chunk by its fingerprint in DeEXT's red-black tree (III-B), and in the two
-//! indexes that stand in for it.
+//! `bench lookups`: the cost of finding a chunk by its fingerprint in DeEXT's red-black tree (III-B), and in the two
+//! indexes that replace it.
 //!
-//! The problem: the paper keeps the fingerprints of each dedupe file in a red-black tree, and nvfold does not; which is
-//! better is to be measured, not argued. The idea: the same random fingerprints in all of them, each asked for those
-//! that are there and for as many others, in random order, in turn. A look-up ends when all 20 bytes of the fingerprint
-//! were compared: the tree has them in its nodes, nvfold in the chunk entry that its index leads to.
+//! The problem: the paper keeps the fingerprints of each dedupe file in a red-black tree, and nvfold does not; a
+//! measurement must decide which is better. The idea: put the same random fingerprints into all of them. Look up
+//! those that are present and as many others, in random order, in turn. A look-up ends when all 20 bytes of the
+//! fingerprint have been compared: the tree has them in its nodes, nvfold in the chunk entry that its index leads to.
 
 use crate::data::Random;
 use crate::origin::{command, commit, heading, save};
@@ -66,12 +66,12 @@ struct Report {
 struct Row {
     index: &'static str,
     chunks: u64,
-    /// Nanoseconds a look-up, medians, and their ratios to the tree's in the same pass.
+    /// Nanoseconds per look-up, medians, and their ratios to the tree's in the same pass.
     present_ns: f64,
     absent_ns: f64,
     present_ratio: f64,
     absent_ratio: f64,
-    /// Of the index alone: entries come with every policy.
+    /// Only the index: every policy has entries.
     dram_bytes_each: f64,
     device_bytes_each: f64,
 }
@@ -79,7 +79,7 @@ struct Row {
 /// Measures, and prints the report.
 ///
 /// # Errors
-/// Without memory, or when a file of `--out` cannot be written.
+/// If there is no memory, or if a file of `--out` cannot be written.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let (sizes, repeats) = if options.smoke { (vec![2000], 2) } else { (options.chunks.clone(), options.repeats) };
     let mut rows = Vec::new();
@@ -95,7 +95,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The same fingerprints in each index.
+/// All indexes, with the same fingerprints.
 struct Indexes {
     region: Region,
     geometry: Geometry,
@@ -108,7 +108,7 @@ struct Indexes {
 
 impl Indexes {
     fn with(chunks: u64) -> Result<Indexes> {
-        // A block for each chunk, and what the tables take of the device.
+        // One block per chunk, and the device bytes of the tables.
         let data = (chunks * BLOCK_BYTES).next_multiple_of(SEGMENT_BYTES);
         let bytes = data + data / 32 + 16 * SEGMENT_BYTES;
         let region = Region::create(&DeviceSpec::Memory, bytes, &OpenOptions::default())
@@ -139,7 +139,7 @@ impl Indexes {
             indexes.fact.insert(weak_of(strong), block.into());
             indexes.tree.insert(*strong, block.0);
         }
-        // Not in the order in which they came.
+        // Look-ups are not in the order of insertion.
         let mut random = Random(3);
         for at in (1..indexes.present.len()).rev() {
             indexes.present.swap(at, (random.next() % (at as u64 + 1)) as usize);
@@ -189,7 +189,7 @@ impl Indexes {
         ]
     }
 
-    /// Whether the entry of a chunk has all of a fingerprint.
+    /// Returns whether the entry of a chunk has all bytes of a fingerprint.
     fn has(&self, chunk: ChunkRef, strong: &Strong) -> bool {
         let ChunkRef::Block(block) = chunk else { return false };
         let entry: ChunkEntry = self.region.read(self.geometry.chunk_entry_offset(block));
@@ -197,7 +197,7 @@ impl Indexes {
     }
 }
 
-/// Nanoseconds a look-up of all that is asked for, of which so many are found.
+/// Returns the nanoseconds per look-up of all fingerprints in `asked`, of which `found` must be present.
 fn pass(name: &str, asked: &[Strong], found: usize, find: impl Fn(&Strong) -> Option<u64>) -> f64 {
     let start = Instant::now();
     let answers = asked.iter().filter(|strong| black_box(find(strong)).is_some()).count();
@@ -216,7 +216,7 @@ fn fingerprints(count: u64, seed: u64) -> Vec<Strong> {
     (0..count).map(|_| one()).collect()
 }
 
-/// A weak fingerprint as random as the strong one.
+/// Returns a weak fingerprint as random as the strong one.
 fn weak_of(strong: &Strong) -> u32 {
     u32::from_le_bytes(*strong.first_chunk().expect("20 bytes"))
 }

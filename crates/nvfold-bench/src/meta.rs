@@ -1,5 +1,5 @@
-//! `bench meta`: names a second - create with 4 KiB, stat, readdir, rename, unlink - embedded, mounted and on tmpfs.
-//! The mounted and the tmpfs rows run the same system calls.
+//! `bench meta`: operations on names per second (create with 4 KiB, stat, readdir, rename, unlink), embedded, mounted
+//! and on tmpfs. The mounted and the tmpfs rows run the same system calls.
 
 use crate::mounts::Mounts;
 use crate::place::{FsType, Place};
@@ -19,7 +19,7 @@ const OPERATIONS: [&str; 5] = ["create 4 KiB", "stat", "readdir", "rename", "unl
 /// Seconds of each operation on all files.
 type Times = [f64; 5];
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("meta", "ratio to tmpfs");
     let mounts = Mounts::set_up(options, 1 << 30)?;
@@ -50,12 +50,12 @@ pub fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// A block that no other file has: sharing is not what is measured here.
+/// Makes the block unique to the file, because sharing is not measured here.
 fn content(file: u64, block: &mut [u8; 4096]) {
     block[..8].copy_from_slice(&file.to_le_bytes());
 }
 
-/// One pass, in a directory of its own that is proven to be at that place before and after.
+/// Runs one pass in a new directory, which is proven to be at that place before and after.
 fn system_calls(place: &Place, pass: u32, files: u64) -> Result<Times> {
     let dir = place.dir.join(format!("pass{pass}"));
     fs::create_dir(&dir).doing(format!("make {}", dir.display()))?;

@@ -1,7 +1,7 @@
 //! File systems mounted for a run: nvfold, the FUSE ceiling, and ext4, xfs and btrfs on a loop device in memory.
 //!
-//! Everything lies in one directory on tmpfs; dropping [`Mounts`] unmounts and removes all of it. Only the functions that
-//! mount something make a [`Mounted`], after the mount succeeded, and only if the mount table confirms it.
+//! Everything is in one directory on tmpfs; dropping [`Mounts`] unmounts and removes it. A [`Mounted`] is made only
+//! by the functions that mount, after the mount has succeeded, and only if the mount table confirms it.
 
 use crate::place::{self, FsType, Place};
 use crate::process::{own_program, run};
@@ -12,24 +12,24 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the FUSE ceiling may take to appear, and to end.
+/// Time limit for the FUSE ceiling to appear, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One mounted file system; dropping it unmounts it.
 pub struct Mounted {
     /// Name of its rows.
     pub name: String,
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// Ends once its mount is gone: a value's fields are dropped after the value itself.
+    /// Ends once its mount is gone: the fields of a value are dropped after the value itself.
     _server: Option<Server>,
 }
 
 impl Mounted {
-    /// Takes over what was just mounted on `dir`, and makes the directory `direct` in it, if there is none.
+    /// Takes over a new mount on `dir`, and makes the directory `direct` in it, if there is none.
     fn take_over(name: &str, dir: &Path, fs_type: FsType, server: Option<Server>) -> Result<Mounted> {
         let place = Place::mount_point(dir, fs_type);
-        // From here on it is unmounted, whatever fails.
+        // From here on the mount is unmounted on drop, whatever fails.
         let mounted = Mounted { name: format!("mounted {name}"), place, _server: server };
         mounted.place.prove(dir)?;
         fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
@@ -45,13 +45,13 @@ impl Drop for Mounted {
             command.status().is_ok_and(|status| status.success())
         };
         if !unmount(&[]) {
-            // Busy: it goes when its last file is closed.
+            // The mount is busy: it goes when its last file is closed.
             unmount(&["-l"]);
         }
     }
 }
 
-/// The process that serves the FUSE ceiling. Dropping it waits for its end, and kills it if that does not come.
+/// The process that serves the FUSE ceiling. Dropping it waits for its end, and kills it after a time limit.
 struct Server(Child);
 
 impl Drop for Server {
@@ -65,20 +65,20 @@ impl Drop for Server {
     }
 }
 
-/// Everything that a run mounts. The fields are dropped in this order.
+/// All mounts of a run. The fields are dropped in this order.
 pub struct Mounts {
     /// The mounts.
     pub mounted: Vec<Mounted>,
     /// A directory on tmpfs.
     pub tmpfs: Place,
-    /// What could not be mounted, and why.
+    /// Reasons why file systems could not be mounted.
     pub left_out: Vec<String>,
     scratch: TempDir,
 }
 
 impl Mounts {
-    /// Mounts what can be mounted; what cannot is left out, with the reason. What mounts, but not as the file
-    /// system that it should be, is an error.
+    /// Mounts what can be mounted; the rest is left out, with the reason. It is an error if a mount succeeds but is
+    /// not the expected file system.
     pub fn set_up(options: &Options, bytes: u64) -> Result<Mounts> {
         let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
         let scratch = tempfile::Builder::new().prefix("nvfold-bench.").tempdir_in(parent).doing("make a folder")?;
@@ -122,7 +122,7 @@ impl Mounts {
     }
 }
 
-/// Mounts nvfold on a device; `mem:` is memory.
+/// Mounts nvfold on a device; `mem:` is a memory device.
 pub fn nvfold(name: &str, device: &Path, dir: &Path, options: &str) -> Result<Mounted> {
     run(Command::new(own_program()?).arg("mount").arg(device).arg(dir).args(["-o", options]))?;
     Mounted::take_over(name, dir, FsType::NVFOLD, None)
@@ -136,7 +136,7 @@ fn ceiling(name: &str, dir: &Path) -> Result<Mounted> {
     while !place::is_mount_point(dir)? {
         let ended = server.0.try_wait().doing("wait for the FUSE ceiling")?;
         if ended.is_some() || Instant::now() > deadline {
-            // One that hangs need not be waited for again.
+            // A process that hangs need not be waited for again.
             let _ = server.0.kill();
             let why = ended.map_or("it does not appear in the mount table".into(), |status| status.to_string());
             return Err(BenchError::Io { doing: "mount the FUSE ceiling".into(), source: std::io::Error::other(why) });

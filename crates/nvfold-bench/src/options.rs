@@ -1,4 +1,4 @@
-//! What `bench write`, `bench read` and `bench meta` may be told: how much, how often, where, and what is left out.
+//! Options of `bench write`, `bench read` and `bench meta`: how much, how often, where, and what is left out.
 
 use clap::Args;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// With the sizes of a smoke run, if it is one.
+    /// Returns the options with the sizes of a smoke run, if it is one.
     pub fn settled(mut self) -> Options {
         if self.smoke {
             (self.mebibytes, self.repeats, self.files) = (4, 2, 200);

@@ -1,27 +1,27 @@
-//! Where figures come from: the command that makes them, and the commit of the program.
+//! The origin of figures: the command that makes them, and the commit of the program.
 //!
-//! A figure that cannot be made again is a rumour, so every report names both.
+//! A figure that cannot be reproduced has no value, so every report names both.
 
 use crate::{Doing, Result};
 use std::path::Path;
 
-/// The command that runs.
+/// Returns the command that is running.
 pub fn command() -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!("nvfold {}", arguments.join(" "))
 }
 
-/// Commit of the program, where the environment tells it in `NVFOLD_COMMIT`; `make bench` does.
+/// Returns the commit of the program from `NVFOLD_COMMIT`, if it is set; `make bench` sets it.
 pub fn commit() -> Option<String> {
     std::env::var("NVFOLD_COMMIT").ok().filter(|commit| !commit.is_empty())
 }
 
-/// What goes above a table: the command, and the commit if it is known.
+/// Returns the heading of a table: the command, and the commit if it is known.
 pub fn heading(command: &str, commit: Option<&str>) -> String {
     commit.map_or(command.into(), |commit| format!("{command}, commit {commit}"))
 }
 
-/// Writes a report into a folder, which is made if need be: names of files, and what is in them.
+/// Writes the files of a report, given by name and text, into a folder, which it creates if necessary.
 pub fn save<'n>(folder: &Path, files: impl IntoIterator<Item = (&'n str, String)>) -> Result<()> {
     std::fs::create_dir_all(folder).doing(format!("make {}", folder.display()))?;
     for (name, text) in files {

@@ -1,11 +1,11 @@
 //! Proof that a row was measured on the file system that the row names.
 //!
-//! The problem: a mount point without a mount is still a directory. A benchmark on it runs, and its rows are those of the
-//! file system underneath.
+//! The problem: a mount point without a mount is still a directory. A benchmark runs on it, and its rows then show
+//! the file system underneath.
 //!
-//! The idea: the kernel tells by which mount a file was opened (`mnt_id` in /proc/self/fdinfo), and the mount table
-//! tells what that mount is. Every file and directory that is measured is looked up in this way, before and after
-//! each pass. A mount that goes away in between is no longer in the table, even if its open files still work.
+//! The idea: the kernel shows the mount by which a file was opened (`mnt_id` in /proc/self/fdinfo), and the mount
+//! table describes that mount. Every measured file and directory is looked up in this way, before and after each
+//! pass. A mount that goes away in between is no longer in the table, even if its open files still work.
 
 use crate::{BenchError, Doing, Result};
 use std::fmt;
@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-/// A file system as the kernel shows it.
+/// A type of file system as the kernel shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FsType {
     /// Its type in the mount table.
@@ -36,7 +36,7 @@ impl FsType {
     /// btrfs.
     pub const BTRFS: FsType = FsType { name: "btrfs", magic: 0x9123_683E };
 
-    /// Whether it is served through FUSE.
+    /// Returns whether it is served through FUSE.
     pub fn is_fuse(self) -> bool {
         self.magic == FUSE_MAGIC
     }
@@ -51,7 +51,7 @@ pub struct Place {
     pub dir: PathBuf,
     /// The file system.
     pub fs_type: FsType,
-    /// The directory is the root of its mount; otherwise it may be anywhere on one.
+    /// Whether the directory is the root of its mount; otherwise it may be anywhere on one.
     is_mount_point: bool,
 }
 
@@ -66,13 +66,13 @@ impl Place {
         Place { dir: dir.to_owned(), fs_type, is_mount_point: false }
     }
 
-    /// Proves that a path, now, leads to this file system.
+    /// Proves that a path now leads to this file system.
     pub fn prove(&self, path: &Path) -> Result<()> {
         let file = File::open(path).doing(format!("open {}", path.display()))?;
         self.prove_open(path, &file)
     }
 
-    /// Proves that an open file is on this file system, and that this is still mounted.
+    /// Proves that an open file is on this file system, and that it is still mounted.
     pub fn prove_open(&self, path: &Path, file: &File) -> Result<()> {
         let found = Found::of(path, file)?;
         if self.is_what_was(&found) {
@@ -99,9 +99,9 @@ impl fmt::Display for Place {
     }
 }
 
-/// What an open file was found on.
+/// The file system of an open file.
 struct Found {
-    /// Its line of the mount table; `None` if it has none: the mount is gone from the tree.
+    /// Its line of the mount table; `None` if the mount is gone from the tree.
     mount: Option<Mount>,
     /// Type in statfs(2).
     magic: u32,
@@ -114,7 +114,7 @@ impl Found {
         let id = id.ok_or_else(|| BenchError::Wrong("/proc/self/fdinfo (no mnt_id)".into()))?;
         let mount = mount_table()?.into_iter().find(|mount| mount.id == id);
         let status = rustix::fs::fstatfs(file).map_err(std::io::Error::from);
-        // The types fit 32 bits; the field is signed or not, longer or not, from one architecture to the next.
+        // The types fit 32 bits; sign and length of the field depend on the architecture.
         let magic = status.doing(format!("statfs {}", path.display()))?.f_type as u32;
         Ok(Found { mount, magic })
     }
@@ -135,7 +135,7 @@ impl fmt::Display for Found {
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     id: String,
-    /// Mount point, with blanks and the like as `\040`.
+    /// Mount point, with blanks and similar characters escaped as `\040`.
     dir: String,
     fs_type: String,
 }
@@ -155,13 +155,13 @@ fn mount_table() -> Result<Vec<Mount>> {
     Ok(String::from_utf8_lossy(&table).lines().filter_map(Mount::parse).collect())
 }
 
-/// Whether something is mounted on a directory. Does not ask what is mounted, so it cannot hang on it.
+/// Returns whether something is mounted on a directory. It does not access the mount, so it cannot hang.
 pub fn is_mount_point(dir: &Path) -> Result<bool> {
     let dir = escaped(dir);
     Ok(mount_table()?.iter().any(|mount| mount.dir == dir))
 }
 
-/// A path as the mount table writes it.
+/// Returns a path as the mount table writes it.
 fn escaped(path: &Path) -> String {
     let path = path.to_string_lossy().replace('\\', r"\134");
     path.replace(' ', r"\040").replace('\t', r"\011").replace('\n', r"\012")

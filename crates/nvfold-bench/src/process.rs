@@ -1,12 +1,12 @@
-//! Other processes: programs that a benchmark runs, itself among them.
+//! Other processes that a benchmark runs, including the nvfold command itself.
 //!
-//! A tool that fails has said why on stderr; the error carries that, on one line.
+//! A tool that fails has printed the reason on stderr; the error contains it, on one line.
 
 use crate::{BenchError, Doing, Result};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// The program that is running.
+/// Returns the path of the running program.
 pub fn own_program() -> Result<PathBuf> {
     std::env::current_exe().doing("find the running program")
 }
@@ -16,7 +16,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     output(command).map(drop)
 }
 
-/// What a command prints; an error that says what it complained of when it fails.
+/// Returns the output of a command; if it fails, returns an error with its stderr.
 pub fn output(command: &mut Command) -> Result<String> {
     let doing = format!("{command:?}");
     let output = command.stdin(Stdio::null()).output().doing(doing.clone())?;

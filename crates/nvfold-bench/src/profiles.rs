@@ -1,11 +1,12 @@
 //! `bench profiles`: the calibration table of the emulated devices.
 //!
-//! The problem: a profile that charges the wrong time makes every figure on it a statement about a device that nobody
-//! has. One once wrote 15 GB/s and read 1.2 where the real device does it the other way round.
+//! The problem: with a profile that charges the wrong time, every figure describes a device that does not exist. An
+//! earlier profile wrote 15 GB/s and read 1.2, where the real device does the opposite.
 //!
-//! The idea: do on each profile what its sources measured, and put what is charged beside what they published. The wall
-//! clock stands beside it where a device is waited for: what takes microseconds takes what it is charged; of single lines
-//! it tells what the host and two looks at the clock take, for no processor can wait for 19 ns.
+//! The idea: repeat on each profile the measurement of its sources, and print the charge next to the published value.
+//! For devices that threads wait for, the table also has the wall clock: accesses of microseconds take as long as
+//! their charge. For single lines the wall clock shows only the time of the host and of two clock reads, because no
+//! processor can wait for 19 ns.
 
 use crate::Result;
 use crate::device::Device;
@@ -23,9 +24,9 @@ const LINE: u64 = 64;
 const BLOCK: u64 = 4096;
 const DEVICE_BYTES: u64 = 32 << 20;
 const ROUNDS: usize = 5;
-/// Accesses of a round.
+/// Number of accesses in a round.
 const ACCESSES: u64 = 200;
-/// Deviation from what is published that is still right, percent.
+/// Allowed deviation from the published value, percent.
 const ALLOWED_PERCENT: f64 = 5.0;
 
 /// Where the table goes.
@@ -36,7 +37,7 @@ pub struct Options {
     out: Option<PathBuf>,
 }
 
-/// What a source measured.
+/// The kind of measurement of a source.
 #[derive(Clone, Copy)]
 enum Measure {
     /// Nanoseconds of a streaming store of so many bytes and a fence.
@@ -45,11 +46,11 @@ enum Measure {
     Read(u64),
     /// Joules to write a gigabyte.
     WriteEnergy,
-    /// Joules to read one.
+    /// Joules to read a gigabyte.
     ReadEnergy,
 }
 
-/// A published value: profile, what, least and most, where it stands.
+/// A published value: profile, measurement, least and most, source.
 type Published = (&'static str, Measure, f64, f64, &'static str);
 
 const PUBLISHED: [Published; 16] = [
@@ -79,15 +80,15 @@ struct Row {
     unit: &'static str,
     published: (f64, f64),
     source: &'static str,
-    /// What the profile charges, or the energy that its counters give.
+    /// The charge of the profile, or the energy that its counters give.
     emulated: f64,
-    /// To the nearer end of what is published, percent.
+    /// Deviation from the nearer end of the published range, percent.
     deviation_percent: f64,
-    /// By the wall clock, median of rounds; absent where it is not waited for.
+    /// Wall clock, median of rounds; absent if threads do not wait for the device.
     wall: Option<f64>,
 }
 
-/// The table as it is kept.
+/// The table as it is stored.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -132,7 +133,7 @@ fn row(published: &Published) -> Result<Row> {
     })
 }
 
-/// What one access is charged (or the joules a gigabyte), and what it takes by the wall clock.
+/// Returns the charge of one access (or the joules per gigabyte), and its time by the wall clock.
 fn round(profile: &Profile, measure: Measure) -> Result<(f64, f64)> {
     let region = Device::new(profile, DEVICE_BYTES).create()?;
     region.populate(0, DEVICE_BYTES);
@@ -144,7 +145,7 @@ fn round(profile: &Profile, measure: Measure) -> Result<(f64, f64)> {
     let mut buffer = vec![1; bytes as usize];
     let (before, clock) = (region.counters(), Instant::now());
     for access in 0..ACCESSES {
-        // No two accesses touch the same line or neighbours.
+        // No two accesses touch the same line or neighbouring lines.
         let at = (access * 37 * bytes.max(2 * LINE)) % (DEVICE_BYTES - bytes) / LINE * LINE;
         access_once(&region, at, &mut buffer, is_write);
     }

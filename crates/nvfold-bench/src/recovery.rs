@@ -1,14 +1,14 @@
-//! `bench recovery`: how long a device takes until it serves, after a kill and after a clean unmount.
+//! `bench recovery`: the time until a device serves, after a kill and after a clean unmount.
 //!
-//! The problem: "recovery is fast" means three things - the first byte, the scan behind it, the exact counts - and a
-//! warm process would flatter all of them.
+//! The problem: "recovery is fast" can mean three things (the first byte, the scan behind it, the exact counts), and
+//! a warm process would make all of them look better.
 //!
-//! The idea: another process fills the device and is killed with SIGKILL, by itself, with nothing unmounted. Then
-//! this one opens, mounts and reads one byte, several times, each time from a mapping of its own; what the mount
-//! scanned is scanned once more as plain memory, and the ratio of the two is what the code is worth.
+//! The idea: another process fills the device and kills itself with SIGKILL, without an unmount. Then this process
+//! opens, mounts and reads one byte, several times, each time from a new mapping. It then scans the data of the
+//! mount's scan once more as plain memory; the ratio of the two shows the efficiency of the code.
 //!
-//! A kill also loses the fingerprints of blocks that nobody shares, and they are made again in the background: how long
-//! that takes alone, and what it leaves to somebody who writes new data meanwhile.
+//! A kill also loses the fingerprints of unshared blocks, which the background makes again. The benchmark measures
+//! how long that takes alone, and how much it slows down a writer of new data.
 
 use crate::data;
 use crate::device::remount;
@@ -33,7 +33,7 @@ use std::time::Instant;
 const WRITE_BYTES: usize = 128 << 10;
 const WRITER_WARMS_UP_SECONDS: f64 = 0.05;
 const WRITER_ALONE_SECONDS: f64 = 0.3;
-/// Turns of the daemon between two looks whether it is done.
+/// Steps of the daemon between two checks whether it is done.
 const TURNS_A_LOOK: u64 = 32;
 
 /// What to measure.
@@ -85,7 +85,7 @@ pub struct Plan {
     pub file_bytes: u64,
     /// Policy of all mounts.
     pub policy: Policy,
-    /// Device that the mounts after the kill see; it is filled at full speed.
+    /// Profile of the mounts after the kill; the device is filled at full speed.
     pub profile: Profile,
     /// Mounts of which the median is taken.
     pub repeats: u32,
@@ -94,31 +94,31 @@ pub struct Plan {
 /// One device.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Data written.
+    /// Data written, bytes.
     pub data_bytes: u64,
-    /// Share of duplicate chunks.
+    /// Share of duplicate chunks, percent.
     pub duplicates_percent: u64,
-    /// Files that it lies in.
+    /// Number of files that hold the data.
     pub files: u64,
-    /// Chunk entries that the mount after the kill looked at.
+    /// Chunk entries that the mount after the kill read.
     pub entries_scanned: u64,
-    /// Inode slots that it looked at.
+    /// Inode slots that it read.
     pub inodes_scanned: u64,
     /// Open, mount and read one byte, after a clean unmount: median seconds.
     pub clean_first_byte_seconds: f64,
     /// The same after the kill.
     pub crash_first_byte_seconds: f64,
-    /// From the kill's mount until all counts are exact.
+    /// From the mount after the kill until all counts are exact.
     pub reconciled_seconds: f64,
-    /// Making the fingerprints anew that the kill lost, with nothing else to do.
+    /// Making the lost fingerprints again, with no other load.
     pub fill_seconds: f64,
-    /// Writes of new 4 KiB blocks a second while the daemon does so, to those without it.
+    /// Writes of new 4 KiB blocks per second during that, relative to writes without it.
     pub writes_while_filling: f64,
-    /// Time of the mount after the kill by chunk entry.
+    /// Time of the mount after the kill per chunk entry.
     pub ns_per_entry: f64,
     /// Reading the same entries as plain memory, from a fresh mapping.
     pub plain_scan_ns_per_entry: f64,
-    /// Plain scan to mount.
+    /// Ratio of the plain scan to the mount.
     pub ratio_to_plain_scan: f64,
 }
 
@@ -132,7 +132,7 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Runs it, prints the report.
+/// Runs the benchmark and prints the report.
 pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
     let mut plans = Vec::new();
     let (sizes, shares, file_mib) = match options.smoke {
@@ -173,7 +173,7 @@ fn free_bytes(dir: &Path) -> Result<u64> {
     Ok(status.f_bavail * status.f_frsize)
 }
 
-/// Fills a device in a folder of its own in `dir`, kills the process that does it, and mounts what it left.
+/// Fills a device in a new folder in `dir`, kills the process that does it, and mounts the device.
 pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
     let Plan { data_bytes, percent, file_bytes, repeats, .. } = *plan;
     let mount = |device: &Path| mount(device, plan);
@@ -183,7 +183,7 @@ pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
     let (mut first_byte, mut mounted, mut reconciled, mut plain) = (vec![], vec![], vec![], vec![]);
     let mut scanned = (0, 0);
     for pass in 0..repeats {
-        // Every pass finds the device as the kill left it: nothing is unmounted, nothing reconciled before.
+        // Every pass finds the device as after the kill: nothing has been unmounted or reconciled before.
         let clock = Instant::now();
         let fs = mount(&device)?;
         mounted.push(clock.elapsed().as_secs_f64());
@@ -231,7 +231,7 @@ pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
     })
 }
 
-/// Seconds until no fingerprint is missing; then a clean unmount.
+/// Returns the seconds until no fingerprint is missing; then unmounts cleanly.
 fn fill_alone(fs: FileSystem) -> Result<f64> {
     fs.reconcile().doing("reconcile")?;
     let clock = Instant::now();
@@ -241,17 +241,17 @@ fn fill_alone(fs: FileSystem) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Writes of new blocks a second while a daemon fills in what is missing, to those before it began. The device is left as
-/// after a kill.
+/// Returns the rate of writes of new blocks while a daemon makes missing fingerprints, relative to the rate before it
+/// began. The device is left as after a kill.
 fn write_while_filling(device: &Path, plan: &Plan) -> Result<f64> {
-    // The daemon's manners go by a stopwatch.
+    // The daemon limits its load by a stopwatch.
     let fs = remount(open(device, plan)?, MountOptions { policy: plan.policy, ..MountOptions::default() })?;
     fs.reconcile().doing("reconcile")?;
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
     let file = fs.create(InodeNumber::ROOT, b"writer", &new).and_then(|found| fs.open(found.ino)).doing("create")?;
     let mut block = [0; 4096];
     let mut written = 0u64;
-    // A file of 16 MiB over and over, each block with content of its own.
+    // Writes a file of 16 MiB over and over, each block with unique content.
     let mut rate_until = |is_over: &mut dyn FnMut(f64) -> bool| -> Result<f64> {
         let (clock, before) = (Instant::now(), written);
         loop {
@@ -277,7 +277,7 @@ fn write_while_filling(device: &Path, plan: &Plan) -> Result<f64> {
                     Ok(wait) => std::thread::park_timeout(wait),
                     Err(error) => return Some(Err(error)),
                 }
-                // Statistics take longer than a turn on a large device.
+                // On a large device the statistics take longer than a step.
                 (turn % TURNS_A_LOOK == 0 && fs.stats().fill_percent.is_none()).then_some(Ok(()))
             });
             is_over.store(true, Ordering::Relaxed);
@@ -289,7 +289,7 @@ fn write_while_filling(device: &Path, plan: &Plan) -> Result<f64> {
     Ok(beside / alone)
 }
 
-/// Another process fills the device and kills itself.
+/// Runs another process that fills the device and kills itself.
 fn fill_and_die(device: &Path, plan: &Plan) -> Result<()> {
     let this = std::env::current_exe().doing("find this program")?;
     let numbers = [plan.data_bytes, plan.percent, plan.file_bytes].map(|number| number.to_string());
@@ -312,7 +312,7 @@ pub fn fill(options: &FillOptions) -> Result<()> {
     FileSystem::mkfs(&region, &MkfsOptions::default()).doing("format")?;
     let fs = mount_region(region, options.policy)?;
     let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
-    // Duplicates lie in the same 64 MiB, whatever the size of the files.
+    // Duplicates are within the same 64 MiB, whatever the size of the files.
     let mut batch = vec![0; file_bytes.max(64 << 20).min(data_bytes) as usize];
     for (seed, start) in (1..).zip((0..data_bytes).step_by(batch.len())) {
         data::fill(&mut batch, options.duplicates_percent, seed);
@@ -340,7 +340,7 @@ fn mount(device: &Path, plan: &Plan) -> Result<FileSystem> {
 
 fn mount_region(region: Region, policy: Policy) -> Result<FileSystem> {
     let clock = Arc::new(pmem::clock::coarse_now_ns);
-    // Without a stopwatch: nothing is calibrated while the clock runs, and `nv-dedup` goes by the paper's costs.
+    // Without a stopwatch: nothing is calibrated while the clock runs, and `nv-dedup` uses the paper's costs.
     FileSystem::mount(region, MountOptions { policy, clock, ..MountOptions::default() }).doing("mount")
 }
 
@@ -352,7 +352,7 @@ fn read_one_byte(fs: &FileSystem) -> Result<()> {
     if read == 1 { Ok(()) } else { Err(BenchError::Wrong("the first file".into())) }
 }
 
-/// Seconds to read as many chunk entries as plain memory, one word a line, from a mapping of its own.
+/// Returns the seconds to read as many chunk entries as plain memory, one word per line, from a new mapping.
 fn plain_scan(device: &Path, entries: u64) -> Result<f64> {
     let clock = Instant::now();
     let region = Region::open(&DeviceSpec::Path(device.to_owned()), &OpenOptions::default());

@@ -12,37 +12,37 @@ use std::path::Path;
 /// One line of the report.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// Name of the target.
     pub name: String,
-    /// Bytes a call, or the operation's name in `meta`.
+    /// Bytes per call, or the operation's name in `meta`.
     pub unit: String,
     /// Threads.
     pub threads: u64,
-    /// Share of duplicate blocks in the data.
+    /// Share of duplicate blocks in the data, percent.
     pub duplicates_percent: u64,
-    /// Calls a second, median.
+    /// Calls per second, median.
     pub operations_per_second: f64,
-    /// Bytes a second, median (0 for `meta`).
+    /// Bytes per second, median (0 for `meta`).
     pub bytes_per_second: f64,
     /// Fastest pass, seconds.
     pub seconds_min: f64,
-    /// Median pass.
+    /// Median pass, seconds.
     pub seconds_median: f64,
-    /// Slowest pass.
+    /// Slowest pass, seconds.
     pub seconds_max: f64,
-    /// To the base row of the same group.
+    /// Ratio to the base row of the same group.
     pub ratio: f64,
 }
 
 impl Row {
-    /// A throughput row; `base` is the raw limit's median in seconds.
+    /// Makes a throughput row; `base` is the raw limit's median in seconds.
     pub fn new(name: &str, block: u64, threads: u64, percent: u64, bytes: f64, seconds: &[f64], base: f64) -> Row {
         let calls = bytes / block as f64;
         let row = Row::operations(name, &format!("{} KiB", block / 1024), threads, calls, seconds, base);
         Row { duplicates_percent: percent, bytes_per_second: bytes / row.seconds_median, ..row }
     }
 
-    /// A row of operations a second.
+    /// Makes a row of operations per second.
     pub fn operations(name: &str, unit: &str, threads: u64, operations: f64, seconds: &[f64], base: f64) -> Row {
         let middle = median(seconds);
         Row {
@@ -65,13 +65,13 @@ impl Row {
 pub struct Report {
     /// Version of this schema.
     pub version: u32,
-    /// Which benchmark.
+    /// Name of the benchmark.
     pub benchmark: String,
     /// The command that makes these figures.
     pub command: String,
     /// The commit, if it is known.
     pub commit: Option<String>,
-    /// What `ratio` is a ratio to.
+    /// The base of `ratio`.
     pub ratio_to: String,
     /// What could not be measured here, and why.
     pub left_out: Vec<String>,
@@ -93,7 +93,7 @@ impl Report {
         }
     }
 
-    /// Notes what is left out, each reason once.
+    /// Records what is left out, each reason once.
     pub fn leave_out(&mut self, reasons: &[String]) {
         for why in reasons {
             if !self.left_out.contains(why) {

@@ -1,12 +1,12 @@
 //! Statistics of samples: the times of a few passes, of which some were disturbed.
 //!
-//! A shared machine now and then takes a pass's time for something else. The median does not move with a few such
-//! passes, the mean does; how far the passes lie apart is told by the middle half of them, for the same reason.
+//! A shared machine sometimes uses a pass's time for other work. A few such passes do not change the median, but they
+//! change the mean. For the same reason the spread is that of the middle half of the passes.
 
 use crate::Result;
 use std::time::Instant;
 
-/// Seconds that some work takes.
+/// Returns the seconds that some work takes.
 pub fn timed(work: impl FnOnce() -> Result<()>) -> Result<f64> {
     let clock = Instant::now();
     work()?;
@@ -20,7 +20,7 @@ pub fn median(values: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// The width of the middle half of the values.
+/// Returns the width of the middle half of the values.
 pub fn middle_half(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -28,12 +28,12 @@ pub fn middle_half(values: &[f64]) -> f64 {
     sorted[sorted.len() - 1 - quarter] - sorted[quarter]
 }
 
-/// The smallest of the values; infinite if there are none.
+/// Returns the smallest of the values; infinity if there are none.
 pub fn smallest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// The largest of the values; minus infinity if there are none.
+/// Returns the largest of the values; minus infinity if there are none.
 pub fn largest(values: &[f64]) -> f64 {
     values.iter().copied().fold(f64::NEG_INFINITY, f64::max)
 }

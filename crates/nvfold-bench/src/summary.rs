@@ -1,7 +1,7 @@
 //! The ratios of a report as Markdown: the tables of docs/benchmarks.md.
 //!
-//! A line for each thing measured, a column for each unit and number of threads. What is mounted is compared with what
-//! bounds it: in `write` and `read` that is the FUSE ceiling, written or read in the same way.
+//! A table has a line per target and a column per unit and number of threads. Mounted targets are compared with their
+//! upper limit: in `write` and `read` that is the FUSE ceiling, written or read in the same way.
 
 use crate::report::{Report, Row};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 const MOUNTED: &str = "mounted ";
 const CEILING: &str = "mounted FUSE ceiling";
 
-/// The tables.
+/// Returns the tables.
 pub fn markdown(report: &Report) -> String {
     let commit = report.commit.as_ref().map_or("An unknown commit".into(), |commit| format!("Commit {commit}"));
     let mut text = String::new();
@@ -25,7 +25,7 @@ pub fn markdown(report: &Report) -> String {
     text
 }
 
-/// A table of the rows, in their order; a cell without a ratio has a dash.
+/// Returns a table of the rows, in their order; a cell without a ratio has a dash.
 fn table(rows: &[&Row], ratio: impl Fn(&Row) -> Option<f64>) -> String {
     let (mut names, mut columns): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
     for row in rows {
@@ -53,7 +53,7 @@ fn column(row: &Row) -> String {
     format!("{}, {} thread{plural}", row.unit, row.threads)
 }
 
-/// Of the ceiling's row of the same access, unit and number of threads, if it was measured.
+/// Returns the ratio to the ceiling's row of the same access, unit and number of threads, if it was measured.
 fn to_ceiling(row: &Row, mounted: &[&Row]) -> Option<f64> {
     let access = row.name.find(", ").map_or("", |at| &row.name[at..]);
     let name = format!("{CEILING}{access}");

@@ -1,4 +1,4 @@
-//! `bench write` and `bench read`: every target in turn, pass by pass, so that drift hits all alike.
+//! `bench write` and `bench read`: every target runs in turn, pass by pass, so that drift affects all equally.
 
 use crate::data::fill;
 use crate::lanes::{self, Access, Lane, Target};
@@ -15,16 +15,16 @@ const BLOCKS: [usize; 2] = [4 << 10, 128 << 10];
 const PERCENTS: [u64; 4] = [0, 25, 50, 75];
 const PAGE: usize = 4096;
 
-/// Which way the bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the target.
     Write,
-    /// From it.
+    /// From the target.
     Read,
 }
 
-/// A buffer whose start is a multiple of the page size, as O_DIRECT wants it.
+/// A buffer whose start is a multiple of the page size, as O_DIRECT requires.
 struct Aligned {
     bytes: Vec<u8>,
     start: usize,
@@ -47,7 +47,7 @@ impl Aligned {
     }
 }
 
-/// Runs one of the two.
+/// Runs the benchmark of one direction.
 pub fn run(options: &Options, direction: Direction) -> Result<Report> {
     let title = if direction == Direction::Write { "write" } else { "read" };
     let mut report = Report::new(title, "ratio to the raw limit");
@@ -95,7 +95,7 @@ fn measure(
     let threads = targets[0].lanes.len();
     let mut buffer = Aligned::new(bytes_a_lane * threads);
     let mut seconds: Vec<Vec<f64>> = vec![Vec::new(); targets.len()];
-    // Passes 0 and 1 are not timed: they give every target its memory, new and old version both.
+    // Passes 0 and 1 are not timed: in them every target gets its memory, for the old and the new version.
     for pass in 0..options.repeats as u64 + 2 {
         for percent in PERCENTS {
             fill(buffer.get_mut(), percent, (pass * 100 + percent) << 32 | block as u64);
@@ -115,8 +115,8 @@ fn measure(
     Ok(())
 }
 
-/// Seconds of one pass over the buffer. Before and after it every lane proves what it is; what was written is compared
-/// afterwards.
+/// Returns the seconds of one pass over the buffer. Before and after it every lane proves its target; written data is
+/// compared afterwards.
 fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, direction: Direction) -> Result<f64> {
     let parts: Vec<&[u8]> = data.chunks(bytes_a_lane).collect();
     let write = |lane: &dyn Lane, part: &[u8]| -> Result<()> {
@@ -147,8 +147,8 @@ fn one_pass(target: &Target, data: &[u8], block: usize, bytes_a_lane: usize, dir
     Ok(seconds)
 }
 
-/// Runs `work` on every lane at once; seconds from the first start to the last end. The lanes read the clock
-/// themselves: with as many lanes as processors, whoever waits for them may be woken long after they began.
+/// Runs `work` on every lane at once; returns the seconds from the first start to the last end. The lanes read the
+/// clock themselves: with as many lanes as processors, a waiting thread may wake long after they began.
 fn timed(target: &Target, parts: &[&[u8]], work: impl Fn(&dyn Lane, &[u8]) -> Result<()> + Sync) -> Result<f64> {
     let start = Barrier::new(parts.len());
     let run = |lane: &dyn Lane, part: &[u8]| -> Result<(Instant, Instant)> {

@@ -1,9 +1,9 @@
-//! `bench tree`: a real tree copied, read and removed by `cp` and `rm`, and many files made in one directory; on tmpfs and
-//! on mounts of nvfold with different options.
+//! `bench tree`: copying, reading and removing a real tree with `cp` and `rm`, and creating many files in one
+//! directory, on tmpfs and on mounts of nvfold with different options.
 //!
-//! Programs are what a mount is for, and their time is round trips. Places take turns, and each column is the ratio to
-//! tmpfs of the same run. What the kernel holds of the tree after it was read is told too: a device in memory is held a
-//! second time by that.
+//! A mount is used by programs, and most of their time is round trips. Places take turns, and each column is the
+//! ratio to tmpfs in the same run. The report also shows how much of the tree the kernel caches after it was read,
+//! because that memory is needed in addition to a device in memory.
 
 use crate::mounts::{Mounted, nvfold};
 use crate::origin;
@@ -44,15 +44,15 @@ pub struct Options {
     smoke: bool,
 }
 
-/// What was measured at one place.
+/// The figures of one place.
 #[derive(Debug, Serialize)]
 struct Row {
     place: String,
     /// Median seconds, by column.
     seconds: [f64; COLUMNS.len()],
-    /// The same to tmpfs: above 1 is slower.
+    /// The same relative to tmpfs: above 1 is slower.
     ratio: [f64; COLUMNS.len()],
-    /// MiB that the kernel's page cache grew by when the tree was copied and read; of tmpfs those are its data.
+    /// MiB by which the kernel's page cache grew when the tree was copied and read; for tmpfs that is its data.
     cached_mebibytes: f64,
 }
 
@@ -69,10 +69,10 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// Seconds by column, and bytes that the page cache grew by.
+/// Seconds by column, and bytes by which the page cache grew.
 type Pass = ([f64; COLUMNS.len()], f64);
 
-/// Runs it, prints the report.
+/// Runs the benchmark and prints the report.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let mut options = options.clone();
     let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
@@ -86,7 +86,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     tmpfs.prove(&tmpfs.dir)?;
     let mut places = vec![("tmpfs".to_owned(), tmpfs)];
     let mut mounted: Vec<Mounted> = Vec::new();
-    // Room for the tree, for files that are removed and not yet forgotten, and for their names.
+    // Space for the tree, for files that are removed and not yet forgotten, and for their names.
     let device_bytes =
         (3 * tree_bytes + 2048 * (tree_files + options.creates)).max(512 << 20).next_multiple_of(2 << 20);
     for (number, given) in options.mounts.iter().enumerate() {
@@ -150,7 +150,7 @@ fn one_pass(place: &Place, options: &Options) -> Result<Pass> {
     Ok(([copied, read, removed, created, removed_many], grown))
 }
 
-/// Reads all files below a directory; how many there are, and their bytes.
+/// Reads all files below a directory; returns their number and their bytes.
 fn read_all(tree: &Path) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut buffer = vec![0; 128 << 10];
@@ -176,7 +176,7 @@ fn read_all(tree: &Path) -> Result<(u64, u64)> {
     Ok((files, bytes))
 }
 
-/// Bytes of files that the kernel holds in memory, without those of tmpfs, in which the devices are.
+/// Returns the bytes of files that the kernel caches, without those of tmpfs, which holds the devices.
 fn page_cache_bytes() -> Result<f64> {
     let about = fs::read_to_string("/proc/meminfo").doing("read /proc/meminfo")?;
     let kib = |key: &str| {

@@ -1,4 +1,4 @@
-//! Between the outcome of a call and what C is told: errno, and calls that come when there is no device.
+//! From the outcome of a call to its C result: errno, and calls that come when there is no device.
 #![forbid(unsafe_code)]
 
 use crate::process;
@@ -7,21 +7,23 @@ use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    /// A call of ours is under way in this thread. What it calls may call us: memory of the program's own allocator.
+    /// Whether a call of ours runs in this thread. The call may call us again, for example through the program's
+    /// allocator.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a call of ours is under way in this thread, which may hold locks.
+/// Returns whether a call of ours runs in this thread, which may hold locks.
 pub fn is_inside() -> bool {
     IS_INSIDE.get()
 }
 
-/// Runs what a call does. errno stays as it was when the call succeeds, since programs ask `readdir` so whether it ended.
+/// Runs the body of a call. A call that succeeds keeps errno, because programs use it to tell the end of `readdir`
+/// from an error.
 pub fn answer<T: Answer>(function: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
     answer_or(function, T::FAILED, body)
 }
 
-/// As `answer`, for calls whose failure has another value.
+/// As `answer`, for calls that report a failure with another value.
 pub fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Outcome<T>) -> T {
     let before = errno();
     if process::is_stranger() {
@@ -45,12 +47,12 @@ pub fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// A call of libc's that answered below 0 becomes a failure with its errno.
+/// Turns a result of libc below 0 into a failure with its errno.
 pub fn checked(doing: &'static str, answer: i32) -> Outcome<i32> {
     if answer >= 0 { Ok(answer) } else { Err(os_failure(doing)) }
 }
 
-/// What errno says.
+/// Returns a failure with the present errno.
 pub fn os_failure(doing: &str) -> Failure {
     let error = io::Error::last_os_error();
     Failure::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))

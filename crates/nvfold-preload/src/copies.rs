@@ -1,26 +1,29 @@
-//! memcpy and its like: the program's own copies, noted in the rec-tree.
+//! memcpy and related functions: they record the program's copies in the rec-tree.
 //!
-//! The problem: these are the most called functions there are, from anywhere: signal handlers, allocators, before any constructor.
-//! So the way of a copy when nothing is tracked is: one compare with the length, one relaxed load, the copy. Nothing here
-//! allocates or waits: what cannot be noted at once is not noted, which costs sharing and never bytes.
+//! The problem: these are the most called functions of all, from anywhere: signal handlers, allocators, before any
+//! constructor. So when nothing is tracked a copy costs one compare with the length, one relaxed load, and the copy.
+//! Nothing here allocates or waits: a copy that cannot be recorded at once is not recorded, which costs sharing and
+//! never bytes.
 //!
-//! Short copies are made here, by loading everything before anything is stored, so they may overlap; long ones by libc, whose
-//! functions know the CPU. (`libc::memmove` here is libc's: see the crate's page.)
+//! Short copies are done here. They load everything before they store anything, so source and target may overlap.
+//! Long copies go to libc, whose functions are tuned for the CPU. (`libc::memmove` here is libc's: see the crate's
+//! page.)
 
 use nvfold_c::causality;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-/// Shorter copies are not noted: what they could save is less than the note.
+/// Shorter copies are not recorded: they could save less than the record costs.
 const NOTED_MIN: usize = 32;
-/// Longer ones are libc's.
+/// Longer copies go to libc.
 const SHORT_MAX: usize = 128;
 
 unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
-/// Loads one value from the start and one from the end of the source, and stores both: all lengths from one to two values.
+/// Loads one value from the start and one from the end of the source, and stores both: for all lengths from one to
+/// two values.
 ///
 /// # Safety
 ///
@@ -28,7 +31,7 @@ unsafe extern "C" {
 #[inline(always)]
 unsafe fn both_ends<T: Copy>(target: *mut u8, source: *const u8, length: usize) {
     let behind = length - size_of::<T>();
-    // SAFETY: as the caller says; both values are loaded before one is stored.
+    // SAFETY: the caller's contract; both values are loaded before one is stored.
     unsafe {
         let (first, last) = (source.cast::<T>().read_unaligned(), source.add(behind).cast::<T>().read_unaligned());
         target.cast::<T>().write_unaligned(first);
@@ -38,14 +41,14 @@ unsafe fn both_ends<T: Copy>(target: *mut u8, source: *const u8, length: usize) 
 
 type Sixteen = [u64; 2];
 
-/// Copies; the two may overlap.
+/// Copies bytes; the ranges may overlap.
 ///
 /// # Safety
 ///
 /// As for memmove.
 #[inline(always)]
 unsafe fn copy(target: *mut u8, source: *const u8, length: usize) {
-    // SAFETY: as the caller says; each arm has the length that it asks for.
+    // SAFETY: the caller's contract; each arm has the length that it needs.
     unsafe {
         if length >= 16 {
             match length {
@@ -66,7 +69,7 @@ unsafe fn copy(target: *mut u8, source: *const u8, length: usize) {
     }
 }
 
-/// Copies, and notes it.
+/// Copies bytes and records the copy.
 ///
 /// # Safety
 ///
@@ -74,7 +77,7 @@ unsafe fn copy(target: *mut u8, source: *const u8, length: usize) {
 #[cold]
 #[inline(never)]
 unsafe fn copy_and_note(target: *mut c_void, source: *const c_void, length: usize) -> *mut c_void {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe { copy(target.cast(), source.cast(), length) };
     note(target.addr(), source.addr(), length);
     target
@@ -85,7 +88,7 @@ fn note(target: usize, source: usize, length: usize) {
     causality::try_note_copy(target, source, length);
 }
 
-/// Notes a copy that was made.
+/// Records a copy that was made.
 #[inline(always)]
 fn made<T, S>(target: *const T, source: *const S, length: usize) {
     if length >= NOTED_MIN && causality::has_sources() {
@@ -109,10 +112,10 @@ pub unsafe extern "C" fn nvfold_preload_memcpy(
     length: usize,
 ) -> *mut c_void {
     if length >= NOTED_MIN && causality::has_sources() {
-        // SAFETY: what the program passed.
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
         return unsafe { copy_and_note(target, source, length) };
     }
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { copy(target.cast(), source.cast(), length) };
     target
 }
@@ -124,7 +127,7 @@ pub unsafe extern "C" fn nvfold_preload_mempcpy(
     source: *const c_void,
     length: usize,
 ) -> *mut c_void {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_memcpy(target, source, length) };
     target.wrapping_byte_add(length)
 }
@@ -132,11 +135,11 @@ pub unsafe extern "C" fn nvfold_preload_mempcpy(
 /// bcopy(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_bcopy(source: *const c_void, target: *mut c_void, length: usize) {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_memcpy(target, source, length) };
 }
 
-/// `memcpy` and `memmove` of programs that were compiled with checks.
+/// Replaces `memcpy` and `memmove` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_memcpy_chk(
     target: *mut c_void,
@@ -145,11 +148,11 @@ pub unsafe extern "C" fn nvfold_preload_memcpy_chk(
     room: usize,
 ) -> *mut c_void {
     check_room(length, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_memcpy(target, source, length) }
 }
 
-/// `mempcpy` of programs that were compiled with checks.
+/// Replaces `mempcpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mempcpy_chk(
     target: *mut c_void,
@@ -158,7 +161,7 @@ pub unsafe extern "C" fn nvfold_preload_mempcpy_chk(
     room: usize,
 ) -> *mut c_void {
     check_room(length, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mempcpy(target, source, length) }
 }
 
@@ -168,7 +171,7 @@ pub unsafe extern "C" fn nvfold_preload_mempcpy_chk(
 ///
 /// As for strcpy.
 unsafe fn copy_string(target: *mut c_char, source: *const c_char) -> usize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         let length = libc::strlen(source);
         nvfold_preload_memcpy(target.cast(), source.cast(), length + 1);
@@ -179,7 +182,7 @@ unsafe fn copy_string(target: *mut c_char, source: *const c_char) -> usize {
 /// strcpy(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strcpy(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { copy_string(target, source) };
     target
 }
@@ -187,7 +190,7 @@ pub unsafe extern "C" fn nvfold_preload_strcpy(target: *mut c_char, source: *con
 /// stpcpy(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_stpcpy(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     target.wrapping_add(unsafe { copy_string(target, source) })
 }
 
@@ -198,7 +201,7 @@ pub unsafe extern "C" fn nvfold_preload_strncpy(
     source: *const c_char,
     most: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         libc::strncpy(target, source, most);
         made(target, source, libc::strnlen(target, most));
@@ -213,7 +216,7 @@ pub unsafe extern "C" fn nvfold_preload_stpncpy(
     source: *const c_char,
     most: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         nvfold_preload_strncpy(target, source, most);
         target.wrapping_add(libc::strnlen(target, most))
@@ -223,7 +226,7 @@ pub unsafe extern "C" fn nvfold_preload_stpncpy(
 /// strcat(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strcat(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { copy_string(target.add(libc::strlen(target)), source) };
     target
 }
@@ -235,7 +238,7 @@ pub unsafe extern "C" fn nvfold_preload_strncat(
     source: *const c_char,
     most: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed; there is room for the NUL, as strncat asks.
+    // SAFETY: the arguments are the program's; there is room for the NUL, as strncat asks.
     unsafe {
         let (end, length) = (target.add(libc::strlen(target)), libc::strnlen(source, most));
         nvfold_preload_memcpy(end.cast(), source.cast(), length);
@@ -247,7 +250,7 @@ pub unsafe extern "C" fn nvfold_preload_strncat(
 /// strndup(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strndup(source: *const c_char, most: usize) -> *mut c_char {
-    // SAFETY: what the program passed; the new memory has room for the NUL.
+    // SAFETY: the arguments are the program's; the new memory has room for the NUL.
     unsafe {
         let length = libc::strnlen(source, most);
         let made = libc::malloc(length + 1).cast::<c_char>();
@@ -263,39 +266,39 @@ pub unsafe extern "C" fn nvfold_preload_strndup(source: *const c_char, most: usi
 /// strdup(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strdup(source: *const c_char) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_strndup(source, libc::strlen(source)) }
 }
 
-/// `strcpy` of programs that were compiled with checks.
+/// Replaces `strcpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strcpy_chk(
     target: *mut c_char,
     source: *const c_char,
     room: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         check_room(libc::strlen(source) + 1, room);
         nvfold_preload_strcpy(target, source)
     }
 }
 
-/// `stpcpy` of programs that were compiled with checks.
+/// Replaces `stpcpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_stpcpy_chk(
     target: *mut c_char,
     source: *const c_char,
     room: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         check_room(libc::strlen(source) + 1, room);
         nvfold_preload_stpcpy(target, source)
     }
 }
 
-/// `strncpy` of programs that were compiled with checks.
+/// Replaces `strncpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strncpy_chk(
     target: *mut c_char,
@@ -304,11 +307,11 @@ pub unsafe extern "C" fn nvfold_preload_strncpy_chk(
     room: usize,
 ) -> *mut c_char {
     check_room(most, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_strncpy(target, source, most) }
 }
 
-/// `stpncpy` of programs that were compiled with checks.
+/// Replaces `stpncpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_stpncpy_chk(
     target: *mut c_char,
@@ -317,25 +320,25 @@ pub unsafe extern "C" fn nvfold_preload_stpncpy_chk(
     room: usize,
 ) -> *mut c_char {
     check_room(most, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_stpncpy(target, source, most) }
 }
 
-/// `strcat` of programs that were compiled with checks.
+/// Replaces `strcat` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strcat_chk(
     target: *mut c_char,
     source: *const c_char,
     room: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         check_room(libc::strlen(target) + libc::strlen(source) + 1, room);
         nvfold_preload_strcat(target, source)
     }
 }
 
-/// `strncat` of programs that were compiled with checks.
+/// Replaces `strncat` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strncat_chk(
     target: *mut c_char,
@@ -343,7 +346,7 @@ pub unsafe extern "C" fn nvfold_preload_strncat_chk(
     most: usize,
     room: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         check_room(libc::strlen(target) + libc::strnlen(source, most) + 1, room);
         nvfold_preload_strncat(target, source, most)
@@ -358,7 +361,7 @@ pub unsafe extern "C" fn nvfold_preload_memccpy(
     last: c_int,
     most: usize,
 ) -> *mut c_void {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let end = unsafe { libc::memccpy(target, source, last, most) };
     made(target, source, if end.is_null() { most } else { end.addr() - target.addr() });
     end

@@ -1,4 +1,4 @@
-//! The device that paths below the prefix lead to.
+//! The device to which paths below the prefix lead.
 
 use crate::process;
 use nvfold::InodeNumber;
@@ -13,7 +13,7 @@ static PREFIX: OnceLock<Vec<u8>> = OnceLock::new();
 static HAS_PREFIX: AtomicBool = AtomicBool::new(false);
 static DEVICE: RwLock<Option<Arc<Device>>> = RwLock::new(None);
 
-/// Whether any path can be ours.
+/// Returns whether any path can be ours.
 #[inline]
 pub fn has_prefix() -> bool {
     HAS_PREFIX.load(Ordering::Acquire)
@@ -24,12 +24,12 @@ pub fn prefix() -> &'static [u8] {
     PREFIX.get().map_or(b"", Vec::as_slice)
 }
 
-/// The device; `None` in a process that does not have it, and after it was closed.
+/// Returns the device; `None` in a process that does not own it, and after it was closed.
 pub fn device() -> Option<Arc<Device>> {
     if process::is_stranger() { None } else { DEVICE.read().clone() }
 }
 
-/// Returns its root directory.
+/// Returns the root directory of the prefix.
 pub fn root() -> Start<'static> {
     Start { directory: InodeNumber::ROOT, prefix: prefix() }
 }
@@ -38,33 +38,33 @@ pub fn no_device() -> Failure {
     Failure::new(libc::EIO, "the device has been closed")
 }
 
-/// The prefix is known, before any device is.
+/// Sets the prefix, before the device is open.
 pub fn name_prefix(prefix: &[u8]) {
     let _ = PREFIX.set(prefix.to_vec());
 }
 
-/// From now on paths are looked at.
+/// Starts to look at paths.
 pub fn begin() {
     HAS_PREFIX.store(true, Ordering::Release);
 }
 
-/// The device is open, or is none any more.
+/// Sets the device when it is opened, and `None` when it is closed.
 pub fn set(device: Option<Arc<Device>>) {
     *DEVICE.write() = device;
 }
 
-/// Makes what was acknowledged durable, in the process that has the device.
+/// Makes acknowledged data durable, in the process that owns the device.
 pub fn sync() {
     if !has_prefix() || !process::is_owner() {
         return;
     }
     if let Some(device) = device() {
-        // The program goes on as it wanted; there is no answer that could tell it.
+        // The program exits or executes whatever happens; no return value could report the error.
         let _ = device.run(|fs| Ok(fs.sync()?));
     }
 }
 
-/// Says what the program has written, and how much of it is shared.
+/// Prints how much the program has written, and how much of it is shared.
 pub fn say_stats() {
     let Some(device) = device() else { return };
     let Ok(stats) = device.run(|fs| Ok(fs.stats())) else { return };

@@ -1,13 +1,15 @@
-//! What `nvfold bench paper icid` asks of a program's run: its writes as they were made, and the counts at its end.
+//! Data for `nvfold bench paper icid`: the writes of a program as it made them, and counters at its end.
 //!
-//! The problem: what another way of deduplication makes of a program's writes is told by those very writes, call by call.
-//! The idea: a folder in the environment (`NVFOLD_RUN_EVALUATION`) has the wishes, and gets the answers.
+//! The problem: to compare with another way of deduplication, the benchmark needs the program's own writes, call by
+//! call. The idea: a folder in the environment (`NVFOLD_RUN_EVALUATION`) holds the requests and receives the results.
+//!
+//! | file | content |
 //!
 //! | file | what |
 //! |---|---|
-//! | `variant` | if it is there: `icid-do` or `icid-ka`, the variants of the rec-tree (ICID 5.1, 5.7) |
-//! | `writes` | if it is there, each write is appended: number of the file, offset and length (u64 each), bytes |
-//! | `report` | written at exit: a line for each count, its name and its number |
+//! | `variant` | if present: `icid-do` or `icid-ka`, the variants of the rec-tree (ICID 5.1, 5.7) |
+//! | `writes` | if present, each write is appended: number of the file, offset and length (u64 each), bytes |
+//! | `report` | written at exit: a line per counter, with its name and its value |
 
 use crate::{device, process};
 use nvfold::dedup::icid::{Options, Variant};
@@ -20,7 +22,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Out of the way of the program, which may count on low numbers.
+/// High, because the program may rely on low numbers.
 const DESCRIPTOR_MIN: i32 = 700;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -29,7 +31,7 @@ fn folder() -> Option<PathBuf> {
     std::env::var_os("NVFOLD_RUN_EVALUATION").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Which rec-tree there is to be.
+/// Returns the options of the rec-tree.
 pub fn tree_options() -> Options {
     let variant = folder().and_then(|folder| std::fs::read_to_string(folder.join("variant")).ok());
     Options::of(match variant.as_deref().map(str::trim) {
@@ -39,7 +41,7 @@ pub fn tree_options() -> Options {
     })
 }
 
-/// Begins to note writes, if that is wanted.
+/// Begins to record writes, if that is requested.
 pub fn begin() {
     let Some(folder) = folder() else { return };
     let writes = writes_of(&folder.join("writes"));
@@ -60,14 +62,14 @@ fn writes_of(path: &Path) -> Option<File> {
     }
 }
 
-/// In one call of the kernel, so that what several threads write does not mix.
+/// Appends a record in one system call, so that the records of several threads do not mix.
 fn append(mut writes: &File, head: [u64; 3], data: &[u8]) {
     let mut bytes = [0; 24];
     for (at, word) in bytes.chunks_exact_mut(8).zip(head) {
         at.copy_from_slice(&word.to_le_bytes());
     }
     let length = bytes.len() + data.len();
-    // A record that is cut short makes the rest unreadable, and the reader says so.
+    // After a record that is cut short the rest is unreadable; the reader reports that.
     let written = writes.write_vectored(&[IoSlice::new(&bytes), IoSlice::new(data)]).unwrap_or(0);
     if written != length {
         process::say("the record of writes is cut short");

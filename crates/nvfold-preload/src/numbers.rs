@@ -1,20 +1,21 @@
-//! Which descriptor is which open file.
+//! The table from descriptors to open files.
 //!
-//! The problem: a program's numbers for files are the kernel's. It closes 3 and expects the next open to give 3, it selects on
-//! them, it counts them against its limit, and it passes on numbers that were open before. Numbers of our own would collide
-//! sooner or later. The idea: each open file of ours has a real descriptor, a **placeholder**, so the kernel gives out the
-//! numbers; the table says which of them are ours.
+//! The problem: a program's descriptors are the kernel's. The program closes 3 and expects the next open to return 3,
+//! it selects on descriptors, counts them against its limit, and passes on descriptors that were open before. Numbers
+//! of our own would collide sooner or later. The idea: each of our open files has a real descriptor, a
+//! **placeholder**, so the kernel assigns the numbers; the table says which of them are ours.
 //!
-//! A placeholder is a duplicate of one empty, sealed memory file that is open for writing alone. What reaches the kernel in
-//! spite of us (a program that a child executes writes to it) fails, with EPERM or EBADF, instead of going nowhere in silence.
-//! To select and poll it is always ready, as files are.
+//! A placeholder is a duplicate of one empty, sealed memory file that is open only for writing. A call that reaches
+//! the kernel past this library (a program that a child executes writes to it) fails with EPERM or EBADF instead of
+//! losing data silently. It is always ready to select and poll, as files are.
 //!
 //! ```text
-//! OURS   a bit a number: the one thing that most calls look at. No lock: also right in a signal handler and after fork
-//! TABLE  number -> file, under a lock; those that dup made share the file
+//! OURS   a bit per number, all that most calls look at. Lock-free: also right in a signal handler and after fork
+//! TABLE  number -> file, under a lock; numbers made by dup share the file
 //! ```
 //!
-//! Descriptors of the library itself (the device, the empty file) lie just below the limit, and to the program they are closed.
+//! The library's own descriptors (the device, the empty file) are just below the limit; to the program they look
+//! closed.
 
 use crate::answer::checked;
 use crate::process;
@@ -26,31 +27,32 @@ use std::ffi::{CStr, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Numbers that can be ours: what Linux allows a process, unless root has raised it.
+/// Numbers that can be ours: the limit of Linux for a process, unless root has raised it.
 const NUMBERS_MAX: usize = 1 << 20;
-/// Descriptors of the library's own there may be: they lie so far below the limit.
+/// Maximum number of the library's own descriptors: they start that far below the limit.
 const RESERVED_MAX: c_int = 16;
 
 /// An open file.
 pub struct File {
     pub open: Open,
-    /// Absolute path by which it was opened, with the prefix. Of directories, for `fchdir` and paths with `..`.
+    /// Absolute path by which it was opened, with the prefix. It is kept for directories, for `fchdir` and paths with
+    /// `..`.
     pub path: Vec<u8>,
-    /// What F_GETFL tells.
+    /// Flags that F_GETFL returns.
     pub flags: AtomicI32,
-    /// Of a directory stream on it.
+    /// The listing of a directory stream on this file.
     pub listing: Mutex<Option<Arc<Listing>>>,
 }
 
 static OURS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 static TABLE: RwLock<Vec<Option<Arc<File>>>> = RwLock::new(Vec::new());
-/// The empty file.
+/// The empty file that placeholders duplicate.
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
-/// The numbers that the library has for itself: the first one, and a bit for each from there on.
+/// The numbers that the library keeps for itself: the first one, and a bit for each from there on.
 static FIRST_RESERVED: AtomicI32 = AtomicI32::new(0);
 static RESERVED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this number is of a file of ours.
+/// Returns whether this number is a file of ours.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
     let Some(word) = usize::try_from(fd).ok().and_then(|number| OURS.get(number / 64)) else { return false };
@@ -67,36 +69,36 @@ fn mark(fd: c_int, ours: bool) {
     };
 }
 
-/// Whether this number is the library's own, which a program is not to know of.
+/// Returns whether this number is the library's own, which is hidden from the program.
 pub fn is_reserved(fd: c_int) -> bool {
     reserved().any(|reserved| reserved == fd)
 }
 
-/// The numbers that the library has for itself.
+/// Returns the numbers that the library keeps for itself.
 pub fn reserved() -> impl Iterator<Item = c_int> {
     let (first, held) = (FIRST_RESERVED.load(Ordering::Relaxed), RESERVED.load(Ordering::Relaxed));
     (0..RESERVED_MAX).filter(move |at| held & (1 << at) != 0).map(move |at| first + at)
 }
 
-/// Which of the numbers from `first` on are open.
+/// Returns the open numbers from `first` on, as bits.
 fn open_from(first: c_int) -> u64 {
-    // SAFETY: F_GETFD changes nothing, whatever the number.
+    // SAFETY: F_GETFD changes nothing, for any number.
     let is_open = |at: &c_int| unsafe { libc::fcntl(first + at, libc::F_GETFD) } >= 0;
     (0..RESERVED_MAX).filter(is_open).map(|at| 1 << at).sum()
 }
 
-/// Makes the empty file, and lets `open` open what the library needs, from a number on that it gets.
+/// Makes the empty file, and lets `open` open the library's files with descriptors from the given number on.
 pub fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is ours, and of the type that getrlimit fills.
     checked("read the limit of descriptors", unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
-    // Not higher, whatever the limit: the kernel has a table up to the highest number, and fork copies it.
+    // Not higher, whatever the limit: the kernel's table reaches up to the highest number, and fork copies it.
     let first = (limit.rlim_cur.min(1024) as c_int).saturating_sub(RESERVED_MAX).max(3);
     let before = open_from(first);
     let empty = empty_file()?;
     // SAFETY: a duplicate of a descriptor of ours.
     let high = checked("move a descriptor", unsafe { libc::fcntl(empty, libc::F_DUPFD_CLOEXEC, first) })?;
-    // SAFETY: nobody else knows of it.
+    // SAFETY: no other code knows of it.
     unsafe { libc::close(empty) };
     EMPTY.store(high, Ordering::Relaxed);
     let opened = open(first)?;
@@ -105,29 +107,29 @@ pub fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
     Ok(opened)
 }
 
-/// An empty file of no name that takes nothing.
+/// Returns an empty file without a name that refuses all writes.
 fn empty_file() -> Outcome<c_int> {
     const NAME: &CStr = c"nvfold";
-    // SAFETY: a name that ends in NUL, and flags that there are.
+    // SAFETY: the name ends in NUL, and the flags are valid.
     let made = unsafe { libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     let made = checked("make an empty file", made)?;
     let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    // SAFETY: a descriptor of ours, and seals that there are.
+    // SAFETY: the descriptor is ours, and the seals are valid.
     checked("seal an empty file", unsafe { libc::fcntl(made, libc::F_ADD_SEALS, seals) })?;
     let path = format!("/proc/self/fd/{made}\0");
     // SAFETY: the path ends in NUL.
     let writes_alone = unsafe { libc::open(path.as_ptr().cast(), libc::O_WRONLY | libc::O_CLOEXEC) };
     if writes_alone < 0 {
-        // Without /proc reading it gives an end of file, and writing fails all the same.
+        // Without /proc, a read returns end of file instead of failing; a write fails all the same.
         return Ok(made);
     }
-    // SAFETY: nobody else knows of it.
+    // SAFETY: no other code knows of it.
     unsafe { libc::close(made) };
     Ok(writes_alone)
 }
 
-/// After exec in a child: descriptors that the parent left open and that are of its files. True if a standard one is: it will be
-/// used where nobody sees it, by libc.
+/// Marks descriptors that a parent left open across exec and that refer to its files. Returns true if a standard one
+/// is among them: libc uses those internally, where calls are not interposed.
 pub fn mark_inherited() -> bool {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
     for entry in entries.flatten() {
@@ -145,7 +147,7 @@ fn bad(fd: c_int) -> Failure {
     Failure::new(libc::EBADF, format!("{fd} is no open file of the device"))
 }
 
-/// Returns the open file of a number. EBADF.
+/// Returns the open file of a number, or EBADF.
 pub fn get(fd: c_int) -> Outcome<Arc<File>> {
     let table = TABLE.read();
     usize::try_from(fd).ok().and_then(|number| table.get(number)?.clone()).ok_or_else(|| bad(fd))
@@ -166,14 +168,14 @@ fn take(table: &mut [Option<Arc<File>>], fd: c_int) -> Option<Arc<File>> {
     table.get_mut(fd as usize)?.take()
 }
 
-/// Gives a file the lowest free number from `least` on. EMFILE.
+/// Gives a file the lowest free number from `least` on, or returns EMFILE.
 pub fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_int> {
     let how = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     let mut table = TABLE.write();
     // SAFETY: a duplicate of a descriptor of ours.
     let fd = checked("take a descriptor", unsafe { libc::fcntl(EMPTY.load(Ordering::Relaxed), how, least) })?;
     if fd as usize >= NUMBERS_MAX {
-        // SAFETY: it has just been made, and nobody knows of it.
+        // SAFETY: it has just been made, and no other code knows of it.
         unsafe { libc::close(fd) };
         return Err(Failure::new(libc::EMFILE, format!("descriptor {fd}: there can be {NUMBERS_MAX}")));
     }
@@ -183,7 +185,7 @@ pub fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_
     Ok(fd)
 }
 
-/// Drops a file. What ends with its last user may change the device: a file without a name is freed.
+/// Drops a file. Dropping the last user may change the device: a file without a name is freed.
 fn end(file: Arc<File>) -> Outcome<()> {
     let device = file.open.device.clone();
     device.run(|_| {
@@ -192,7 +194,7 @@ fn end(file: Arc<File>) -> Outcome<()> {
     })
 }
 
-/// Closes a number of ours. In a child, the kernel's alone.
+/// Closes a number of ours; in a child, only the kernel's descriptor.
 pub fn close(fd: c_int) -> Outcome<()> {
     if !process::is_owner() {
         if process::is_stranger() {
@@ -203,18 +205,18 @@ pub fn close(fd: c_int) -> Outcome<()> {
     }
     let mut table = TABLE.write();
     let file = take(&mut table, fd);
-    // Under the lock: until it is closed nobody else gets the number.
-    // SAFETY: the number is a placeholder, which the table had.
+    // The lock is held until the number is closed, so no other thread gets the number before. SAFETY: the number is a
+    // placeholder, which the table had.
     unsafe { libc::close(fd) };
     drop(table);
     file.map_or_else(|| Err(bad(fd)), end)
 }
 
-/// The kernel has closed a number, or given it to somebody else.
+/// Forgets a number that the kernel has closed, or given to another file.
 pub fn forget(fd: c_int) {
     if is_ours(fd) && process::is_owner() {
         let file = take(&mut TABLE.write(), fd);
-        // Nobody is there to be told.
+        // No caller could receive the error.
         let _ = file.map(end);
     }
 }
@@ -239,7 +241,7 @@ pub fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome
     Ok(made)
 }
 
-/// Numbers of ours in a range.
+/// Returns our numbers in a range.
 pub fn ours_in(first: u32, last: u32) -> Vec<c_int> {
     let numbers = |(at, word): (usize, &AtomicU64)| {
         let word = word.load(Ordering::Acquire);
@@ -249,7 +251,7 @@ pub fn ours_in(first: u32, last: u32) -> Vec<c_int> {
     words.flat_map(numbers).filter(|number| (first..=last).contains(number)).map(|number| number as c_int).collect()
 }
 
-/// Drops all files, when the device is closed: their numbers are EBADF then.
+/// Drops all files when the device is closed; their numbers are then EBADF.
 pub fn clear() {
     let files: Vec<_> = std::mem::take(&mut *TABLE.write());
     drop(files);

@@ -1,20 +1,20 @@
-//! Is this path ours, and where does it lead?
+//! Whether a path is ours, and where it leads.
 //!
-//! The kernel knows nothing of the prefix, so the path itself must tell: absolute ones by how they begin, relative ones by the
-//! directory that they start from, which is the working directory or an open one.
+//! The problem: the kernel does not know the prefix, so the path itself must tell: an absolute path by its beginning,
+//! a relative one by its starting directory, which is the working directory or an open one.
 //!
 //! | path | leads to |
 //! |---|---|
 //! | `/nvfold`, `/nvfold/a/b` | the device |
-//! | `/tmp/../nvfold/a` | the device: `.`, `..` and `//` are taken out first, as names |
-//! | `/nvfold/../etc` | the host: likewise |
+//! | `/tmp/../nvfold/a` | the device: `.`, `..` and `//` are first removed as text |
+//! | `/nvfold/../etc` | the host, for the same reason |
 //! | `a/b`, with a working directory or a descriptor below the prefix | the device, from that very directory |
 //! | `../../etc` from there | the host, if it goes above the prefix |
 //! | `nvfold/a`, with `/` as the working directory | the device |
 //!
-//! Taking `..` out of a path as names is wrong where a directory before it is a symbolic link. So it only decides whether the
-//! path leaves the prefix; what stays within is followed on the device as it was written. A symbolic link on the host that leads
-//! below the prefix leads nowhere.
+//! Removing `..` as text is wrong where the directory before it is a symbolic link. So the text only decides whether
+//! the path leaves the prefix; a path that stays within is followed on the device as it was written. A symbolic link
+//! on the host that leads below the prefix is not followed.
 
 use crate::numbers::{self, File};
 use crate::{device, process, working};
@@ -28,19 +28,19 @@ use std::sync::Arc;
 /// A path on the device.
 pub struct DevicePath {
     device: Arc<Device>,
-    /// The directory it starts from, held; `None`: the root.
+    /// The directory it starts from, kept open; `None`: the root.
     from: Option<Arc<File>>,
     path: Vec<u8>,
 }
 
 /// Where a path leads.
 pub enum Place {
-    /// To the host, as it was given.
+    /// To the host, by the unchanged path.
     Host,
     /// To the host, by this absolute path.
     HostAt(CString),
     Device(DevicePath),
-    /// Below the prefix, and there is no device (any more).
+    /// Below the prefix, but there is no device.
     Nowhere,
 }
 
@@ -58,18 +58,18 @@ impl DevicePath {
         Start { directory, prefix: device::prefix() }
     }
 
-    /// The path without what it starts from.
+    /// Returns the path relative to its starting directory.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// The same directory and another name in it: as much of the end of `path` as this path has.
+    /// Returns another name in the same directory: the end of `path`, as long as this path.
     pub fn with_end_of(&self, path: &[u8]) -> DevicePath {
         let path = path[path.len().saturating_sub(self.path.len())..].to_vec();
         DevicePath { device: self.device.clone(), from: self.from.clone(), path }
     }
 
-    /// The whole path as the program sees it, without `.`, `..` and `//`.
+    /// Returns the whole path as the program sees it, without `.`, `..` and `//`.
     pub fn absolute(&self) -> Vec<u8> {
         match &self.from {
             Some(from) if self.path.first() != Some(&b'/') => {
@@ -80,7 +80,7 @@ impl DevicePath {
     }
 }
 
-/// Without `.`, `..` and `//`, as names.
+/// Removes `.`, `..` and `//` as text.
 pub fn normalized(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -97,7 +97,7 @@ pub fn normalized(path: &[u8]) -> Vec<u8> {
     whole
 }
 
-/// Whether there is anything in it that `normalized` takes out, other than a `/` at its end.
+/// Returns whether `normalized` would remove nothing except a `/` at the end.
 fn is_plain(path: &[u8]) -> bool {
     let has = |what: &[u8]| path.windows(what.len()).any(|window| window == what);
     !has(b"//") && !has(b"/./") && !has(b"/../") && !path.ends_with(b"/..") && !path.ends_with(b"/.")
@@ -107,26 +107,26 @@ fn has_parents(path: &[u8]) -> bool {
     path.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
-/// Where a path leads that starts from a descriptor or, with AT_FDCWD, from the working directory.
+/// Returns where a path leads that starts from a descriptor or, with AT_FDCWD, from the working directory.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string of C.
+/// `path` is NULL or a C string.
 pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
     if !device::has_prefix() || path.is_null() {
         return Place::Host;
     }
-    // SAFETY: the caller says that it is a string of C.
+    // SAFETY: the caller guarantees a C string.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if path.len() >= libc::PATH_MAX as usize {
-        // ENAMETOOLONG.
+        // The host answers with ENAMETOOLONG.
         return Place::Host;
     }
     if path.first() == Some(&b'/') {
         return absolute(path);
     }
     let starts_from_ours = numbers::is_ours(dirfd) || (dirfd == libc::AT_FDCWD && working::is_ours());
-    // In a child of fork no lock may be taken.
+    // A child of fork must not take a lock.
     if starts_from_ours && process::is_stranger() {
         return Place::Nowhere;
     }
@@ -155,7 +155,7 @@ fn absolute(path: &[u8]) -> Place {
     let prefix = device::prefix();
     match below(prefix, path) {
         Some(rest) if !has_parents(rest) => on_device(None, if rest.is_empty() { b"/" } else { rest }),
-        // It stays within, or leaves.
+        // The path stays within the prefix, or leaves it.
         Some(rest) => match below(prefix, &normalized(path)) {
             Some(_) => on_device(None, rest),
             None => on_host(&normalized(path)),
@@ -189,7 +189,7 @@ fn from_working_directory(path: &[u8]) -> Place {
         None if !working::may_lead_below(path) => Place::Host,
         None => match working::host_working_directory() {
             Some(directory) => match absolute(&[&directory, b"/".as_slice(), path].concat()) {
-                // As it was written.
+                // The host gets the path as it was written.
                 Place::HostAt(_) => Place::Host,
                 place => place,
             },

@@ -1,45 +1,47 @@
-//! Are we the process that has the device?
+//! Whether this process owns the device.
 //!
-//! One process has it: the one that `nvfold run` became. There are three kinds of others, and each must be told in its own way:
+//! The problem: only one process owns the device, the one that `nvfold run` became. There are three kinds of other
+//! processes, and each is recognised in its own way:
 //!
-//! | process | how it is told | its files below the prefix |
+//! | process | how it is recognised | its files below the prefix |
 //! |---|---|---|
 //! | child of fork | nvfold-c's handler sets a flag | EIO, and one message |
-//! | child of vfork (posix_spawn, Python's subprocess), until it calls exec | it shares our memory: only getpid tells | its closes and dups are the kernel's alone |
+//! | child of vfork (posix_spawn, Python's subprocess), until it calls exec | it shares our memory, so only getpid differs | its closes and dups affect only the kernel's descriptors |
 //! | a program that a child executes | the environment names another process | EIO, and one message |
 //!
-//! A message goes to stderr only while descriptor 2 is what it was when the program started: a program that has closed it and
-//! opened a file there would find it in the file.
+//! A message goes to stderr only while descriptor 2 is the file that it was when the program started. A program that
+//! has closed it and opened another file there would find the message in that file.
 
 use nvfold_c::failure;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// The process that has the device; 0: there is none.
+/// The process that owns the device; 0: none.
 static OWNER: AtomicI32 = AtomicI32::new(0);
-/// A prefix was asked for, but the device is another process's.
+/// A prefix was asked for, but another process owns the device.
 static REFUSES: AtomicBool = AtomicBool::new(false);
-/// What stderr was: device and inode.
+/// Device and inode of stderr at the start.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static HAS_SAID: AtomicBool = AtomicBool::new(false);
 
-/// This process is about to open the device.
+/// Records that this process owns the device, before it opens it.
 pub fn own() {
     // SAFETY: getpid has no conditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
-/// The device is another process's: this one's, if that is known.
+/// Records that another process owns the device, and which one if that is known.
 pub fn refuse(owner: Option<u32>) {
     OWNER.store(owner.map_or(0, |owner| owner as i32), Ordering::Relaxed);
     REFUSES.store(true, Ordering::Relaxed);
 }
 
-/// Whether the device is another process's: then locks of ours may be held for ever, and none may be taken.
+/// Returns whether another process owns the device. Then our locks may be held for ever, and none may be taken.
 pub fn is_stranger() -> bool {
     REFUSES.load(Ordering::Relaxed) || failure::is_forked()
 }
 
-/// The same, of a child of vfork too: to be asked before tables change. It costs a call of the kernel.
+/// Returns whether this process owns the device; also right in a child of vfork. Ask before changing tables. It costs
+/// a system call.
 pub fn is_owner() -> bool {
     // SAFETY: getpid has no conditions.
     !is_stranger() && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
@@ -51,25 +53,25 @@ fn stderr_identity() -> Option<[u64; 2]> {
     (unsafe { libc::fstat(2, &raw mut stat) } == 0).then_some([stat.st_dev, stat.st_ino])
 }
 
-/// Remembers what stderr is.
+/// Remembers which file stderr is.
 pub fn remember_stderr() {
     if let Some(identity) = stderr_identity() {
         STDERR.iter().zip(identity).for_each(|(kept, part)| kept.store(part, Ordering::Relaxed));
     }
 }
 
-/// A line on stderr, if that is still what it was.
+/// Prints a line on stderr, if that is still the same file.
 pub fn say(message: &str) {
     let kept: [u64; 2] = std::array::from_fn(|part| STDERR[part].load(Ordering::Relaxed));
     if kept == [0, 0] || stderr_identity() != Some(kept) {
         return;
     }
     let line = format!("nvfold run: {message}\n");
-    // SAFETY: `line` is ours; that stderr takes less or nothing is nobody's loss.
+    // SAFETY: `line` is ours; a short or failed write to stderr is ignored.
     unsafe { libc::write(2, line.as_ptr().cast(), line.len()) };
 }
 
-/// Says once a process that its files below the prefix are another's.
+/// Prints once per process that its files below the prefix belong to another process.
 pub fn say_stranger() {
     if !HAS_SAID.swap(true, Ordering::Relaxed) {
         let owner = OWNER.load(Ordering::Relaxed);

@@ -1,15 +1,15 @@
-//! What `nvfold run` asked for, the device, and its orderly end.
+//! Startup and shutdown: the settings of `nvfold run`, opening the device, and closing it in order.
 //!
-//! `nvfold run` becomes the program, and tells this library what to do in the environment. The constructor runs before the
-//! program's `main`. Which process may open the device is told by its number: it stays the same when the program executes
-//! another one in its place, and every child has another.
+//! `nvfold run` becomes the program and passes its settings to this library in the environment. The constructor runs
+//! before the program's `main`. The process that may open the device is identified by its process number, which stays
+//! the same when the program executes another one in its place and differs for every child.
 //!
 //! ```text
 //! NVFOLD_RUN_DEVICE NVFOLD_RUN_PREFIX NVFOLD_RUN_OPTIONS NVFOLD_RUN_PID NVFOLD_RUN_STATS NVFOLD_RUN_EVALUATION
-//! constructor   no such environment: nothing is ours. Another process: refuse. Else: open the device, or exit with 125
-//! exec          what was acknowledged is made durable; the next program opens the device again, recovering it
+//! constructor   no such environment: no path is ours. Another process: refuse. Else: open the device, or exit with 125
+//! exec          acknowledged data is made durable; the next program opens the device again, recovering it
 //! exit          after everything that the program and its libraries do: streams are flushed, the device is closed
-//! _exit, kill   what was acknowledged is made durable (_exit), and the next one to open the device recovers it
+//! _exit, kill   acknowledged data is made durable (_exit), and the next process to open the device recovers it
 //!
 //! NVFOLD_RUN_MOUNT
 //! constructor   the files of that mount are followed, in this process and in all that inherit the environment
@@ -26,16 +26,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code when the device cannot be had.
+/// Exit code if the device cannot be opened.
 const NO_DEVICE: c_int = 125;
 
-/// What was written and shared is told at exit.
+/// Whether to print at exit what was written and shared.
 static WANTS_STATS: AtomicBool = AtomicBool::new(false);
 
 /// The constructor of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_start() {
-    // From now on nothing looks for them in the middle of a copy.
+    // Call each function once, so that the dynamic linker does not look it up in the middle of a copy.
     let mut memory = [0_u8; 512];
     let start = memory.as_mut_ptr();
     // SAFETY: all within `memory`.
@@ -87,19 +87,20 @@ fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     unsafe extern "C" {
         fn __cxa_atexit(function: extern "C" fn(*mut c_void), argument: *mut c_void, of: *mut c_void) -> c_int;
     }
-    // SAFETY: a function of this library, which is never unloaded. Of no library (NULL), so it runs at exit alone, and since
-    // it is the first to be registered, after all others: those of the program and of its libraries, their destructors too.
+    // SAFETY: `at_exit` is a function of this library, which is never unloaded. It is registered for no library
+    // (NULL), so it runs only at exit. It is the first to be registered, so it runs after all others: those of the
+    // program and of its libraries, their destructors too.
     unsafe { __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut()) };
     // SAFETY: `in_child` stays loaded, and closes descriptors, which is allowed after fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())
 }
 
-/// Lets `work` start threads that no signal meant for the program ever reaches.
+/// Runs `work` so that the threads it starts never receive a signal meant for the program.
 fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
     let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::zeroed(), MaybeUninit::<libc::sigset_t>::zeroed());
-    // SAFETY: both are ours; all zeros are an empty set, and sigfillset fills the first. What a thread does wrong itself must
-    // reach it (SIGBUS from a failing device is answered by pmem).
+    // SAFETY: both sets are ours; all zeros are an empty set, and sigfillset fills the first. A thread must still
+    // receive the signals of its own faults (pmem handles SIGBUS from a failing device).
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
@@ -108,20 +109,20 @@ fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
     }
     let done = work();
-    // SAFETY: as pthread_sigmask gave it.
+    // SAFETY: the mask is the one that pthread_sigmask returned.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     done
 }
 
-/// The child does not hold the device when its parent has ended.
+/// Runs in a child of fork: closes the library's descriptors, so that the child does not keep the device.
 extern "C" fn in_child() {
     for fd in numbers::reserved() {
-        // SAFETY: descriptors of the library's own, which the child has no use for.
+        // SAFETY: the descriptors are the library's, and the child does not use them.
         unsafe { libc::close(fd) };
     }
 }
 
-/// `_Fork`, which calls no handlers.
+/// Replaces `_Fork`, which calls no handlers.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     unsafe extern "C" {
@@ -140,7 +141,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     if !process::is_owner() {
         return;
     }
-    // SAFETY: NULL stands for all streams. What they hold for our files goes to the device while there is one.
+    // SAFETY: NULL stands for all streams. Their data for our files goes to the device while it is open.
     unsafe { libc::fflush(ptr::null_mut()) };
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
@@ -159,7 +160,7 @@ pub extern "C" fn nvfold_preload_missing() -> isize {
     -1
 }
 
-/// Called before the program leaves without exit: by exec or `_exit`. What was acknowledged is made durable.
+/// Called before the program leaves without exit, by exec or `_exit`. Makes acknowledged data durable.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_leaving() {
     device::sync();

@@ -1,4 +1,5 @@
-//! Two words at once: cmpxchg16b where the CPU has it, else a lock that all users of the pair share.
+//! Atomic access to two words at once: cmpxchg16b where the CPU has it, otherwise a lock that all users of the pair
+//! share.
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -9,8 +10,8 @@ fn lock(at: *const u128) -> MutexGuard<'static, ()> {
     LOCKS[at.addr() / size_of::<u128>() % LOCKS.len()].lock()
 }
 
-/// Whether the instructions below exist. All functions ask the same question, so that all of them use either the
-/// instructions or the locks.
+/// Returns whether the instructions below exist. All functions ask the same question, so either all of them use the
+/// instructions or all of them use the locks.
 #[inline]
 fn has_instructions() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -35,7 +36,7 @@ pub(crate) unsafe fn load(at: *const u128) -> u128 {
     }
 }
 
-/// Stores `new` if the pair is `current`; returns what was there.
+/// Stores `new` if the pair equals `current`; returns the pair that was there.
 ///
 /// # Safety
 /// As [`load`], and writable.
@@ -96,14 +97,15 @@ mod wide {
     }
 
     /// # Safety
-    /// As [`super::compare_exchange`]; needs cmpxchg16b. In assembly, for the intrinsic becomes a call into a library
-    /// that is not there when the compiler inlines it into code without that target feature.
+    /// As [`super::compare_exchange`]; needs cmpxchg16b. It is written in assembly because the compiler turns the
+    /// intrinsic into a call of a library function that does not exist when it inlines the intrinsic into code
+    /// without that target feature.
     #[inline]
     pub(super) unsafe fn compare_exchange(at: *mut u128, current: u128, new: u128) -> u128 {
         let (mut low, mut high) = (current as u64, (current >> 64) as u64);
         // SAFETY: mapped, writable and aligned by contract. The instruction takes the low half of `new` in rbx, which
-        // may not be named as an operand, so it is put there and back by hand. All operands have registers by name:
-        // left to choose, the compiler may choose rbx for one of them.
+        // asm! does not allow as an operand, so the code swaps it in and out by hand. All operands name their
+        // registers: a register chosen by the compiler could be rbx.
         unsafe {
             asm!(
                 "xchg rsi, rbx",
@@ -124,8 +126,9 @@ mod wide {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use locked as wide;
 
-/// The portable twin. Words of a pair may be loaded by themselves meanwhile, so they are atomics here too; who stores to
-/// one by itself while others exchange the pair may lose his store, where the instructions would keep it.
+/// The portable twin. Other code may load the words of a pair one by one at the same time, so they are atomics here
+/// too. A thread that stores to one word alone while others exchange the pair may lose its store; the instructions
+/// would keep it.
 mod locked {
     use super::lock;
     use crate::shared::{WORD_BYTES, word};
@@ -165,7 +168,7 @@ mod locked {
         let mut bytes = [0; size_of::<u128>()];
         let halves = bytes.as_chunks_mut::<WORD_BYTES>().0;
         halves.iter_mut().zip(words).for_each(|(half, word)| *half = word.load(Ordering::Relaxed).to_ne_bytes());
-        fence(Ordering::Acquire); // on memory that is mapped read-only no acquiring load is allowed
+        fence(Ordering::Acquire); // an acquiring load is not allowed on memory that is mapped read-only
         u128::from_ne_bytes(bytes)
     }
 }
@@ -177,13 +180,13 @@ mod tests {
 
     #[repr(align(16))]
     struct Pair(UnsafeCell<u128>);
-    // SAFETY: the tests touch it through the functions under test alone, which are atomic.
+    // SAFETY: only the functions under test touch it, and they are atomic.
     unsafe impl Sync for Pair {}
 
     type CompareExchange = unsafe fn(*mut u128, u128, u128) -> u128;
     type Load = unsafe fn(*const u128) -> u128;
 
-    /// Each value has the same number in both halves; a torn load or a lost update shows.
+    /// Each value has the same number in both halves, so a torn load or a lost update shows.
     fn count_up_together(load: Load, compare_exchange: CompareExchange) {
         const ROUNDS: u64 = if cfg!(miri) { 20 } else { 20_000 };
         let pair = Pair(UnsafeCell::new(0));
@@ -192,7 +195,7 @@ mod tests {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..ROUNDS {
-                        // SAFETY: the pair is aligned, lives long enough and is touched by this module alone.
+                        // SAFETY: the pair is aligned, lives long enough and is touched only by this module.
                         let mut seen = unsafe { load((&raw const pair).cast()) };
                         loop {
                             assert_eq!((seen >> 64) as u64, seen as u64, "torn");

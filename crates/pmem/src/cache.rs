@@ -1,36 +1,37 @@
 //! A small model of a thread's cache: which lines a read finds there and need not fetch from an emulated device.
 //!
 //! The problem: a profile that charges every load of a word as a line from the media makes a lock word, or the eight
-//! words of one entry, eight times as dear as they are; one that charges none of them makes a walk through a table
+//! words of one entry, eight times too expensive. A profile that charges none of them makes a walk through a table
 //! free.
 //!
-//! The idea: each thread remembers the last line that it touched in each of [`LINES`] places (a direct-mapped cache of
-//! 64 KiB: two first-level caches). A read of a line that is there is free; any other line is charged and remembered.
-//! Stores through the cache and flushes (clwb) leave a line there, streaming stores take it away. Other threads' stores
-//! do not: what a line costs when it moves between processors is real time here, and no device's.
+//! The idea: each thread remembers the last line that it touched in each of [`LINES`] places (a direct-mapped cache
+//! of 64 KiB: two first-level caches). A read of a remembered line is free; any other line is charged and remembered.
+//! Stores through the cache and flushes (clwb) leave a line in the cache, streaming stores remove it. Stores of other
+//! threads do not: the time that a line takes to move between processors is real time here, and no emulated device
+//! charges it.
 //!
-//! The model depends on nothing but the thread's own accesses, so what it charges is the same in every run.
+//! The model depends only on the thread's own accesses, so it charges the same in every run.
 
 use std::cell::RefCell;
 
 /// Lines that a thread remembers.
 const LINES: usize = 1024;
-/// A device has at most 2^38 lines (`DEVICE_BYTES_MAX`): the bits above tell devices apart.
+/// A device has at most 2^38 lines (`DEVICE_BYTES_MAX`), so the bits above can hold the device number.
 const LINE_BITS: u32 = 38;
 
 thread_local!(static TOUCHED: RefCell<Box<[u64]>> = RefCell::new(Box::default()));
 
-/// Notes that the calling thread reads lines of a device. Returns how many of them it has to fetch.
+/// Records that the calling thread reads lines of a device. Returns how many of them it has to fetch.
 pub(crate) fn read(device: u64, lines: std::ops::Range<u64>) -> u64 {
     with(|touched| lines.map(|line| u64::from(replace(touched, device, line, true))).sum())
 }
 
-/// Notes that it stores lines through the cache.
+/// Records that the calling thread stores lines through the cache.
 pub(crate) fn store(device: u64, lines: std::ops::Range<u64>) {
     let _ = read(device, lines);
 }
 
-/// Notes that it stores lines past the cache.
+/// Records that the calling thread stores lines past the cache.
 pub(crate) fn stream(device: u64, lines: std::ops::Range<u64>) {
     with(|touched| {
         lines.for_each(|line| {
@@ -40,9 +41,9 @@ pub(crate) fn stream(device: u64, lines: std::ops::Range<u64>) {
     });
 }
 
-/// Puts a line into its place, or takes it away from there. Returns whether it was not there.
+/// Puts a line into its place, or removes it from there. Returns true if the line was not there before.
 fn replace(touched: &mut [u64], device: u64, line: u64, stays: bool) -> bool {
-    // Never 0, which is an empty place.
+    // The name is never 0, because 0 marks an empty place.
     let name = (device + 1) << LINE_BITS | line;
     let place = &mut touched[line as usize % LINES];
     let missed = *place != name;
@@ -54,7 +55,7 @@ fn replace(touched: &mut [u64], device: u64, line: u64, stays: bool) -> bool {
     missed
 }
 
-/// A thread that is being torn down remembers nothing, and every line counts as fetched.
+/// Runs `work` on the thread's cache. A thread that is being torn down has no cache, so every line counts as fetched.
 fn with(work: impl FnOnce(&mut [u64]) -> u64) -> u64 {
     let mut work = Some(work);
     let done = TOUCHED.try_with(|touched| {

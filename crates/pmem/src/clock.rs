@@ -1,32 +1,35 @@
-//! Clocks: the time of day, what a thread's work costs, and the time as an emulated device has it.
+//! Clocks: the time of day, the cost of a thread's work, and time as an emulated device counts it.
 //!
-//! A wall clock on a shared machine cannot tell differences of a few percent. What work costs is told by [`cost_ns`]:
-//! the processor time of the thread, and what devices charged it. Neither depends on who else uses the machine, as far
-//! as caches and clock rates are the same.
+//! The problem: a wall clock on a shared machine cannot resolve differences of a few percent. The idea: [`cost_ns`]
+//! measures the cost of work as the processor time of the thread plus the time that emulated devices charged it.
+//! Neither depends on other load on the machine, except through caches and clock rates.
 
 use crate::thread;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Instant;
 
-/// What the calling thread's work has cost so far, nanoseconds: its processor time, without what it spent waiting for
-/// emulated devices, and what those charged it (of large copies without what the host took for them, which is processor
-/// time already). Differences count. A system call: some 300 ns.
+/// Returns what the calling thread's work has cost so far, in nanoseconds; use differences. The cost is the thread's
+/// processor time without its waits for emulated devices, plus what those devices charged. For large copies the
+/// charge excludes the time that the host took, because that is processor time already. A system call: some 300 ns.
 pub fn cost_ns() -> f64 {
     (thread_cpu_ns() - thread::spun_ns()) as f64 + thread::left_ps() as f64 / 1000.0
 }
 
-/// Nanoseconds since `epoch` as the calling thread's devices have it: what it owes has passed too. Differences within
-/// one thread tell what an operation takes, whether the device is waited for or only counted.
+/// Returns nanoseconds since `epoch` on the clock of the calling thread's devices: time that the thread still owes
+/// them counts as passed. A difference within one thread is the duration of an operation, whether the thread waits
+/// for the device or only counts its time.
 pub fn device_ns(epoch: Instant) -> u64 {
     (epoch.elapsed().as_nanos() as i64).saturating_add(thread::unpaid_ps() / 1000).max(0) as u64
 }
 
-/// Nanoseconds of processor time that the calling thread has taken; waiting for an emulated device is part of it.
+/// Returns the nanoseconds of processor time that the calling thread has used, including its waits for emulated
+/// devices.
 pub fn thread_cpu_ns() -> i64 {
     now_ns(ClockId::ThreadCPUTime)
 }
 
-/// Time of the last timer tick (a few milliseconds old at most), as kernel file systems use it: 5 ns a call.
+/// Returns the time of the last timer tick in nanoseconds since 1970, at most a few milliseconds old, as kernel file
+/// systems use it. A call takes 5 ns.
 pub fn coarse_now_ns() -> i64 {
     now_ns(ClockId::RealtimeCoarse)
 }

@@ -1,16 +1,17 @@
 //! Streaming copies: whole cache lines written past the cache, with the widest stores the CPU has.
 //!
-//! Each version fills 64-byte lines at a 64-byte aligned destination; the caller copies what lies before the
-//! first and after the last whole line. The portable twin is what every other is tested against.
+//! Each version fills 64-byte lines at a 64-byte aligned destination; the caller copies the bytes before the first
+//! and after the last whole line. Tests compare every other version with the portable twin.
 //!
-//! In assembly, and not with the compiler's intrinsics: those forbid every other access to the target before the next
-//! sfence, which no safe caller could promise. What the assembly stands for is written in `shared`.
+//! The copies are written in assembly because the compiler's intrinsics forbid every other access to the target
+//! before the next sfence, which no safe caller could promise. `shared` states which Rust code the assembly stands
+//! for.
 
 use crate::LINE_BYTES;
 use crate::shared::{WORD_BYTES, word};
 use std::sync::atomic::Ordering;
 
-/// Which version this CPU runs, chosen once.
+/// The version that this CPU runs, chosen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Streaming {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -50,7 +51,7 @@ impl Streaming {
         if lines == 0 {
             return;
         }
-        // SAFETY: what each version asks for is what this function asks for, and that there is a line.
+        // SAFETY: each version has the contract of this function, and there is at least one line.
         unsafe {
             match self {
                 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -74,7 +75,7 @@ unsafe fn portable(from: *const u8, to: *mut u8, lines: usize) {
     }
 }
 
-/// All take at least one line: the addresses lead to the end, and a negative index to 0.
+/// All versions copy at least one line: the addresses point to the end, and a negative index counts up to 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use crate::LINE_BYTES;
@@ -84,8 +85,8 @@ mod x86 {
     /// See [`super::Streaming::copy_lines`]; needs AVX-512F.
     pub unsafe fn avx512(from: *const u8, to: *mut u8, lines: usize) {
         let length = lines * LINE_BYTES as usize;
-        // SAFETY: both accesses are in range and `to` is aligned. All vector registers are given up, for the last
-        // instruction clears their upper parts.
+        // SAFETY: both accesses are in range and `to` is aligned. All vector registers are clobbered, because the
+        // last instruction clears their upper parts.
         unsafe {
             asm!(
                 "2:",

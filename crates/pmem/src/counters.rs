@@ -1,7 +1,7 @@
-//! Counters of stores, flushes and fences, on which every claim about traffic and energy is based.
+//! Counters of stores, flushes and fences. Every claim about traffic and energy is based on them.
 //!
-//! Counting must cost next to nothing on the write path, so each thread adds to a slot of its own without
-//! atomic read-modify-write (see `thread`), and a snapshot adds the slots up.
+//! The problem: counting must cost next to nothing on the write path. The idea: each thread adds to its own slot
+//! without atomic read-modify-write (see `thread`), and a snapshot sums the slots.
 
 use crate::LINE_BYTES;
 use crate::thread::{SHARED_SLOT, SLOTS, slot};
@@ -13,38 +13,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counters {
     /// Bytes stored through the cache.
     pub bytes_stored: u64,
-    /// Lines flushed (counted also where the instruction is not issued, see `FlushMode`).
+    /// Lines flushed (also counted where no instruction is issued, see `FlushMode`).
     pub lines_flushed: u64,
     /// Bytes stored past the cache, in whole lines.
     pub bytes_streamed: u64,
-    /// Fences.
+    /// Number of fences.
     pub fences: u64,
-    /// Lines fetched from the media, as far as the model of the cache knows (module `cache`). Counted with a profile
-    /// other than `native`, or where wear is tracked.
+    /// Lines fetched from the media according to the model of the cache (module `cache`). Counted with a profile
+    /// other than `native`, or if wear is tracked.
     pub lines_read: u64,
-    /// Words and pairs replaced by compare-and-exchange, or tried to be: locked instructions.
+    /// Attempts to replace a word or a pair by compare-and-exchange, a locked instruction.
     pub exchanges: u64,
     /// Picoseconds that the profile charged.
     pub charged_ps: u64,
 }
 
 impl Counters {
-    /// Lines stored past the cache.
+    /// Returns the lines stored past the cache.
     pub fn lines_streamed(&self) -> u64 {
         self.bytes_streamed / LINE_BYTES
     }
 
-    /// Lines that reached the media: flushed ones and streamed ones.
+    /// Returns the lines that reached the media: flushed ones and streamed ones.
     pub fn lines_written(&self) -> u64 {
         self.lines_flushed + self.lines_streamed()
     }
 
-    /// Bytes of the lines fetched.
+    /// Returns the bytes of the lines fetched.
     pub fn bytes_read(&self) -> u64 {
         self.lines_read * LINE_BYTES
     }
 
-    /// Nanoseconds that the profile charged.
+    /// Returns the nanoseconds that the profile charged.
     pub fn charged_ns(&self) -> u64 {
         self.charged_ps / 1000
     }
@@ -66,7 +66,7 @@ impl Sub for Counters {
     }
 }
 
-/// Names a counter of a slot.
+/// Names one counter of a slot.
 #[derive(Clone, Copy)]
 pub(crate) enum Counter {
     BytesStored,
@@ -78,7 +78,7 @@ pub(crate) enum Counter {
     ChargedPs,
 }
 
-/// Two lines, for the hardware prefetches lines in pairs.
+/// The counters of one slot, in two lines, because the hardware prefetches lines in pairs.
 #[repr(align(128))]
 struct Slot([AtomicU64; 7]);
 
@@ -97,7 +97,7 @@ impl Tally {
         if slot == SHARED_SLOT {
             cell.fetch_add(amount, Ordering::Relaxed);
         } else {
-            // The slot is this thread's alone: nothing is lost between load and store.
+            // Only this thread uses the slot, so nothing is lost between load and store.
             cell.store(cell.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
         }
     }

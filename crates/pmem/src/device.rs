@@ -1,12 +1,12 @@
-//! Opening a device: mapping it, owning it, and knowing what a fence is worth there.
+//! Opening a device: mapping it, owning it, and detecting what a fence guarantees on it.
 //!
-//! **The safety story of [`Mapping`].** The mapping is shared memory: any thread may store to any byte of it at any
-//! moment, by the safe methods of `Region`, and a process that ignores our lock may too. So nothing is promised to the
-//! compiler that a store could break. All accesses are atomic, of whole aligned words, or assembly that stands for such
-//! (`shared` says which, and why that is allowed). No reference to media is ever given out, not even for bytes that copy
-//! on write keeps as they are: what is read is copied, what is compared is compared in place. Every access is checked
-//! against the length first, which is a multiple of 4096, so that the words that a range touches lie in the device as
-//! the range does. The mapping lives as long as the last `Region` of it.
+//! **The safety argument of [`Mapping`].** The mapping is shared memory: any thread may store to any byte of it at
+//! any moment, through the safe methods of `Region`, and so may a process that ignores our lock. So we promise the
+//! compiler nothing that a store could break. All accesses are atomic and of whole aligned words, or assembly that
+//! stands for such accesses (`shared` says which, and why that is allowed). No reference to media is ever given out,
+//! not even to bytes that copy on write never changes: reads copy, and compares work in place. Every access is
+//! checked against the length first. The length is a multiple of 4096, so the words that a range touches lie in the
+//! device if the range does. The mapping lives as long as the last `Region` of it.
 
 use crate::copy::Streaming;
 use crate::counters::Tally;
@@ -40,7 +40,7 @@ const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Where a device lives.
+/// The place of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceSpec {
     /// A plain file, a file on tmpfs, hugetlbfs or a DAX file system, or a device-dax node.
@@ -65,7 +65,7 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// What a fence is worth on a device.
+/// What a fence guarantees on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistenceLevel {
     /// MAP_SYNC or device-dax: a fence makes data power-safe.
@@ -87,11 +87,11 @@ impl fmt::Display for PersistenceLevel {
     }
 }
 
-/// When cache-line flush instructions are issued. They are counted, charged and recorded always.
+/// When cache-line flush instructions are issued. Flushes are always counted, charged and recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushMode {
-    /// Where they buy something: at level `dax`. A killed process loses no store to shared memory or the
-    /// page cache, flushed or not.
+    /// At level `dax` only. Elsewhere they gain nothing: a killed process loses no store to shared memory or the page
+    /// cache, flushed or not.
     #[default]
     Auto,
     /// Always, as on a DAX device.
@@ -107,22 +107,22 @@ pub struct OpenOptions {
     pub profile: Profile,
     /// When flush instructions are issued.
     pub flush: FlushMode,
-    /// Charge the emulated device's time without letting threads wait for it: it shows in `Region::counters` and
-    /// `clock::owed_ns` alone.
+    /// Charge the emulated device's time without letting threads wait for it: the time shows only in
+    /// `Region::counters` and `clock::device_ns`.
     pub counts_only: bool,
-    /// Count lines written and lines read a block (8 bytes of DRAM a block).
+    /// Count lines written and lines read per block (8 bytes of DRAM a block).
     pub track_wear: bool,
-    /// Count the writes of each line (4 bytes of DRAM a line, a sixteenth of what is written of the device).
+    /// Count the writes of each line: 4 bytes of DRAM a line, a sixteenth of the written part of the device.
     pub track_lines: bool,
     /// Record every store, flush and fence.
     pub record: bool,
     /// Ask for huge pages.
     pub huge_pages: bool,
-    /// Treat a device in memory as one of level `file`, as tests of that level do.
+    /// Treat a device in memory as one of level `file`, for tests of that level.
     pub as_file: bool,
     /// At level `file`, record every change of the file: `Region::take_host_events`.
     pub record_host: bool,
-    /// Least number of the descriptor that the device is held by, for a process whose program counts on the low ones.
+    /// Smallest number for the device's descriptor, for a process whose program relies on the low numbers.
     pub descriptor_min: i32,
 }
 
@@ -144,7 +144,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Why a device cannot be used.
+/// The reason why a device cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmemError {
@@ -163,7 +163,7 @@ pub enum PmemError {
     Busy {
         /// Path.
         device: String,
-        /// `process N (name)` as far as it can be told.
+        /// `process N (name)`, as far as it is known.
         owner: String,
     },
     /// EINVAL: it cannot be a device.
@@ -184,7 +184,7 @@ pub enum PmemError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// EROFS: it is to be written and may only be read.
+    /// EROFS: the caller wants to write a device that may only be read.
     #[error("{device} may only be read ({source}); mount it read-only, or change its permissions")]
     ReadOnlyFile {
         /// Path.
@@ -192,7 +192,7 @@ pub enum PmemError {
         /// The host's reason.
         source: std::io::Error,
     },
-    /// EIO: some stores may not have reached the device, so nothing more is believed of it.
+    /// EIO: some stores may not have reached the device, so its content is no longer trusted.
     #[error(
         "{device} is lost: it was truncated, its host has no memory left for it, or bad memory was written; mount it \
          again to recover what reached it"
@@ -201,7 +201,7 @@ pub enum PmemError {
         /// Path or `mem:`.
         device: String,
     },
-    /// EIO: memory that is bad.
+    /// EIO: bad memory.
     #[error(
         "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; \
              `nvfold fsck` on the unmounted device names the files"
@@ -213,7 +213,7 @@ pub enum PmemError {
         device: String,
         /// Device offset in bytes.
         offset: u64,
-        /// How many cannot be had, bytes.
+        /// How many bytes are unreadable.
         length: u64,
     },
     /// EINVAL: a memory device exists only once it was created with a size.
@@ -244,10 +244,10 @@ pub(crate) struct Mapping {
     pub(crate) read_only: bool,
     pub(crate) is_character_device: bool,
     pub(crate) can_punch: bool,
-    /// Issue flush instructions.
+    /// Whether flush instructions are issued.
     pub(crate) flushes: bool,
-    /// What failed under it. Watched, when something beyond counting must happen on every access: profile, wear or
-    /// recorder, poison, or memory that has failed.
+    /// What failed under the mapping. The record is watched if an access must do more than count: with a profile,
+    /// wear, the recorder, poison, or after memory has failed.
     pub(crate) faults: &'static Faults,
     /// Lines that a test has made bad, and whether there are any.
     pub(crate) is_poisoned: AtomicBool,
@@ -261,21 +261,21 @@ pub(crate) struct Mapping {
     pub(crate) wear: Option<[Wear; 2]>,
     /// Writes of each line.
     pub(crate) line_wear: Option<Wear>,
-    /// Tells this mapping's lines from those of others in the model of a thread's cache.
+    /// Tells this mapping's lines from those of other mappings in the model of a thread's cache.
     pub(crate) number: u64,
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
-    /// Level `file` alone: what was stored and is not on the disk.
+    /// Stores that are not on the disk yet; only at level `file`.
     pub(crate) writeback: Option<Arc<Writeback>>,
     /// Called before every store.
     pub(crate) store_observer: Mutex<Option<Arc<StoreObserver>>>,
 }
 
-/// Is called before a store with its offset and length in bytes. If it returns false the store is not done, and the device is
-/// lost.
+/// Called before a store with its offset and length in bytes. If it returns false, the store is not done and the
+/// device is lost.
 pub type StoreObserver = dyn Fn(&crate::Region, u64, u64) -> bool + Send + Sync;
 
 // SAFETY: `base` points to shared memory that stays mapped until drop; all access goes through `Region`, whose
-// methods make atomic accesses, as the module's safety story says.
+// methods make atomic accesses, as the module's safety argument says.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method needs exclusive access.
 unsafe impl Sync for Mapping {}
@@ -285,24 +285,24 @@ impl Drop for Mapping {
         if let Some(writeback) = &self.writeback {
             writeback.close();
         }
-        // Closing would release the lock as well, but not before a child that another thread is just starting has
-        // closed its copy of the descriptor.
+        // Closing would release the lock as well, but only after a child that another thread is starting has closed
+        // its copy of the descriptor.
         let _ = host::flock(&self.file, FlockOperation::Unlock);
         self.faults.unregister();
-        // SAFETY: base and length are what mmap returned and was given; nobody accesses it any more, for every access
-        // is that of a `Region`, which keeps this alive.
+        // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access is
+        // that of a `Region`, which keeps this value alive.
         let _ = unsafe { host::munmap(self.base.cast(), self.length as usize) };
     }
 }
 
-/// A device that was opened and locked, not yet mapped.
+/// A device that is open and locked, but not mapped yet.
 struct Opened {
     file: HostFile,
     is_character_device: bool,
 }
 
 impl Mapping {
-    /// Opens what exists.
+    /// Opens an existing device.
     pub(crate) fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Mapping, PmemError> {
         let DeviceSpec::Path(path) = spec else {
             return Err(PmemError::MemoryNeedsSize);
@@ -321,7 +321,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Makes or resizes it first.
+    /// Opens a device after creating or resizing it.
     pub(crate) fn create(spec: &DeviceSpec, size_bytes: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
         check_length(spec, size_bytes)?;
         match spec {
@@ -333,7 +333,8 @@ impl Mapping {
             }
             DeviceSpec::Path(path) => match create_path(path, options)? {
                 Some(created) => Mapping::resize_and_map(created, spec, size_bytes, options).inspect_err(|_| {
-                    // What we made and could not use must not stay. That it cannot be removed either is no news.
+                    // A file that we created and could not use must not stay. The first error is returned; a failure
+                    // to remove it adds nothing.
                     let _ = fs::remove_file(path);
                 }),
                 None => {
@@ -389,7 +390,7 @@ impl Mapping {
             let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
         let can_punch = !options.read_only && can_punch(&opened, length);
-        // At level `file` every store is looked at, for `writeback` must know of it.
+        // At level `file` every store is watched, because `writeback` must know of it.
         let is_private = level == PersistenceLevel::File && (!options.read_only || options.as_file);
         let is_tracked = options.track_wear || options.track_lines;
         let watched = !options.profile.is_native() || options.record || is_tracked || is_private;
@@ -427,12 +428,12 @@ impl Mapping {
         })
     }
 
-    /// Of a device that may only be read: what the journal holds is seen in memory, and stays in the journal.
+    /// For a device that may only be read: shows the pages of the journal in memory, and leaves the journal as it is.
     fn replay_in_memory(&self) -> rustix::io::Result<()> {
         let Some(writeback) = &self.writeback else { return Ok(()) };
         journal::replay_into(writeback.file(), self.length, &mut |page, bytes| {
-            // SAFETY: the page lies in the device, which the journal has checked, and so in our mapping; that is private,
-            // and nobody else knows of it yet.
+            // SAFETY: the page lies in the device, which the journal has checked, and so in our mapping. The mapping
+            // is private, and no other code knows of it yet.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.base.add((page * BLOCK_BYTES) as usize), bytes.len()) };
             to.copy_from_slice(bytes);
@@ -441,7 +442,7 @@ impl Mapping {
     }
 }
 
-/// Ends the sync that a power cut or a killed process has cut off.
+/// Completes the sync that a power cut or a killed process interrupted.
 fn replay(opened: &Opened, spec: &DeviceSpec, device_bytes: u64) -> Result<(), PmemError> {
     journal::replay(&opened.file, device_bytes).map_err(|errno| io("replay the journal of", spec, errno))
 }
@@ -455,7 +456,7 @@ fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
     let read_only = options.read_only;
     let device = || path.display().to_string();
     let failed = |source| PmemError::Io { doing: "open", device: device(), source };
-    // Look before opening: opening a fifo would block, and other devices may do anything.
+    // The kind is checked before opening, because opening a fifo would block, and other devices may do anything.
     device_kind(path, &fs::metadata(path).map_err(failed)?)?;
     let open = |write| fs::OpenOptions::new().read(true).write(write).open(path);
     let file = open(!read_only).map_err(|source| {
@@ -471,7 +472,7 @@ fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
     Ok(Opened { file: hold(file, device(), options)?, is_character_device })
 }
 
-/// The file by a descriptor whose number is as the options ask for. A lock on it stays.
+/// Returns the file under a descriptor whose number is at least what the options ask for. A lock on the file stays.
 fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Result<HostFile, PmemError> {
     let file = match options.descriptor_min {
         0 => file,
@@ -480,8 +481,8 @@ fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Resu
     Ok(HostFile::new(file.into(), options.record_host))
 }
 
-/// Makes and locks a new file; `None` when something is there already. A device holds the files of many users: only
-/// its owner may read it.
+/// Creates and locks a new file; returns `None` if a file is there already. A device holds the files of many users,
+/// so only its owner may read it.
 fn create_path(path: &Path, options: &OpenOptions) -> Result<Option<Opened>, PmemError> {
     match fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
@@ -495,7 +496,7 @@ fn create_path(path: &Path, options: &OpenOptions) -> Result<Option<Opened>, Pme
     }
 }
 
-/// Whether it is a character device; an error for what cannot be mapped.
+/// Returns whether it is a character device, or an error if it cannot be mapped.
 fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> {
     let what = match FileType::from_raw_mode(metadata.mode()) {
         FileType::RegularFile => return Ok(false),
@@ -516,7 +517,7 @@ fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, Pmem
     Ok(size.unwrap_or(stat.st_size as u64))
 }
 
-/// Size of a device-dax node as the kernel tells it; `None` for other character devices.
+/// Returns the size of a device-dax node in bytes as the kernel reports it; `None` for other character devices.
 fn dax_size_bytes(device_number: u64) -> Option<u64> {
     let (major, minor) = (rustix::fs::major(device_number), rustix::fs::minor(device_number));
     let node = PathBuf::from(format!("/sys/dev/char/{major}:{minor}"));
@@ -537,7 +538,7 @@ fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
     Err(PmemError::Size { device: spec.to_string(), bytes, why })
 }
 
-/// One process owns a device: exclusively to write, together with other readers to read.
+/// Locks a device for one process: exclusively to write, shared with other readers to read.
 fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
@@ -551,16 +552,16 @@ fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     }
 }
 
-/// Process that owns a device, as far as it can be told.
+/// Returns the process that owns a device, if it can be found.
 fn owner_of(path: &Path) -> Option<u32> {
     let device = fs::metadata(path).ok()?;
     lock_holder(&fs::read_to_string("/proc/locks").ok()?, &device)
-        // The one that took the lock may have handed it to a child and gone.
+        // The process that took the lock may have handed it to a child and ended.
         .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
         .or_else(|| process_with_open(&device))
 }
 
-/// Who holds the lock by the kernel's list: `N: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`.
+/// Returns the holder of the lock from the kernel's list: `N: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`.
 fn lock_holder(locks: &str, device: &fs::Metadata) -> Option<u32> {
     let (major, minor) = (rustix::fs::major(device.dev()), rustix::fs::minor(device.dev()));
     let file = format!("{major:02x}:{minor:02x}:{}", device.ino());
@@ -571,7 +572,7 @@ fn lock_holder(locks: &str, device: &fs::Metadata) -> Option<u32> {
     })
 }
 
-/// Another process that has the device open.
+/// Returns another process that has the device open.
 fn process_with_open(device: &fs::Metadata) -> Option<u32> {
     let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid| *pid != std::process::id()).find(|pid| {
@@ -593,10 +594,10 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
     let file = opened.file.descriptor();
     let read_only = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |protection, flags| {
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
         unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
     };
-    // Without flush instructions that we know a fence makes nothing power-safe, whatever the mapping.
+    // Without known flush instructions a fence makes nothing power-safe, however the device is mapped.
     if cfg!(target_arch = "x86_64")
         && !options.as_file
         && let Ok(base) = map(read_only, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
@@ -606,12 +607,12 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
     if is_in_memory(file) && !options.as_file {
         return Ok((map(read_only, MapFlags::SHARED)?.cast(), PersistenceLevel::Memory));
     }
-    // Private: see `writeback`. No memory is set aside for pages that are not stored to.
+    // Private: see `writeback`. The host reserves no memory for pages that are never stored to.
     let private = MapFlags::PRIVATE | MapFlags::NORESERVE;
     Ok((map(ProtFlags::READ | ProtFlags::WRITE, private)?.cast(), PersistenceLevel::File))
 }
 
-/// What is mapped, and fails, as a whole: 4096 bytes but on hugetlbfs.
+/// Returns the size of the unit that is mapped, and fails, as a whole: 4096 bytes except on hugetlbfs.
 fn page_bytes(file: &OwnedFd) -> u64 {
     match host::fstatfs(file) {
         Ok(stat) if stat.f_type as u64 == HUGETLBFS => stat.f_bsize as u64,
@@ -619,12 +620,13 @@ fn page_bytes(file: &OwnedFd) -> u64 {
     }
 }
 
-/// Whether the file lives in memory alone.
+/// Returns whether the file lives only in memory.
 fn is_in_memory(file: &OwnedFd) -> bool {
     cfg!(miri) || host::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
 }
 
-/// Whether the host gives back the memory of holes. Asked with a hole behind the end, which changes nothing.
+/// Returns whether the host gives back the memory of holes. The test punches a hole behind the end, which changes
+/// nothing.
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     !opened.is_character_device && host::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()

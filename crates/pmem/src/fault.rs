@@ -1,27 +1,27 @@
 //! A device that fails under its mapping: SIGBUS is recorded, and the process continues.
 //!
-//! The problem: the kernel answers an access that it cannot serve with the signal SIGBUS, which ends the process. It does
-//! so if another process truncated the device, if the host has no memory for a hole of it, and if the memory itself is
-//! bad (poisoned: a line whose error correction failed). An embedding program must survive that, and a mount must
-//! return EIO.
+//! The problem: the kernel answers an access that it cannot serve with the signal SIGBUS, which ends the process. It
+//! does so if another process truncated the device, if the host has no memory for a hole of it, and if the memory
+//! itself is bad (poisoned: a line whose error correction failed). An embedding program must survive that, and a
+//! mount must return EIO.
 //!
-//! The idea: a signal handler maps a private page in place of the failing one, records which page it was, and lets the
-//! access continue. What the host still reads of the page is copied into the new one, sector by sector (512 bytes);
-//! the other sectors are **bad** and read as zeros. The page is **frozen**: what is stored there never reaches the
-//! device. From then on [`Region`](crate::Region) looks at every access:
+//! The idea: a signal handler maps a private page in place of the failing one, records which page it was, and lets
+//! the access continue. It copies the sectors (512 bytes) of the page that the host can still read into the new page;
+//! the other sectors are **bad** and read as zeros. The page is **frozen**: stores to it never reach the device. From
+//! then on [`Region`](crate::Region) looks at every access:
 //!
 //! ```text
-//! load of a bad sector         noted for the thread; Region::check tells it after the fact
-//! store to a frozen page       the device is lost: a store went astray that somebody may rely on
+//! load of a bad sector         recorded for the thread; Region::check reports it afterwards
+//! store to a frozen page       the device is lost: a store that someone may rely on did not reach it
 //! access behind the end        the device is lost; everything from there on is replaced at once
 //! ```
 //!
-//! Callers that know of frozen pages in time ([`Region::check_writable`](crate::Region::check_writable)) keep their
-//! stores away from them, and the device lives.
+//! A caller that learns of frozen pages in time ([`Region::check_writable`](crate::Region::check_writable)) keeps its
+//! stores away from them, and the device stays usable.
 //!
-//! **What the handler may do.** It may interrupt anything, so it takes no lock, allocates nothing, and calls nothing
-//! but mmap, mremap, munmap and pread. It finds the mapping by a list of [`Faults`] that are never freed, only used
-//! again. Addresses that are none of ours, and signals that somebody sent, go to the handler that was there before.
+//! **What the handler may do.** It may interrupt any code, so it takes no lock, allocates nothing, and calls only
+//! mmap, mremap, munmap and pread. It finds the mapping in a list of [`Faults`] that are never freed, only reused.
+//! Addresses outside our mappings, and signals sent by a process, go to the handler that was installed before.
 
 use crate::BLOCK_BYTES;
 use rustix::fd::RawFd;
@@ -30,32 +30,32 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// What is salvaged or lost as a whole: what block devices, and with them the drivers of PM, report errors by.
+/// The unit that is salvaged or lost as a whole: block devices, and so the drivers of PM, report errors per sector.
 pub(crate) const SECTOR_BYTES: u64 = 512;
-/// Frozen pages that a device can have; with one more it is lost.
+/// Maximum number of frozen pages of a device; one more and the device is lost.
 const PAGES_MAX: usize = 256;
-/// Marks a note, so that page 0 without bad sectors has one.
+/// Marks an entry as used, so that page 0 without bad sectors is not 0.
 const NOTED: u64 = 1 << 8;
 
-/// What is known of one mapping: where it lies, and what became of it.
+/// The record of one mapping: its place and its failures.
 pub(crate) struct Faults {
     taken: AtomicBool,
     next: AtomicPtr<Faults>,
     base: AtomicUsize,
-    /// 0 while no mapping uses this.
+    /// 0 while no mapping uses this record.
     length: AtomicUsize,
     file: AtomicI32,
-    /// What the host maps, and the handler replaces, as a whole.
+    /// The unit that the host maps, and the handler replaces, as a whole.
     page_bytes: AtomicU64,
     watched: AtomicBool,
     lost: AtomicBool,
-    /// Frozen pages: offset, [`NOTED`], and one bit for each bad sector. 0 behind the last.
+    /// Frozen pages: offset, [`NOTED`], and one bit for each bad sector. 0 behind the last one.
     pages: [AtomicU64; PAGES_MAX],
 }
 
 static ALL: AtomicPtr<Faults> = AtomicPtr::new(std::ptr::null_mut());
 
-/// All there ever were, the used and the free.
+/// Iterates over all records that ever existed, used and free.
 fn all() -> impl Iterator<Item = &'static Faults> {
     let of = |at: *mut Faults| {
         // SAFETY: null, or a record that was leaked before it was put into the list.
@@ -65,7 +65,8 @@ fn all() -> impl Iterator<Item = &'static Faults> {
 }
 
 impl Faults {
-    /// A record for a mapping, which the handler knows from now on. `watched`: every access is looked at anyway.
+    /// Takes a record for a mapping; the handler knows the mapping from now on. With `watched` every access is looked
+    /// at anyway.
     pub(crate) fn register(base: *mut u8, length: u64, file: RawFd, page_bytes: u64, watched: bool) -> &'static Faults {
         install_handler();
         let free = |faults: &&Faults| !faults.taken.swap(true, Ordering::AcqRel);
@@ -76,12 +77,12 @@ impl Faults {
         faults.file.store(file, Ordering::Relaxed);
         faults.page_bytes.store(page_bytes, Ordering::Relaxed);
         faults.base.store(base.expose_provenance(), Ordering::Relaxed);
-        // Last: only with a length does the handler take the rest for true.
+        // Last, because the handler trusts the other fields once there is a length.
         faults.length.store(length as usize, Ordering::Release);
         faults
     }
 
-    /// The mapping is about to go.
+    /// Frees the record before the mapping is unmapped.
     pub(crate) fn unregister(&self) {
         self.length.store(0, Ordering::Release);
         self.taken.store(false, Ordering::Release);
@@ -110,7 +111,7 @@ impl Faults {
         }
     }
 
-    /// Whether every access must be looked at.
+    /// Returns whether every access must be looked at.
     #[inline]
     pub(crate) fn watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
@@ -124,25 +125,25 @@ impl Faults {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// From now on nothing counts that is stored.
+    /// Marks the device lost: stores to it no longer count.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
         self.watch();
     }
 
-    /// Offsets of the frozen pages and their bad sectors as bits.
+    /// Iterates over the frozen pages: their offsets, and their bad sectors as bits.
     pub(crate) fn frozen(&self) -> impl Iterator<Item = (u64, u64)> {
         let notes = self.pages.iter().map(|page| page.load(Ordering::Acquire)).take_while(|note| *note != 0);
         notes.map(|note| (note / BLOCK_BYTES * BLOCK_BYTES, note & (NOTED - 1)))
     }
 
-    /// The first frozen page that a range touches.
+    /// Returns the first frozen page that a range touches.
     pub(crate) fn frozen_in(&self, offset: u64, length: u64) -> Option<u64> {
         let touches = |page: u64| length > 0 && page < offset + length && offset < page + BLOCK_BYTES;
         self.frozen().map(|(page, _)| page).find(|page| touches(*page))
     }
 
-    /// The bad ranges, in the order they were met.
+    /// Iterates over the bad ranges, in the order in which they were found.
     pub(crate) fn bad(&self) -> impl Iterator<Item = Range<u64>> {
         let sectors = |(page, bits): (u64, u64)| {
             let bad = (0..BLOCK_BYTES / SECTOR_BYTES).filter(move |sector| bits >> sector & 1 != 0);
@@ -151,15 +152,15 @@ impl Faults {
         self.frozen().flat_map(sectors)
     }
 
-    /// The first bad sector that a range touches.
+    /// Returns the first bad sector that a range touches.
     pub(crate) fn bad_in(&self, offset: u64, length: u64) -> Option<u64> {
         let touches = |sector: &Range<u64>| length > 0 && sector.start < offset + length && offset < sector.end;
         self.bad().find(touches).map(|sector| sector.start)
     }
 
-    /// Puts a private page in the place of the one at `offset`, with all that the host still reads of it and that is
-    /// not `bad` (asked with the offset of a sector). False when the host gives no page. May be called by the
-    /// handler: see the module.
+    /// Replaces the page at `offset` by a private page, with the sectors that the host can still read and that are
+    /// not `bad` (a predicate on the offset of a sector). Returns false if the host gives no page. The handler may
+    /// call it: see the module.
     pub(crate) fn replace_page(&self, offset: u64, bad: &dyn Fn(u64) -> bool) -> bool {
         let page_bytes = self.page_bytes.load(Ordering::Relaxed);
         let page = offset / page_bytes * page_bytes;
@@ -168,7 +169,7 @@ impl Faults {
         let mut is_past_end = false;
         for sector in 0..page_bytes / SECTOR_BYTES {
             let at = page + sector * SECTOR_BYTES;
-            // SAFETY: the sector lies in the fresh page, which nobody else knows.
+            // SAFETY: the sector lies in the fresh page, which no other code knows.
             let to = unsafe { fresh.add((sector * SECTOR_BYTES) as usize) };
             match if bad(at) { Sector::Bad } else { self.read_sector(at, to) } {
                 Sector::Read => {}
@@ -176,7 +177,7 @@ impl Faults {
                 Sector::PastEnd => is_past_end = true,
             }
         }
-        // Noted before the page is replaced: who finds the new page must find the note.
+        // The record comes before the replacement: a reader that finds the new page must find the record.
         if is_past_end || page_bytes != BLOCK_BYTES || !self.note(page, bad_sectors) {
             self.lose();
         }
@@ -185,14 +186,14 @@ impl Faults {
         // SAFETY: the page lies in the mapping.
         let target = unsafe { base.add(page as usize) };
         if self.is_lost() {
-            // Nothing that lies behind will be believed: one mapping for all of it, not one for each page.
+            // Nothing behind this page is trusted any more, so one mapping replaces all of it, not one per page.
             unmap(fresh, page_bytes as usize);
             return map_private(target, self.length.load(Ordering::Relaxed) - page as usize).is_some();
         }
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: moves our fresh page over a page of our mapping, in one step for all other threads: the mapping stays
-        // mapped memory of the size that it had, and accesses to the page go on in the new one. Nobody else knows the
-        // place that the fresh page leaves.
+        // SAFETY: moves our fresh page over a page of our mapping, in one step for all other threads. The mapping
+        // stays mapped memory of the same size, and accesses to the page go on in the new one. No other code knows
+        // the address that the fresh page leaves.
         let moved = unsafe { libc::mremap(fresh.cast(), page_bytes as usize, page_bytes as usize, flags, target) };
         if moved == libc::MAP_FAILED {
             unmap(fresh, page_bytes as usize);
@@ -207,7 +208,7 @@ impl Faults {
             let read = unsafe { libc::pread(file, to.cast(), SECTOR_BYTES as usize, offset as libc::off_t) };
             match u64::try_from(read) {
                 Ok(SECTOR_BYTES) => return Sector::Read,
-                // A device-dax node cannot be read but through its mapping: what was there is not known.
+                // A device-dax node can only be read through its mapping, so the content of the sector is unknown.
                 Err(_) if errno() == libc::EINTR => {}
                 Err(_) => return Sector::Bad,
                 Ok(_) => return Sector::PastEnd,
@@ -215,7 +216,7 @@ impl Faults {
         }
     }
 
-    /// Notes a frozen page; false when there is no room.
+    /// Records a frozen page; returns false if there is no room.
     fn note(&self, page: u64, bad_sectors: u64) -> bool {
         for slot in &self.pages {
             let note = page | NOTED | bad_sectors;
@@ -231,12 +232,13 @@ impl Faults {
         false
     }
 
-    /// Where an address lies in this mapping.
+    /// Returns the offset of an address in this mapping.
     fn offset_of(&self, address: usize) -> Option<u64> {
         let length = self.length.load(Ordering::Acquire);
         let base = self.base.load(Ordering::Acquire);
         let offset = address.wrapping_sub(base);
-        // Looked at twice: the record may have got another mapping in between, perhaps of the same length.
+        // Both are loaded twice, because the record may have been given to another mapping in between, perhaps one of
+        // the same length.
         let is_same = length == self.length.load(Ordering::Acquire) && base == self.base.load(Ordering::Acquire);
         (offset < length && is_same).then_some(offset as u64)
     }
@@ -248,19 +250,19 @@ enum Sector {
     PastEnd,
 }
 
-/// Zeros at `target` (null: anywhere), private to this process.
+/// Maps private zeros at `target` (null: anywhere).
 fn map_private(target: *mut u8, length: usize) -> Option<*mut u8> {
     let fixed = if target.is_null() { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: at a place of the kernel's choice it overlaps nothing; with a target it replaces pages of our own
-    // mapping, which stay mapped memory.
+    // SAFETY: at an address that the kernel chooses the mapping overlaps nothing; with a target it replaces pages of
+    // our own mapping, which stay mapped memory.
     let at = unsafe { libc::mmap(target.cast(), length, protection, flags, -1, 0) };
     (at != libc::MAP_FAILED).then_some(at.cast())
 }
 
 fn unmap(fresh: *mut u8, length: usize) {
-    // SAFETY: mapped by `map_private`, and nobody else knows of it.
+    // SAFETY: mapped by `map_private`, and no other code knows of it.
     unsafe { libc::munmap(fresh.cast(), length) };
 }
 
@@ -271,10 +273,10 @@ fn errno() -> c_int {
 
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Once a process. What was installed before is asked about all that is not ours.
+/// Installs the handler once per process. The handler that was installed before gets all signals that are not ours.
 fn install_handler() {
     if cfg!(miri) {
-        return; // there are no signals
+        return; // Miri has no signals
     }
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -282,9 +284,9 @@ fn install_handler() {
         let (mut previous, mut ours): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
         let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
         ours.sa_sigaction = handler as libc::sighandler_t;
-        // On the alternate stack where a thread has one: runtimes with small stacks (Go) demand it.
+        // The handler runs on the alternate stack where a thread has one: runtimes with small stacks (Go) require it.
         ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: only asks.
+        // SAFETY: only reads the present action.
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut previous) } == 0 {
             let _ = PREVIOUS.set(previous);
             // SAFETY: the handler does only what a signal handler may (see the module).
@@ -294,7 +296,8 @@ fn install_handler() {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel gives a valid siginfo; of one that the kernel itself made (code > 0) SIGBUS has an address.
+    // SAFETY: the kernel gives a valid siginfo; a SIGBUS that the kernel itself raised (code > 0) has an address in
+    // it.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
     let interrupted_errno = errno();
     let ours = if code > 0 { all().find_map(|faults| Some((faults, faults.offset_of(address)?))) } else { None };
@@ -306,7 +309,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     }
 }
 
-/// Does what would have been done without us.
+/// Does what would happen without our handler.
 fn ask_previous(signal: c_int, code: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().filter(|previous| !matches!(previous.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN));
     let Some(previous) = previous else {

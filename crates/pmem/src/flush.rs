@@ -1,6 +1,6 @@
-//! Flushing cache lines with the best instruction the CPU has, chosen once at run time.
+//! Flushing cache lines with the best instruction that the CPU has, chosen once at run time.
 
-/// How a line is flushed.
+/// The instruction that flushes a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instruction {
     /// Writes the line back and keeps it.
@@ -12,7 +12,7 @@ pub(crate) enum Instruction {
     /// Writes back and evicts, in order.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     Clflush,
-    /// The CPU is none we know: the compiler barrier of the fence is all there is.
+    /// None is known for this CPU: the compiler barrier of the fence is all there is.
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     None,
 }

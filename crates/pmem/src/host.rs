@@ -1,8 +1,9 @@
-//! What is asked of the operating system about a device: its own calls, and, under Miri, a stand-in for them.
+//! System calls about a device: the real ones, and stand-ins under Miri.
 //!
-//! Miri interprets programs to find undefined behaviour, data races among it, and knows few system calls: none that maps
-//! a file. So under Miri the memory of `mem:` comes from the allocator, and a file descriptor stands for it. Everything
-//! above is the code that always runs. Of the rest the stand-in says that it cannot tell, or that nobody else is there.
+//! The problem: Miri interprets programs to find undefined behaviour, including data races, but it supports few
+//! system calls and none that maps a file. The idea: under Miri the memory of `mem:` comes from the allocator, and a
+//! file descriptor stands for it. Everything above runs unchanged. The other stand-ins answer that they cannot tell,
+//! or that no other process is there.
 
 #[cfg(not(miri))]
 pub(crate) use rustix::fs::{fallocate, flock, fstat, fstatfs, ftruncate, memfd_create, seek};
@@ -40,7 +41,7 @@ mod stand_in {
         Layout::from_size_align(length, PAGE).expect("a length of whole blocks")
     }
 
-    /// Any descriptor of its own will do.
+    /// Returns some new descriptor; any one will do.
     pub(crate) fn memfd_create(_name: &str, _flags: MemfdFlags) -> Result<OwnedFd> {
         std::io::pipe().map(|(reader, _)| reader.into()).map_err(|_| Errno::MFILE)
     }
@@ -50,7 +51,7 @@ mod stand_in {
     }
 
     /// # Safety
-    /// As mmap; a descriptor of `memfd_create`, mapped once, from its beginning.
+    /// As mmap; `device` comes from `memfd_create` and is mapped once, from its beginning.
     pub(crate) unsafe fn mmap(
         _at: *mut c_void,
         length: usize,
@@ -71,18 +72,19 @@ mod stand_in {
     }
 
     /// # Safety
-    /// As munmap, of all that one `mmap` gave.
+    /// As munmap, for the whole of one `mmap`.
     pub(crate) unsafe fn munmap(base: *mut c_void, length: usize) -> Result<()> {
         // SAFETY: allocated by `mmap` with this layout.
         unsafe { dealloc(base.cast(), layout(length)) };
         Ok(())
     }
 
-    /// Holes are zeros. As a plain write: a device on which somebody reads what another is giving back has lost track.
+    /// Fills the hole with zeros, as a plain write: reading what another thread is giving back is a race that Miri
+    /// shall report.
     pub(crate) fn fallocate(device: &OwnedFd, _punch: FallocateFlags, offset: u64, length: u64) -> Result<()> {
         let (base, end) = memory(device)?;
         if offset as usize >= end {
-            return Ok(()); // asked whether it can be done
+            return Ok(()); // the caller asks whether holes are possible
         }
         // SAFETY: `Region::punch` has checked the range, and keeps the mapping.
         unsafe { base.add(offset as usize).write_bytes(0, length as usize) };
@@ -99,7 +101,8 @@ mod stand_in {
         Ok(())
     }
 
-    /// A page of zeros is a hole. By plain reads: for who has the range, or reads as nobody writes.
+    /// Finds holes: a page of zeros is one. It uses plain reads, for a caller that owns the range or reads while no
+    /// thread writes.
     pub(crate) fn seek(device: impl AsFd, to: SeekFrom) -> Result<u64> {
         let (base, length) = memory(device)?;
         let (from, data) = match to {

@@ -1,8 +1,8 @@
-//! The host's file below a device of level `file`, as [`writeback`](crate::writeback) and
-//! [`journal`](crate::journal) use it: every change of it goes through here.
+//! The host's file below a device of level `file`, as [`writeback`](crate::writeback) and [`journal`](crate::journal)
+//! use it.
 //!
-//! So a test can record the changes, in order, and ask the model of a power cut ([`PowerCut`](crate::PowerCut)) what the
-//! disk may hold after it.
+//! Every change of the file goes through here. So a test can record the changes, in order, and ask the model of a
+//! power cut ([`PowerCut`](crate::PowerCut)) what the disk may hold after it.
 
 use crate::host;
 use crate::power_cut::HostEvent;
@@ -13,7 +13,7 @@ use rustix::io::{Errno, Result, retry_on_intr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One file. A clone is the same file.
+/// A file. A clone refers to the same file.
 #[derive(Clone)]
 pub(crate) struct HostFile {
     file: Arc<OwnedFd>,
@@ -23,7 +23,7 @@ pub(crate) struct HostFile {
 #[derive(Default)]
 struct Recorder {
     events: Mutex<Vec<HostEvent>>,
-    /// How many more changes succeed, plus one; 0: all.
+    /// The number of changes that still succeed, plus one; 0: all succeed.
     fails_in: AtomicU64,
 }
 
@@ -36,12 +36,13 @@ impl HostFile {
         &self.file
     }
 
-    /// What was recorded since this was last asked.
+    /// Takes the changes recorded since the last call.
     pub(crate) fn take_events(&self) -> Vec<HostEvent> {
         self.recorder.as_ref().map(|recorder| std::mem::take(&mut *recorder.events.lock())).unwrap_or_default()
     }
 
-    /// The `nth` change from now on fails with EIO, half done, and all behind it do; 0: none. For files that are recorded.
+    /// Lets the `nth` change from now on fail with EIO, half done, and all later ones too; 0: none. Only recorded
+    /// files fail.
     pub(crate) fn fail(&self, nth: u64) {
         if let Some(recorder) = &self.recorder {
             recorder.fails_in.store(nth, Ordering::Relaxed);
@@ -60,12 +61,12 @@ impl HostFile {
         }
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub(crate) fn length(&self) -> Result<u64> {
         Ok(host::fstat(&self.file)?.st_size as u64)
     }
 
-    /// Reads as much as there is; the rest of `bytes` becomes zeros.
+    /// Reads as many bytes as the file has; fills the rest of `bytes` with zeros.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
@@ -96,7 +97,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// Makes a range read as zeros: a hole where the host can, zeros elsewhere.
+    /// Makes a range read as zeros: by a hole where the host can make one, by writing zeros elsewhere.
     pub(crate) fn clear(&self, offset: u64, length: u64) -> Result<()> {
         if self.fails() {
             return Err(Errno::IO);
@@ -123,7 +124,7 @@ impl HostFile {
         Ok(())
     }
 
-    /// Waits until everything so far is on the disk.
+    /// Waits until all earlier changes are on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
         if self.fails() {
             self.record(|| HostEvent::FailedSync);

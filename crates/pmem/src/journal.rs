@@ -1,13 +1,13 @@
-//! The journal of level `file`: the pages of a sync, behind the end of the device, so that a power cut leaves all of
-//! them or none.
+//! The journal of level `file`: it stores the pages of a sync behind the end of the device, so that a power cut
+//! leaves all of them or none.
 //!
-//! The problem: the host writes the pages of a file to disk in any order. A sync that wrote them in place could be cut
-//! off half-way, and what the disk held then would be no state that the device ever had.
+//! The problem: the host writes the pages of a file to disk in any order. A power cut could interrupt a sync that
+//! wrote its pages in place half-way, and leave a state that the device never had.
 //!
-//! The idea: a sync first writes its pages to one of two slots behind the device, and waits for the disk **once**. Only
-//! then are they written in place, and nobody waits for that: the next sync, which uses the other slot, waits for the
-//! whole file and so for these pages too, before it is itself complete. Opening a device puts the pages of each whole
-//! slot in place once more, the older slot first.
+//! The idea: a sync first writes its pages to one of two slots behind the device, and waits for the disk **once**.
+//! Only then does it write them in place, and it does not wait for that. The next sync uses the other slot and waits
+//! for the whole file, so it waits for these pages too before it completes. Opening a device puts the pages of each
+//! intact slot in place once more, the older slot first.
 //!
 //! ```text
 //! 0                      D                 D + SLOT_BYTES     D + 2 SLOT_BYTES
@@ -20,18 +20,19 @@
 //! record   0 u64 number of the page   8 u32 CRC of its bytes   12 u32 1: zeros, it has no bytes here; else 0
 //! ```
 //!
-//! **Why that is enough.** Let sync `n` be the last that returned; its slot is on the disk, whole. The other slot holds
-//! sync `n - 1`, or sync `n + 1`, or something torn, which its checksums tell. All pages of `n - 1` reached their places
-//! before `n` returned. So on the disk each page that neither `n` nor a whole `n + 1` names is as `n` left it; and each
-//! that they name is put in place from them, in order. Putting a sync in place twice is the same as once.
+//! **Why that is enough.** Let sync `n` be the last that returned; its slot is on the disk, intact. The other slot
+//! holds sync `n - 1`, or sync `n + 1`, or something torn, which its checksums show. All pages of `n - 1` reached
+//! their places before `n` returned. So each page on the disk that neither `n` nor an intact `n + 1` holds is as `n`
+//! left it, and the pages that they hold are put in place from them, in order. Putting a sync in place twice has the
+//! same effect as once.
 //!
-//! **How long the file is** says whether there is a journal: a device is a multiple of 4096 bytes, a device with a
-//! journal one byte more. The slots have a fixed size, so that alone gives `D`; nothing that could be torn is asked.
-//! They are sparse: only what was written takes space on the disk. A journal that nobody has used for some seconds is cut
-//! off.
+//! **The length of the file** says whether there is a journal: a device is a multiple of 4096 bytes, and a device
+//! with a journal is one byte longer than such a multiple. The slots have a fixed size, so the length alone gives
+//! `D`, without any data that could be torn. The slots are sparse: only written parts take space on the disk. A
+//! journal that is unused for some seconds is cut off.
 //!
-//! After a failed write or a failed wait nobody knows which pages the disk has. The slot of the last good sync is whole,
-//! though, so the next sync begins by putting that in place again.
+//! After a failed write or a failed wait it is unknown which pages the disk has. The slot of the last good sync is
+//! intact, so the next sync begins by putting that slot in place again.
 
 use crate::BLOCK_BYTES;
 use crate::host_file::HostFile;
@@ -41,16 +42,16 @@ const PAGE: usize = BLOCK_BYTES as usize;
 const MAGIC: [u8; 8] = *b"nvfoldJ1";
 const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
-/// Most pages of one sync: 256 MiB.
+/// Maximum number of pages in one sync: 256 MiB.
 pub(crate) const PAGES_MAX: usize = 65536;
-/// Room for one sync.
+/// Bytes for one sync.
 const SLOT_BYTES: u64 = BLOCK_BYTES + (PAGES_MAX * (RECORD_BYTES + PAGE)) as u64;
-/// What a file with a journal is longer than its device.
+/// Bytes by which a file with a journal is longer than its device.
 const JOURNAL_BYTES: u64 = 2 * SLOT_BYTES + 1;
 /// Pages that are copied, written and read together.
 const BATCH_PAGES: usize = 256;
 
-/// Gives the bytes of some pages, by their numbers, one behind the other.
+/// Copies the bytes of the pages with the given numbers into a buffer, one behind the other.
 pub(crate) type CopyPages<'c> = dyn FnMut(&[u64], &mut [u8]) -> Result<()> + 'c;
 
 /// The journal of one device.
@@ -59,25 +60,25 @@ pub(crate) struct Journal {
     device_bytes: u64,
     /// Number of the last sync that returned.
     number: u64,
-    /// That sync, while its slot is there.
+    /// That sync, while its slot exists.
     last: Option<Sync>,
-    /// Whether its pages were written in place. False after any error: what the disk made of them is not known.
+    /// Whether its pages were written in place. False after any error, because it is unknown what the disk did then.
     is_placed: bool,
     /// Whether the file has its slots.
     is_there: bool,
 }
 
-/// Bytes of the device in a file of so many bytes, if there is a journal behind it.
+/// Returns the bytes of the device in a file of `file_bytes`, or `None` if the file has no journal.
 pub(crate) fn device_bytes_of(file_bytes: u64) -> Option<u64> {
     let device_bytes = file_bytes.checked_sub(JOURNAL_BYTES)?;
     (device_bytes > 0 && device_bytes.is_multiple_of(BLOCK_BYTES)).then_some(device_bytes)
 }
 
-/// Puts what a power cut or a killed process left in the journal in place, durably, and cuts the journal off. To be done
-/// before the device is used.
+/// Puts in place, durably, the syncs that a power cut or a killed process left in the journal, and cuts the journal
+/// off. It must run before the device is used.
 ///
 /// # Errors
-/// The disk's. It can be done again then, from the beginning.
+/// The disk's. The call can then be repeated from the beginning.
 pub(crate) fn replay(file: &HostFile, device_bytes: u64) -> Result<()> {
     let syncs = whole_syncs(file, device_bytes)?;
     syncs.iter().try_for_each(|sync| sync.put_in_place(file))?;
@@ -85,8 +86,8 @@ pub(crate) fn replay(file: &HostFile, device_bytes: u64) -> Result<()> {
     cut_off(file, device_bytes, syncs.last().map_or(0, |last| last.number))
 }
 
-/// Cuts the journal off whose last sync, `number`, is in place, durably. The slot of the sync before goes first: without
-/// the last one it would take the device back.
+/// Cuts off the journal whose last sync, `number`, is in place, durably. The slot of the previous sync is cleared
+/// first: without the last slot it would take the device back to that older state.
 fn cut_off(file: &HostFile, device_bytes: u64, number: u64) -> Result<()> {
     file.clear(slot_at(device_bytes, number + 1), BLOCK_BYTES)?;
     file.sync()?;
@@ -94,12 +95,13 @@ fn cut_off(file: &HostFile, device_bytes: u64, number: u64) -> Result<()> {
     file.sync()
 }
 
-/// Where the slot of a sync lies in the file.
+/// Returns the offset of the slot of a sync in the file.
 fn slot_at(device_bytes: u64, number: u64) -> u64 {
     device_bytes + number % 2 * SLOT_BYTES
 }
 
-/// The same for a device that may only be read: gives the pages to `put`, by their numbers, instead of the file.
+/// Replays the journal of a device that may only be read: gives the pages to `put`, by their numbers, instead of
+/// writing them.
 ///
 /// # Errors
 /// The disk's.
@@ -118,7 +120,8 @@ pub(crate) fn replay_into(file: &HostFile, device_bytes: u64, put: &mut dyn FnMu
     Ok(())
 }
 
-/// The whole slots behind a device, the older first. A slot that was never used, or that a power cut tore, is none.
+/// Returns the intact slots behind a device, the older first. A slot that was never used, or that a power cut tore,
+/// is not one.
 fn whole_syncs(file: &HostFile, device_bytes: u64) -> Result<Vec<Sync>> {
     let mut syncs = Vec::new();
     for slot in 0..2 {
@@ -134,7 +137,7 @@ impl Journal {
         Journal { file, device_bytes, number: 0, last: None, is_placed: true, is_there: false }
     }
 
-    /// Bytes that the file must have, or somebody else has cut it off.
+    /// Returns the bytes that the file must have; if it has fewer, another process has truncated it.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.device_bytes + if self.is_there { JOURNAL_BYTES } else { 0 }
     }
@@ -142,8 +145,8 @@ impl Journal {
     /// Makes pages durable, all or none. `pages` are their numbers, ascending, at most [`PAGES_MAX`].
     ///
     /// # Errors
-    /// The disk's, and those of `copy`. Whether the pages are durable is not known then, and each of them, as it is then
-    /// or later, must be in the next sync.
+    /// The disk's, and those of `copy`. It is then unknown whether the pages are durable, and the next sync must
+    /// contain each of them, with its content of then or later.
     pub(crate) fn sync(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<()> {
         assert!(pages.len() <= PAGES_MAX, "a sync fits its slot");
         self.write_last_slot_in_place()?;
@@ -158,7 +161,7 @@ impl Journal {
         self.write_last_slot_in_place()
     }
 
-    /// The end, for now: all is in place, durably, and the journal is cut off.
+    /// Puts all pages in place, durably, and cuts the journal off, for now.
     ///
     /// # Errors
     /// The disk's. Nothing is lost: the journal stays for the next sync or the next open.
@@ -214,7 +217,7 @@ struct Record {
     is_zeros: bool,
 }
 
-/// The pages of one sync in its slot, which is whole.
+/// The pages of one sync in its slot, which is intact.
 struct Sync {
     number: u64,
     records: Vec<Record>,
@@ -222,7 +225,7 @@ struct Sync {
     data_at: u64,
 }
 
-/// Pages that are neighbours in the device.
+/// Pages that are neighbours on the device.
 enum Run<'b> {
     /// The first page, and the bytes of all.
     Bytes(u64, &'b [u8]),
@@ -231,8 +234,8 @@ enum Run<'b> {
 }
 
 impl Sync {
-    /// Adds the pages of a batch; packs the bytes of those that are not zeros at the front of `bytes`, and returns how
-    /// many bytes those are.
+    /// Adds the pages of a batch. It packs the bytes of the pages that are not zeros at the front of `bytes`, and
+    /// returns how many bytes those are.
     fn add(&mut self, batch: &[u64], bytes: &mut [u8]) -> usize {
         let mut packed = 0;
         for (at, page) in batch.iter().enumerate() {
@@ -248,7 +251,7 @@ impl Sync {
         packed
     }
 
-    /// Header and records as they lie in the slot.
+    /// Returns header and records as they lie in the slot.
     fn head(&self, device_bytes: u64) -> Vec<u8> {
         let mut head = vec![0; HEADER_BYTES];
         for record in &self.records {
@@ -267,7 +270,7 @@ impl Sync {
         head
     }
 
-    /// The sync in a slot; `None` when that is not whole.
+    /// Returns the sync in a slot, or `None` if the slot is not intact.
     fn read(file: &HostFile, device_bytes: u64, slot: u64) -> Result<Option<Sync>> {
         let slot_at = slot_at(device_bytes, slot);
         let mut header = [0; HEADER_BYTES];
@@ -307,8 +310,8 @@ impl Sync {
         })
     }
 
-    /// Its pages, in order, neighbours together; their bytes come out of the slot. EBADMSG when those are not what they
-    /// were.
+    /// Calls `work` for the pages of the sync, in order, neighbours together, with their bytes from the slot. Returns
+    /// EBADMSG if the bytes do not match their checksums.
     fn for_each_run(&self, file: &HostFile, work: &mut dyn FnMut(Run<'_>) -> Result<()>) -> Result<()> {
         let mut buffer = Vec::new();
         let mut at = self.data_at;
@@ -341,7 +344,7 @@ fn is_next(one: &Record, next: &Record) -> bool {
     one.page + 1 == next.page
 }
 
-/// Bytes of header and records, to the first page.
+/// Returns the bytes of header and records, up to the first page.
 fn head_bytes(records: usize) -> u64 {
     ((HEADER_BYTES + records * RECORD_BYTES) as u64).next_multiple_of(BLOCK_BYTES)
 }

@@ -1,6 +1,8 @@
 //! Order as types: handles whose state says how far their bytes are on the way to the media.
 //!
-//! A fence orders only its own thread, so what is in flight cannot leave the thread; what is clean can.
+//! The problem: a pointer that becomes durable before its target leads to garbage after a crash. The idea: only a
+//! handle whose bytes are flushed and fenced gives a pointer. A fence orders only its own thread, so a handle in
+//! flight cannot leave its thread; a clean one can.
 //!
 //! ```
 //! # let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 4096, &Default::default()).unwrap();
@@ -10,7 +12,7 @@
 //! assert_eq!(region.load_u64(0), 64 | 1);
 //! ```
 //!
-//! What does not compile is listed, with what the compiler says of it, in `tests/order/`.
+//! `tests/order/` lists programs that do not compile, with the message of the compiler for each.
 
 use crate::Region;
 use std::marker::PhantomData;
@@ -19,7 +21,7 @@ use std::marker::PhantomData;
 pub enum Dirty {}
 /// State of bytes whose flush was issued but not fenced. Not `Send`.
 pub struct InFlight(PhantomData<*const ()>);
-/// State of bytes that are durable, as far as the device goes (`Region::level`).
+/// State of bytes that are durable, as far as the device allows (`Region::level`).
 pub enum Clean {}
 
 /// A typed handle to bytes on the media: region and offset, never a reference.
@@ -44,7 +46,7 @@ impl<'r, T: ?Sized, S> Pm<'r, T, S> {
         self.offset
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.length
@@ -62,13 +64,14 @@ impl<'r, T: ?Sized> Pm<'r, T, Dirty> {
 }
 
 impl<T: ?Sized> Pm<'_, T, Clean> {
-    /// The pointer that may be stored on media.
+    /// Returns the pointer that may be stored on media.
     #[inline]
     pub fn ptr(&self) -> PmPtr<T> {
         PmPtr { offset: self.offset, pointee: PhantomData }
     }
 
-    /// The pointer to the first byte behind it: what the tail of a log stores once this entry is its last.
+    /// Returns the pointer to the first byte behind these bytes: the tail of a log stores it once this entry is its
+    /// last.
     #[inline]
     pub fn end(&self) -> PmPtr<()> {
         PmPtr { offset: self.offset + self.length, pointee: PhantomData }
@@ -90,14 +93,14 @@ impl<T: ?Sized> Clone for PmPtr<T> {
 impl<T: ?Sized> Copy for PmPtr<T> {}
 
 impl<T: ?Sized> PmPtr<T> {
-    /// Device offset it points to.
+    /// Returns the device offset that it points to.
     #[inline]
     pub fn offset(self) -> u64 {
         self.offset
     }
 }
 
-/// Any number of handles in flight whose types and places no longer matter; one fence lands them all.
+/// Any number of handles in flight whose types and offsets no longer matter; one fence makes all of them durable.
 #[must_use = "what is in flight is not durable until fenced"]
 #[derive(Default)]
 pub struct Flight(PhantomData<*const ()>);
@@ -108,24 +111,24 @@ impl Flight {
         Flight(PhantomData)
     }
 
-    /// Takes one more handle in.
+    /// Adds one more handle.
     #[inline]
     pub fn add<T: ?Sized>(&mut self, _handle: Pm<'_, T, InFlight>) {}
 
-    /// Takes another flight in.
+    /// Adds the handles of another flight.
     #[inline]
     pub fn extend(&mut self, _other: Flight) {}
 }
 
-/// Receipt of a fenced [`Flight`]: all of it is durable. It is good for one commit: there is no copy of it.
+/// Receipt of a fenced [`Flight`]: all of it is durable. It allows one commit, because it cannot be copied.
 #[must_use = "a receipt allows the commit that the fence was for"]
 pub struct Landed(());
 
-/// What one fence can make clean.
+/// A value that one fence can make clean.
 pub trait Group {
-    /// The same, clean.
+    /// The same value, clean.
     type Clean;
-    /// Called by [`Region::fence`] after the fence, and by nobody else.
+    /// Called only by [`Region::fence`], after the fence.
     #[doc(hidden)]
     fn landed(self, _: Fenced) -> Self::Clean;
 }
@@ -151,7 +154,7 @@ impl Group for Flight {
     }
 }
 
-/// Nothing: a fence for its own sake.
+/// An empty group: a fence for its own sake.
 impl Group for () {
     type Clean = ();
     fn landed(self, _: Fenced) {}
@@ -165,7 +168,7 @@ impl<G: Group> Group for Option<G> {
     }
 }
 
-/// Tuples of two to five.
+/// Implements `Group` for tuples of two to five.
 macro_rules! tuple_group {
     ($($member:ident)+) => {
         impl<$($member: Group),+> Group for ($($member,)+) {
@@ -205,7 +208,8 @@ mod tests {
     use super::*;
     use crate::{DeviceSpec, OpenOptions};
 
-    /// Has two answers for types that are `Send`, so that asking compiles only for those that are not.
+    /// Has two implementations for types that are `Send`, so the type checker cannot choose one: a call compiles only
+    /// for types that are not `Send`.
     trait NotSend<Answer> {
         fn holds() {}
     }

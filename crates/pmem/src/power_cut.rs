@@ -1,13 +1,13 @@
-//! What a power cut may leave of the file below a device of level `file`.
+//! What a power cut may leave of the host's file below a device of level `file`.
 //!
-//! **The model.** The host writes the pages of a file (4096 bytes) to disk whenever it likes and in any order; each page
-//! as it is at that moment. It writes down the file's size at a moment of its own too. Only a completed sync settles
-//! what was done before it. So a power cut leaves, of each page changed since then, any of the contents that it had
-//! since then, independently of all others; or, of the sectors (512 bytes) of a page, some of one content and some of
-//! another, for that is what a disk writes as a whole.
+//! **The model.** The host writes the pages of a file (4096 bytes) to disk at any time and in any order, each page as
+//! it is at that moment. It writes the file's size at some moment too. Only a completed sync settles the changes
+//! before it. So for each page changed since the last sync, a power cut leaves any of the contents that the page had
+//! since then, independently of all other pages. It may also mix contents within a page, sector by sector (512
+//! bytes), because a disk writes only a sector as a whole.
 //!
-//! [`PowerCut`] plays the changes that a region has made to its file ([`Region::take_host_events`]) and knows the choices
-//! that a power cut has then; a test makes them.
+//! [`PowerCut`] plays the changes that a region has made to its file ([`Region::take_host_events`]) and lists the
+//! choices of a power cut at that point; a test makes the choices.
 //!
 //! [`Region::take_host_events`]: crate::Region::take_host_events
 
@@ -41,14 +41,14 @@ pub enum HostEvent {
     SetLength(u64),
     /// All changes before this one are on the disk.
     Sync,
-    /// A sync that failed. Hosts forget then what they could not write, so a later sync says nothing of the pages that were
-    /// changed before and not again.
+    /// A sync that failed. The host then forgets which pages it could not write, so a later sync guarantees nothing
+    /// about pages that were changed before and not again.
     FailedSync,
 }
 
 type Page = Box<[u8; PAGE]>;
 
-/// A file as it lies on the disk. Pages that are not there are zeros.
+/// A file as it is on the disk. Absent pages are zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostImage {
     /// Size in bytes.
@@ -57,7 +57,7 @@ pub struct HostImage {
 }
 
 impl HostImage {
-    /// What a file holds now.
+    /// Reads the present content of a file.
     ///
     /// # Errors
     /// The host's.
@@ -65,7 +65,7 @@ impl HostImage {
         let length = file.metadata()?.len();
         let mut image = HostImage { length, pages: BTreeMap::new() };
         for page in 0..length.div_ceil(BLOCK_BYTES) {
-            // Holes of a large file are many: the next data is asked for.
+            // A large file has many holes; seeking to the next data skips them.
             let at = page * BLOCK_BYTES;
             match rustix::fs::seek(&*file, rustix::fs::SeekFrom::Data(at)) {
                 Err(rustix::io::Errno::NXIO) => break,
@@ -81,7 +81,7 @@ impl HostImage {
         Ok(image)
     }
 
-    /// Makes a file this image.
+    /// Makes a file equal to this image.
     ///
     /// # Errors
     /// The host's.
@@ -95,7 +95,7 @@ impl HostImage {
         Ok(())
     }
 
-    /// The first so many bytes, as a file of its own.
+    /// Returns the first `length` bytes as a separate file.
     pub fn cut_to(&self, length: u64) -> HostImage {
         let mut image = self.clone();
         image.set_length(length);
@@ -124,7 +124,7 @@ impl HostImage {
     }
 }
 
-/// A file under changes: what of it is on the disk, and what may be.
+/// A file that changes: its content on the disk, and the contents that the disk may have instead.
 #[derive(Clone, Debug)]
 pub struct PowerCut {
     disk: HostImage,
@@ -133,12 +133,12 @@ pub struct PowerCut {
     lengths: Vec<u64>,
     /// Contents of pages since the last sync, in order.
     pages: BTreeMap<u64, Vec<Page>>,
-    /// Those of which a failed sync has made the host forget that they were changed.
+    /// Pages that a failed sync made the host forget.
     forgotten: BTreeSet<u64>,
 }
 
 impl PowerCut {
-    /// Starts with a file that is on the disk.
+    /// Starts with a file whose content is on the disk.
     pub fn new(disk: HostImage) -> PowerCut {
         PowerCut { now: disk.clone(), disk, lengths: Vec::new(), pages: BTreeMap::new(), forgotten: BTreeSet::new() }
     }
@@ -163,18 +163,19 @@ impl PowerCut {
         }
     }
 
-    /// What the file holds now, as programs see it.
+    /// Returns the file's present content, as programs see it.
     pub fn now(&self) -> &HostImage {
         &self.now
     }
 
-    /// How many choices a power cut has now: one for each page that has changed, and one for the size if that has.
+    /// Returns how many choices a power cut has now: one for each page that has changed, and one for the size if it
+    /// has changed.
     pub fn choices(&self) -> usize {
         self.pages.len() + usize::from(!self.lengths.is_empty())
     }
 
-    /// What a power cut leaves. `pick` is asked for each choice, in order, with how many contents there are; 0 is what is
-    /// on the disk, the largest what the file has now. With `torn`, each sector of a page is a choice.
+    /// Returns what a power cut leaves. `pick` gets the number of possible contents for each choice, in order; 0 is
+    /// the content on the disk, the largest number the present one. With `torn`, each sector of a page is a choice.
     pub fn leaves(&self, torn: bool, mut pick: impl FnMut(usize) -> usize) -> HostImage {
         let mut left = self.disk.clone();
         let length = match self.lengths.len() {
@@ -195,7 +196,7 @@ impl PowerCut {
         left
     }
 
-    /// Bytes, or zeros, come to lie at an offset.
+    /// Changes a range to the given bytes, or to zeros.
     fn change(&mut self, offset: u64, length: u64, bytes: Option<&[u8]>) {
         let end = offset + length;
         for page in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {

@@ -1,9 +1,9 @@
-//! Asking for lines of memory before they are needed.
+//! Prefetching lines of memory.
 
 use crate::LINE_BYTES;
 
-/// Asks the processor to fetch the line at an address into its caches. Any address may be asked for, mapped or not:
-/// nothing is read that the program could see, and nothing faults. Does nothing where it is not known how.
+/// Asks the processor to fetch the line at an address into its caches. Any address is allowed, mapped or not: the
+/// program sees no value and no fault. Does nothing on CPUs for which no such instruction is known.
 #[inline]
 pub fn prefetch(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -16,11 +16,11 @@ pub fn prefetch(address: usize) {
     let _ = address;
 }
 
-/// Asks for each line of a range, likewise.
+/// Prefetches each line of a range in the same way.
 #[inline]
 pub fn prefetch_lines(address: usize, bytes: usize) {
-    // The compiler must not know the length, or it writes 64 such instructions in a row for a block. Measured on Zen 5,
-    // such a burst gained nothing where a loop, of the same lines, took a tenth off a write of 128 KiB.
+    // The compiler must not know the length, or it unrolls the loop for a block into 64 such instructions. Measured
+    // on Zen 5, that burst gained nothing, while a loop over the same lines made a write of 128 KiB a tenth faster.
     let end = address.saturating_add(std::hint::black_box(bytes));
     let first = address & !(LINE_BYTES as usize - 1);
     (first..end).step_by(LINE_BYTES as usize).for_each(prefetch);

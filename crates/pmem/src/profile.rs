@@ -1,24 +1,28 @@
-//! Device profiles: emulated devices that charge time, so that a device we do not have can be measured, and the figures
-//! from which counters give energy and endurance.
+//! Device profiles: emulated devices that charge time, and the figures that turn counters into energy and endurance.
+//!
+//! The problem: most of the papers' devices are not available. The idea: charge each thread the time that such a
+//! device would take, so that it can be measured nevertheless.
 //!
 //! **The model** has seven figures. A thread is charged `write_line_ns` for each line that it flushes or streams,
-//! `read_latency_ns` for each read that has to fetch a line, and `read_line_ns` for each line fetched (what a thread
-//! touched lately it need not fetch: see `cache`). A fence returns `fence_ns` after the thread began to write its last
-//! line, for that is the latency of a write. All threads together write no faster than `write_mb_s` and read no faster
-//! than `read_mb_s`. Every access to the media goes through it: copies, words, 16-byte pairs, compare-and-exchange. A
-//! store through the cache is charged when its line is flushed.
+//! `read_latency_ns` for each read that has to fetch a line, and `read_line_ns` for each line fetched. A line that
+//! the thread touched lately need not be fetched: see `cache`. A fence returns `fence_ns` after the thread began to
+//! write its last line, because that is the latency of a write. All threads together write no faster than
+//! `write_mb_s` and read no faster than `read_mb_s`. Every access to the media goes through the model: copies, words,
+//! 16-byte pairs, compare-and-exchange. A store through the cache is charged when its line is flushed.
 //!
-//! **What is charged** depends on what the thread does and on nothing else: not on the clock, not on other threads. It
-//! is the same in every run, and [`Counters::charged_ns`] adds it up.
+//! **The charge** depends only on what the thread does, not on the clock and not on other threads. It is the same in
+//! every run, and [`Counters::charged_ns`] adds it up.
 //!
-//! **What is waited for.** What the host takes for an access is part of its charge, so accesses that are charged much
-//! are timed: writes of [`BULK_LINES`] and more, reads that fetch, fences. What is left becomes a debt of the thread,
-//! and from [`SPIN_FROM_PS`] on the thread spins until the debt is paid; shorter times cannot be spun exactly. Threads
-//! that together ask for more than the device's bandwidth wait for one another, at copies of that size. A device whose
-//! line takes a microsecond or more (pcm) is counted and never waited for: see [`Profile::waits`].
+//! **The wait.** The time that the host takes for an access is part of its charge, so accesses with a high charge are
+//! timed: writes of [`BULK_LINES`] and more, reads that fetch, fences. The rest of the charge becomes a debt of the
+//! thread. When the debt reaches [`SPIN_FROM_PS`] the thread spins until it is paid; shorter times cannot be spun
+//! exactly. Threads that together ask for more than the device's bandwidth wait for one another, at copies of that
+//! size. A device whose line takes a microsecond or more (pcm) is counted and never waited for: see
+//! [`Profile::waits`].
 //!
-//! Where a paper gives a range the middle is taken; what no source gives is left out (0: no charge, no limit).
-//! `nvfold bench profiles` measures what comes out beside what the sources say (docs/results/profiles).
+//! Where a paper gives a range, the profile takes the middle; a figure that no source gives is left out (0: no
+//! charge, no limit). `nvfold bench profiles` prints the measured result next to the figures of the sources
+//! (docs/results/profiles).
 //!
 //! | profile | source | figures |
 //! |---|---|---|
@@ -38,15 +42,16 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A debt of a microsecond is waited for; the looks at the clocks that this takes are part of the wait.
+/// A thread pays a debt of a microsecond by spinning; the time to read the clocks is part of the wait.
 pub(crate) const SPIN_FROM_PS: i64 = 1_000_000;
-/// Lines of a write from which the host's time for it is taken: below, two looks at the clock would take longer.
+/// Lines of a write from which the host's time is measured. For fewer lines, reading the clock twice would take
+/// longer.
 pub(crate) const BULK_LINES: u64 = 16;
-/// Nanoseconds a line from which a device is too slow to be waited for.
+/// Nanoseconds per line from which a device is too slow to be waited for.
 const COUNTED_FROM_NS: f64 = 1000.0;
 const PS_PER_NS: f64 = 1000.0;
 
-/// What a device charges and costs. Times are nanoseconds and may have fractions (to the picosecond).
+/// What a device charges and consumes. Times are nanoseconds and may have fractions (to the picosecond).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     name: &'static str,
@@ -117,7 +122,7 @@ const NAMED: [Profile; 6] = [
 
 const CUSTOM: &str = "custom";
 
-/// A profile that does not exist, or a parameter that is none.
+/// The error for an unknown profile or a wrong parameter.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
     "device profile `{text}`: {why}; use one of native, nvdimm-8x, optane, pcm, rram, stt-ram, \
@@ -135,7 +140,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The memory as it is: charges nothing.
+    /// Charges nothing: the memory as it is.
     pub const NATIVE: Profile = Profile {
         name: "native",
         write_line_ns: 0.0,
@@ -149,38 +154,39 @@ impl Profile {
         endurance_writes: None,
     };
 
-    /// All named profiles.
+    /// Returns all named profiles.
     pub fn all() -> [Profile; 6] {
         NAMED
     }
 
-    /// Its name; `custom` for one that has none. `Display` gives the whole of it, as `FromStr` takes it.
+    /// Returns the name, or `custom` for a profile that has none. `Display` prints all parameters, in the form that
+    /// `FromStr` reads.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Whether it charges no time and has no energy figures: the fast path needs not know it.
+    /// Returns true if the profile charges no time and has no energy figures, so that the fast path can ignore it.
     pub fn is_native(&self) -> bool {
         Profile { name: NATIVE.name, endurance_writes: None, ..self.clone() } == NATIVE
     }
 
-    /// Whether what it charges is waited for. A device whose line takes a microsecond or more would keep a processor
-    /// busy for minutes to say what a multiplication says: its time is counted.
+    /// Returns whether threads wait for the charge. A device whose line takes a microsecond or more would keep a
+    /// processor busy for minutes to find what a multiplication gives, so its time is only counted.
     pub fn waits(&self) -> bool {
         self.write_line_ns < COUNTED_FROM_NS && self.read_line_ns < COUNTED_FROM_NS
     }
 
-    /// Joules that this traffic takes; `None` where no figures are known.
+    /// Returns the joules that this traffic takes; `None` where no figures are known.
     pub fn joules(&self, counters: &Counters) -> Option<f64> {
         self.joules_of(counters.lines_written() * LINE_BYTES, counters.bytes_read())
     }
 
-    /// Joules to write and to read so many bytes; `None` where no figures are known.
+    /// Returns the joules to write and to read the given bytes; `None` where no figures are known.
     pub fn joules_of(&self, bytes_written: u64, bytes_read: u64) -> Option<f64> {
         Some((bytes_written as f64 * self.write_j_gb? + bytes_read as f64 * self.read_j_gb?) / 1e9)
     }
 
-    /// Every parameter by its name, as text; `None` where it is as `native`.
+    /// Returns every parameter by its name, as text; `None` where it equals that of `native`.
     fn parameters(&self) -> [(&'static str, Option<String>); 9] {
         let whole = |value: u64| (value != 0).then(|| value.to_string());
         let real = |value: Option<f64>| value.map(|value| value.to_string());
@@ -201,12 +207,12 @@ impl Profile {
     fn set(&mut self, parameter: &str) -> Result<(), &'static str> {
         let (key, value) = parameter.split_once('=').ok_or("a parameter is key=value")?;
         let whole = || match value.parse::<u64>() {
-            // A petabyte a second: larger values would only overflow.
+            // The limit is a petabyte a second: larger values would only overflow.
             Ok(number) if number <= 1_000_000_000 => Ok(number),
             _ => Err("the value is no whole number up to 1000000000"),
         };
         let time = || match value.parse::<f64>() {
-            // A second a line is slower than any device.
+            // The limit is a second a line, slower than any device.
             Ok(ns) if (0.0..=1e9).contains(&ns) => Ok(ns),
             _ => Err("the value is no number from 0 to 1000000000"),
         };
@@ -230,7 +236,7 @@ impl Profile {
     }
 }
 
-/// The name, or `custom:` and what differs from `native`: text that parses to the same profile.
+/// Prints the name, or `custom:` and what differs from `native`: text that parses to the same profile.
 impl fmt::Display for Profile {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if NAMED.contains(self) {
@@ -257,7 +263,7 @@ impl FromStr for Profile {
     }
 }
 
-/// The emulated device at work: charges threads and lets them wait.
+/// The emulated device at work: it charges threads and lets them wait.
 pub(crate) struct Throttle {
     profile: Profile,
     charges: bool,
@@ -271,7 +277,8 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Of a profile whose charges are waited for, unless `counts_only` or the profile says otherwise.
+    /// Makes the device of a profile. Threads wait for its charges unless `counts_only` is set or the profile is too
+    /// slow.
     pub(crate) fn new(profile: Profile, counts_only: bool) -> Throttle {
         let ps = |ns: f64| (ns * PS_PER_NS).round() as u64;
         let epoch = Instant::now();
@@ -279,7 +286,7 @@ impl Throttle {
         Throttle {
             charges: !profile.is_native(),
             waits: profile.waits() && !counts_only,
-            // One thread alone writes no faster than all together.
+            // One thread alone writes no faster than all threads together.
             write_line_ps: ps(profile.write_line_ns).max(writes.line_ps),
             fence_ps: ps(profile.fence_ns),
             read_latency_ps: ps(profile.read_latency_ns),
@@ -294,13 +301,13 @@ impl Throttle {
         &self.profile
     }
 
-    /// Whether anything takes longer than it does.
+    /// Returns whether the device charges any time.
     #[inline]
     pub(crate) fn charges(&self) -> bool {
         self.charges
     }
 
-    /// Charges lines written by an access that began at `start`, if that was looked at. Returns the picoseconds.
+    /// Charges lines written by an access that began at `start`, if that is known. Returns the charge in picoseconds.
     pub(crate) fn write(&self, start: Option<Instant>, lines: u64) -> u64 {
         let charged = lines * self.write_line_ps;
         thread::note_write(charged.saturating_sub(self.write_line_ps));
@@ -308,7 +315,7 @@ impl Throttle {
         charged
     }
 
-    /// Charges what is left of the latency of the thread's last write. Returns the picoseconds.
+    /// Charges the rest of the latency of the thread's last write. Returns the charge in picoseconds.
     pub(crate) fn fence(&self, start: Option<Instant>) -> u64 {
         let Some(since_ps) = thread::take_write() else { return 0 };
         let charged = self.fence_ps.saturating_sub(since_ps);
@@ -316,8 +323,8 @@ impl Throttle {
         charged
     }
 
-    /// Charges a read that fetched so many lines, and what is left of the latency of those that the thread asked for
-    /// before. Returns the picoseconds.
+    /// Charges a read that fetched `fetched` lines, and the rest of the latency of the lines that the thread has
+    /// prefetched. Returns the charge in picoseconds.
     pub(crate) fn read(&self, start: Option<Instant>, fetched: u64) -> u64 {
         if !self.charges {
             return 0;
@@ -330,8 +337,8 @@ impl Throttle {
         charged
     }
 
-    /// Charges lines that are asked for before they are read. Their latency passes while the thread does other things:
-    /// what is left of it is charged when it reads next. Returns the picoseconds.
+    /// Charges lines that are prefetched. Their latency passes while the thread does other things; the thread's next
+    /// read is charged the rest of it. Returns the charge in picoseconds.
     pub(crate) fn fetch(&self, lines: u64) -> u64 {
         if lines == 0 || !self.charges {
             return 0;
@@ -342,8 +349,8 @@ impl Throttle {
         charged
     }
 
-    /// Charges the thread. What is left to wait for is less by what the host took, and more by the queue behind other
-    /// threads.
+    /// Charges the thread. The wait is the charge without the time that the host took, plus the time in the queue
+    /// behind other threads.
     fn charge(&self, lane: &Lane, start: Option<Instant>, lines: u64, charged: u64) {
         let host = start.map_or(0, |start| start.elapsed().as_nanos() as u64 * 1000);
         let left = charged.saturating_sub(host);
@@ -357,7 +364,7 @@ impl Throttle {
     }
 }
 
-/// Spins until the thread has paid what it owes, once that is enough to be spun.
+/// Spins until the thread has paid its debt, once the debt is large enough to be spun exactly.
 fn wait() {
     let owed = thread::owed_ps();
     if owed >= SPIN_FROM_PS {
@@ -373,10 +380,10 @@ fn wait() {
 
 /// One direction of the device, whose bandwidth all threads share.
 struct Lane {
-    /// Picoseconds a line takes at the whole bandwidth; 0: no limit.
+    /// Picoseconds per line at the full bandwidth; 0: no limit.
     line_ps: u64,
     epoch: Instant,
-    /// When it has moved all that was handed to it, picoseconds after `epoch`.
+    /// When the lane has moved all lines that were handed to it, in picoseconds after `epoch`.
     busy_until_ps: AtomicU64,
 }
 
@@ -386,8 +393,8 @@ impl Lane {
         Lane { line_ps, epoch, busy_until_ps: AtomicU64::new(0) }
     }
 
-    /// Queues lines behind those of other threads. Returns by how many picoseconds more they take than the thread is
-    /// charged. An access that began at no known time takes its share of the bandwidth and does not wait.
+    /// Queues lines behind those of other threads. Returns by how many picoseconds they take longer than the thread
+    /// is charged. An access with an unknown start takes its share of the bandwidth and does not wait.
     fn behind_others(&self, start: Option<Instant>, lines: u64, charged: u64) -> u64 {
         if self.line_ps == 0 {
             return 0;
@@ -434,7 +441,7 @@ mod tests {
         }
     }
 
-    /// Nanoseconds charged for writing lines and a fence behind them.
+    /// Returns the nanoseconds charged for writing lines and a fence behind them.
     fn persist_ns(name: &str, lines: u64) -> f64 {
         let throttle = Throttle::new(name.parse().unwrap(), true);
         (throttle.write(None, lines) + throttle.fence(None)) as f64 / 1000.0

@@ -1,20 +1,21 @@
-//! The recorder: everything that happens to the media, in order, and the states a crash could leave.
+//! The recorder: every access that changes the media, in order, and the states that a crash could leave.
 //!
-//! **The crash model.** Stores are split into aligned 8-byte words; the medium writes a word completely or not at all.
-//! A word is guaranteed once its line was flushed (or it was streamed) and the same thread fenced after that.
-//! Until then a crash leaves it written or not, but for one rule: a later store to the *same word* carries the
-//! earlier ones with it, for the cache holds one copy of the word. Two mediums are modelled ([`StoreOrder`]): one that
-//! keeps nothing else, and x86, which also keeps the order of cached stores to one line. Streamed words of a
+//! **The crash model.** Stores are split into aligned 8-byte words; the medium writes a word completely or not at
+//! all. A word is guaranteed once its line was flushed (or it was streamed) and the same thread fenced after that.
+//! Until then a crash leaves it written or not. There is one rule: a later store to the *same word* carries the
+//! earlier ones with it, because the cache holds one copy of the word. Two media are modelled ([`StoreOrder`]): one
+//! that keeps no other order, and x86, which also keeps the order of cached stores to one line. Streamed words of a
 //! line have no order among them in either.
 //!
-//! Memory that is given back ([`Action::Punch`]) reads as zeros. No fence waits for that: the host's file system writes
-//! the hole down when it likes, so a crash leaves each page of it as it was or zero. A later store to the page settles
-//! it, for the write fault that gives it memory again is synchronous (MAP_SYNC); so does [`Action::SettleHoles`].
+//! Memory that is given back ([`Action::Punch`]) reads as zeros. No fence waits for that: the host's file system
+//! writes the hole at any later time, so a crash leaves each page as it was or zero. A later store to the page
+//! settles it, because the write fault that allocates memory again is synchronous (MAP_SYNC); so does
+//! [`Action::SettleHoles`].
 //!
-//! Each event names the line of code that asked for it ([`Event::site`]), so that a test can leave out one flush or one
-//! fence of the program and see whether anything notices.
+//! Each event names the line of code that caused it ([`Event::site`]), so a test can leave out a single flush or
+//! fence of the program and see whether any check notices.
 //!
-//! [`Pending`] plays events forward and knows which words a crash may or may not leave; [`Replay`] adds the media to
+//! [`Pending`] plays events forward and knows which words a crash may leave unwritten; [`Replay`] adds the media to
 //! that, and [`Recording`] answers for one point of a recording at once.
 
 use crate::LINE_BYTES;
@@ -22,24 +23,24 @@ use std::collections::{HashMap, HashSet};
 use std::panic::Location;
 
 const WORD_BYTES: u64 = 8;
-/// What the host gives back at once.
+/// The unit that the host takes back.
 const PAGE_BYTES: u64 = crate::BLOCK_BYTES;
 
-/// The line of code that did something.
+/// The line of code that caused an event.
 pub type Site = &'static Location<'static>;
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Number of the thread that did it.
     pub thread: usize,
-    /// The caller of the `Region` or handle that did it.
+    /// The line of code that called the `Region` or the handle.
     pub site: Site,
-    /// What.
+    /// What happened.
     pub action: Action,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Bytes stored through the cache.
@@ -48,7 +49,8 @@ pub enum Action {
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
-        /// An aligned pair of words, stored at once (cmpxchg16b): no line that holds half of it ever leaves the cache.
+        /// Whether this is an aligned pair of words, stored at once (cmpxchg16b): no line that holds half of it ever
+        /// leaves the cache.
         at_once: bool,
     },
     /// Bytes stored past the cache: in flight at once.
@@ -67,27 +69,27 @@ pub enum Action {
     },
     /// A fence: what this thread has in flight is guaranteed.
     Fence,
-    /// Whole pages given back to the host: they read as zeros.
+    /// Whole pages given back to the host; they read as zeros.
     Punch {
         /// Device offset.
         offset: u64,
         /// Length in bytes.
         length: u64,
     },
-    /// All that was given back is on the media.
+    /// All holes are on the media.
     SettleHoles,
 }
 
 /// Which stores a medium may reorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreOrder {
-    /// Any two, but stores to the same word.
+    /// Any two, except stores to the same word.
     AnyWord,
-    /// Any two, but cached stores to the same line: what x86 does.
+    /// Any two, except cached stores to the same line: the order of x86.
     Line,
 }
 
-/// A part of one word, or a page that was given back, that a crash may or may not leave on the media.
+/// A part of one word, or a page that was given back: a crash may or may not leave it on the media.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingWord {
     /// Device offset of its first byte.
@@ -96,28 +98,28 @@ pub struct PendingWord {
     pub event: usize,
     /// Whether it was streamed past the cache.
     pub streamed: bool,
-    /// Whether this is no word but a page of 4096 bytes that was given back: zeros.
+    /// Whether this is not a word but a page of 4096 bytes that was given back: zeros.
     pub punched: bool,
     bytes: [u8; WORD_BYTES as usize],
     length: u8,
-    /// Half of a pair that was stored at once: the other half stands beside it in the list.
+    /// Whether this is half of a pair that was stored at once; the other half is its neighbour in the list.
     at_once: bool,
-    /// Threads whose next fence guarantees it.
+    /// Threads whose next fence guarantees the word.
     in_flight_of: Vec<usize>,
 }
 
 impl PendingWord {
-    /// The bytes, 1 to 8 within one aligned word; none of a page that was given back.
+    /// Returns the bytes, 1 to 8 within one aligned word; none for a page that was given back.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Whether it was flushed or streamed, so that a fence would guarantee it.
+    /// Returns whether it was flushed or streamed, so that a fence would guarantee it.
     pub fn is_in_flight(&self) -> bool {
         !self.in_flight_of.is_empty()
     }
 
-    /// Number of the line that it lies in.
+    /// Returns the number of the line that holds it.
     pub fn line(&self) -> u64 {
         self.offset / LINE_BYTES
     }
@@ -139,23 +141,23 @@ impl PendingWord {
     }
 }
 
-/// What happened since recording began or was last taken.
+/// The events since recording began or since the last `take_recording`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// In order.
+    /// The events, in order.
     pub events: Vec<Event>,
 }
 
 impl Recording {
-    /// The words not guaranteed after the first `events` events, in the order of their stores.
+    /// Returns the words not guaranteed after the first `events` events, in the order of their stores.
     pub fn unguaranteed(&self, events: usize) -> Vec<PendingWord> {
         let mut pending = Pending::default();
         self.events[..events].iter().for_each(|event| drop(pending.play(event)));
         pending.words
     }
 
-    /// The media after a crash behind the first `events` events. `base` is the media when recording began; `reached`
-    /// says of each unguaranteed word whether it got there.
+    /// Returns the media after a crash behind the first `events` events. `base` is the media when recording began;
+    /// `reached` says for each unguaranteed word whether it reached the media.
     pub fn image(
         &self,
         base: &[u8],
@@ -169,7 +171,7 @@ impl Recording {
     }
 }
 
-/// The words that are stored and not guaranteed, kept while events are played.
+/// The words that are stored but not guaranteed, updated as events are played.
 #[derive(Clone, Debug, Default)]
 pub struct Pending {
     words: Vec<PendingWord>,
@@ -177,7 +179,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Plays one event; returns the words that became guaranteed by it, in the order of their stores.
+    /// Plays one event; returns the words that it guaranteed, in the order of their stores.
     pub fn play(&mut self, event: &Event) -> Vec<PendingWord> {
         let (number, thread) = (self.events_played, event.thread);
         self.events_played += 1;
@@ -200,13 +202,13 @@ impl Pending {
         Vec::new()
     }
 
-    /// The words not guaranteed now, in the order of their stores.
+    /// Returns the words not guaranteed now, in the order of their stores.
     pub fn words(&self) -> &[PendingWord] {
         &self.words
     }
 
-    /// Which of the words a crash leaves when those for which `reached` is true got to the media, and what they carry
-    /// with them.
+    /// Returns which of the words a crash leaves if those for which `reached` is true got to the media, with the
+    /// words that they carry with them.
     pub fn carried(&self, order: StoreOrder, reached: impl FnMut(&PendingWord) -> bool) -> Vec<bool> {
         let mut there: Vec<bool> = self.words.iter().map(reached).collect();
         let mut words_there = HashSet::new();
@@ -219,7 +221,7 @@ impl Pending {
                     || (in_line_order(word) && lines_there.contains(&word.line()))
                     || punched_there.contains(&word.page())
             };
-            // From the back: the second half of a pair comes first, and decides for both.
+            // The loop runs backwards: the second half of a pair comes first, and decides for both.
             let halves = if self.is_second_half(at) { at - 1..=at } else { at..=at };
             there[at] = halves.into_iter().any(|half| there[half] || is_carried(&self.words[half]));
             there[at] |= self.is_second_half(at + 1) && there[at + 1];
@@ -241,8 +243,8 @@ impl Pending {
         first.zip(second).is_some_and(|(first, second)| first.event == second.event)
     }
 
-    /// A store gives these pages memory again: that they were given back is settled, and what was stored to them before
-    /// is gone.
+    /// Settles the holes that a store touches: it gives these pages memory again. The hole is then on the media, and
+    /// what was stored to the pages before it is gone.
     fn settle_punched(&mut self, offset: u64, length: u64) -> Vec<PendingWord> {
         let pages = offset / PAGE_BYTES..offset.saturating_add(length).div_ceil(PAGE_BYTES);
         let is_punched = |word: &PendingWord| word.punched && pages.contains(&word.page());
@@ -270,7 +272,8 @@ impl Pending {
         }
     }
 
-    /// Settles what the thread has in flight, and earlier stores to the same words: they are overwritten for good.
+    /// Settles the words that the thread has in flight, and earlier stores to the same words, which are overwritten
+    /// for good.
     fn fence(&mut self, thread: usize) -> Vec<PendingWord> {
         let in_flight = self.words.iter().enumerate().filter(|(_, word)| word.in_flight_of.contains(&thread));
         let last: HashMap<u64, usize> = in_flight.map(|(at, word)| (word.word(), at)).collect();
@@ -282,7 +285,7 @@ impl Pending {
     }
 }
 
-/// A recording played forward: what is guaranteed so far, and what is not.
+/// A recording played forward: the guaranteed content so far, and the words that are pending.
 #[derive(Clone, Debug)]
 pub struct Replay {
     guaranteed: Vec<u8>,
@@ -290,12 +293,12 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Starts before the first event, on the media as they were then.
+    /// Starts before the first event, with the media of that time.
     pub fn new(base: &[u8]) -> Replay {
         Replay { guaranteed: base.to_vec(), pending: Pending::default() }
     }
 
-    /// Plays on until `events` events were played.
+    /// Plays on until `events` events have been played.
     pub fn advance(&mut self, recording: &Recording, events: usize) {
         for event in &recording.events[self.pending.events_played.min(events)..events] {
             for settled in self.pending.play(event) {
@@ -304,12 +307,13 @@ impl Replay {
         }
     }
 
-    /// The words not guaranteed now, in the order of their stores.
+    /// Returns the words not guaranteed now, in the order of their stores.
     pub fn unguaranteed(&self) -> &[PendingWord] {
         self.pending.words()
     }
 
-    /// The media after a crash now, with those words for which `reached` is true, and what they carry with them.
+    /// Returns the media after a crash now, with the words for which `reached` is true and the words that they carry
+    /// with them.
     pub fn image(&self, order: StoreOrder, reached: impl FnMut(&PendingWord) -> bool) -> Vec<u8> {
         let mut image = self.guaranteed.clone();
         let there = self.pending.carried(order, reached);
@@ -319,7 +323,7 @@ impl Replay {
     }
 }
 
-/// The pages of a range that was given back.
+/// Returns the pages of a range that was given back.
 fn pages(offset: u64, length: u64, event: usize) -> impl Iterator<Item = PendingWord> {
     (offset..offset + length).step_by(PAGE_BYTES as usize).map(move |offset| PendingWord {
         offset,
@@ -432,7 +436,7 @@ mod tests {
         assert_eq!(image(&settled, &[]), [0, 0, 7]);
     }
 
-    /// First bytes of the words of a crash image for the choice of pending words by their position in the list.
+    /// Returns the crash image for a choice of pending words by their positions in the list.
     fn image(events: &[Event], order: StoreOrder, reached: &[usize]) -> Vec<u8> {
         let recording = Recording { events: events.to_vec() };
         let mut at = 0;

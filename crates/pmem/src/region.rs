@@ -1,7 +1,9 @@
 //! `Region`: the only way to touch media.
 //!
-//! Every access is checked against the device's length, done, counted, and, when the region is watched (a profile
-//! other than `native`, wear, or the recorder), also charged and recorded. The fast path pays one branch for that.
+//! The problem: every access to media must be checked, counted, and sometimes charged and recorded, but the fast path
+//! must stay fast. The idea: an access is checked against the device's length, done and counted. Only if the region
+//! is *watched* is it also charged and recorded. A region is watched with a profile other than `native`, with wear
+//! tracking or with the recorder. The fast path pays one branch for that.
 
 use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
@@ -26,22 +28,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Streams shorter than this go through the cache where flushes cost nothing: draining the write-combining buffers
-/// at the fence would cost more than the cache lines are worth.
+/// Streams shorter than this go through the cache where flushes cost nothing: there, draining the write-combining
+/// buffers at the fence costs more than the cache lines that streaming would save.
 const STREAM_BYTES_MIN: usize = 1024;
 
-/// One device, mapped. Cheap to clone; the device is unmapped and its lock released with the last clone.
+/// A mapped device. It is cheap to clone; dropping the last clone unmaps the device and releases its lock.
 ///
-/// Offsets are device offsets in bytes. A range outside the device, or a write to a read-only region, is a mistake
-/// of the caller and panics: numbers that come from media are checked with [`Region::contains`] first.
+/// Offsets are device offsets in bytes. A range outside the device, or a write to a read-only region, is a mistake of
+/// the caller and panics: check numbers that come from media with [`Region::contains`] first.
 ///
-/// Bytes that somebody stores while another thread reads them may be seen in part; no value is ever invalid, for
-/// only types without invalid bit patterns are read. Values shorter than 128 bytes are read by aligned words, none of
-/// which is ever torn; longer reads may be torn anywhere. Media is never borrowed: all that is read is a copy.
+/// A reader may see part of what another thread stores at the same time. No value is ever invalid, because only types
+/// without invalid bit patterns are read. Values shorter than 128 bytes are read by aligned words, which are never
+/// torn; longer reads may be torn anywhere. Media is never borrowed: every read returns a copy.
 ///
-/// A device can fail under its mapping: truncated by another process, on a host without memory for its holes, in
-/// lines that cannot be read any more. That ends no process (as SIGBUS would by itself) and no access tells it: bytes
-/// that cannot be had read as zeros. [`Region::check`] tells it afterwards, and costs one load while all is well.
+/// A device can fail under its mapping: another process truncates it, its host has no memory for its holes, or lines
+/// become unreadable. By itself that raises SIGBUS and ends the process. Here the access continues and reads zeros
+/// for the missing bytes. Call [`Region::check`] afterwards to learn of the failure; it costs one load while the
+/// device is healthy.
 ///
 /// ```
 /// use pmem::{DeviceSpec, OpenOptions, Region};
@@ -59,7 +62,7 @@ const STREAM_BYTES_MIN: usize = 1024;
 #[derive(Clone)]
 pub struct Region {
     mapping: Arc<Mapping>,
-    /// The mapping's own; here so that the one branch of an access needs no second pointer.
+    /// The same record as the mapping's, kept here so that the one branch of an access needs no second pointer.
     faults: &'static Faults,
 }
 
@@ -76,14 +79,14 @@ impl Region {
     /// Opens an existing device.
     ///
     /// # Errors
-    /// Not there, no permission, neither regular file nor device-dax, size 0 or not a multiple of 4096, in use;
-    /// `mem:`, which exists only once it was created.
+    /// Missing, no permission, neither a regular file nor device-dax, size 0 or not a multiple of 4096, in use;
+    /// `mem:`, which exists only after [`Region::create`].
     pub fn open(spec: &DeviceSpec, options: &OpenOptions) -> Result<Region, PmemError> {
         Ok(Region::of(Mapping::open(spec, options)?))
     }
 
-    /// Creates a device of `size_bytes` (sparse), or opens one and gives it that size. The content of an existing one
-    /// stays as far as it fits. A device-dax node keeps its own size, which must not be smaller.
+    /// Creates a sparse device of `size_bytes`, or opens an existing one and gives it that size. The content of an
+    /// existing device stays as far as it fits. A device-dax node keeps its own size, which must not be smaller.
     ///
     /// # Errors
     /// As [`Region::open`].
@@ -95,18 +98,18 @@ impl Region {
         Region { faults: mapping.faults, mapping: Arc::new(mapping) }
     }
 
-    /// Size of the device in bytes.
+    /// Returns the size of the device in bytes.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         self.mapping.length
     }
 
-    /// What a fence is worth here.
+    /// Returns what a fence guarantees on this device.
     pub fn level(&self) -> PersistenceLevel {
         self.mapping.level
     }
 
-    /// Whether it can only be read.
+    /// Returns whether the region is read-only.
     pub fn is_read_only(&self) -> bool {
         self.mapping.read_only
     }
@@ -116,17 +119,17 @@ impl Region {
         &self.mapping.name
     }
 
-    /// The emulated device.
+    /// Returns the profile of the emulated device.
     pub fn profile(&self) -> &Profile {
         self.mapping.throttle.profile()
     }
 
-    /// Address at which a byte is mapped in this process: a number, for asking the host about it.
+    /// Returns the address at which a byte is mapped in this process, as a number for asking the host about it.
     pub fn address(&self, offset: u64) -> usize {
         self.at(offset, 1).addr()
     }
 
-    /// Whether `length` bytes at `offset` lie in the device.
+    /// Returns whether `length` bytes at `offset` lie in the device.
     #[inline]
     pub fn contains(&self, offset: u64, length: u64) -> bool {
         offset.checked_add(length).is_some_and(|end| end <= self.mapping.length)
@@ -150,17 +153,17 @@ impl Region {
         self.copy_out(offset, buffer.as_mut_ptr(), buffer.len());
     }
 
-    /// A copy of bytes.
+    /// Returns a copy of `length` bytes at `offset`.
     pub fn to_vec(&self, offset: u64, length: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length as usize);
         self.copy_out(offset, bytes.as_mut_ptr(), length as usize);
-        // SAFETY: so many bytes were just written to it.
+        // SAFETY: `copy_out` has just written that many bytes.
         unsafe { bytes.set_len(length as usize) };
         bytes
     }
 
-    /// Copies bytes out for a scan of a table: through the file, where there is one. A hole is read without the host
-    /// allocating it, as it would for a load, and no page need be mapped for one look.
+    /// Copies bytes out for a scan of a table, through the file where there is one. A read of the file does not make
+    /// the host allocate memory for a hole, as a load would, and maps no page for a single look.
     pub fn scan_into(&self, offset: u64, buffer: &mut [u8]) {
         assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
         let mut done = 0;
@@ -169,7 +172,7 @@ impl Region {
             match read {
                 Ok(bytes) if bytes > 0 => done += bytes,
                 Err(Errno::INTR) => {}
-                // The mapping knows what to do about a device that is shorter, or bad.
+                // The mapping handles a device that is shorter than it was, or bad.
                 _ => break,
             }
         }
@@ -178,8 +181,8 @@ impl Region {
         self.read_into(offset + done as u64, &mut buffer[done..]);
     }
 
-    /// Whether the host holds neither memory nor disk for a range, so that it reads as zeros. False where the host
-    /// cannot tell.
+    /// Returns true if the host holds neither memory nor disk for a range, so that the range reads as zeros. Returns
+    /// false where the host cannot tell.
     pub fn is_hole(&self, offset: u64, length: u64) -> bool {
         if self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(offset..offset + length)) {
             return false;
@@ -191,9 +194,9 @@ impl Region {
         }
     }
 
-    /// Asks for the lines of many ranges (offset, length) at once, so that reading them later need not wait for each in
-    /// turn. It is no access and nothing is recorded, but the lines come from the media: they are charged now, and what is
-    /// left of one latency by then with the thread's next read.
+    /// Prefetches the lines of many ranges (offset, length) at once, so that later reads need not wait for each in
+    /// turn. A prefetch is not an access and is not recorded, but the lines come from the media, so they are charged
+    /// now. The rest of one latency is charged with the thread's next read.
     pub fn fetch(&self, ranges: &[(u64, u64)]) {
         for (offset, length) in ranges.iter().copied().filter(|(_, length)| *length > 0) {
             crate::prefetch_lines(self.at(offset, length) as usize, length as usize);
@@ -203,8 +206,8 @@ impl Region {
         }
     }
 
-    /// Whether reading what is in no cache takes longer than from DRAM: of persistent memory, or of a device that emulates
-    /// it.
+    /// Returns whether a read that misses the caches takes longer than from DRAM: on persistent memory, or on an
+    /// emulated device.
     #[inline]
     pub fn is_slow_to_read(&self) -> bool {
         self.mapping.flushes || self.mapping.throttle.charges()
@@ -218,8 +221,8 @@ impl Region {
         self.charged(self.mapping.throttle.fetch(fetched));
     }
 
-    /// Whether the media holds these bytes at `offset`. Stops soon after the first difference. Of bytes that somebody
-    /// stores meanwhile some mix is compared.
+    /// Returns whether the media holds `bytes` at `offset`. It stops soon after the first difference. If another
+    /// thread stores to the range at the same time, the comparison sees some mix of old and new bytes.
     #[inline]
     pub fn equal(&self, offset: u64, bytes: &[u8]) -> bool {
         let reading = self.before_read(offset, bytes.len() as u64);
@@ -230,12 +233,12 @@ impl Region {
         equal
     }
 
-    /// How many bytes at `offset` are the same as the first of `bytes`. As [`Region::equal`].
+    /// Returns how many bytes at `offset` equal the first of `bytes`. The rest is as in [`Region::equal`].
     pub fn common_prefix(&self, offset: u64, bytes: &[u8]) -> u64 {
         const STRIDE: usize = 256;
         let reading = self.before_read(offset, bytes.len() as u64);
         let media = self.at(offset, bytes.len() as u64);
-        // SAFETY: as in `equal`; the range is looked at part by part.
+        // SAFETY: as in `equal`; each part lies in the checked range.
         let is_equal = |at: usize, part: &[u8]| unsafe { self.mapping.wide.equal(media.add(at), part) };
         let strides = bytes.chunks(STRIDE).enumerate();
         let equal = strides.take_while(|(stride, part)| is_equal(stride * STRIDE, part)).count() * STRIDE;
@@ -245,8 +248,9 @@ impl Region {
         different.map_or(bytes.len(), |(at, _)| at) as u64
     }
 
-    /// Appends to `found` which runs of `bytes` the media holds at `offset`, as offsets in `bytes`: all of `least` bytes or
-    /// more, and shorter ones at the beginning and at the end of the range. As [`Region::equal`].
+    /// Appends to `found` the runs of `bytes` that equal the media at `offset`, as offsets in `bytes`: all runs of at
+    /// least `least` bytes, and shorter ones at the beginning and at the end of the range. The rest is as in
+    /// [`Region::equal`].
     pub fn equal_runs(&self, offset: u64, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
         let reading = self.before_read(offset, bytes.len() as u64);
         let media = self.at(offset, bytes.len() as u64);
@@ -259,7 +263,8 @@ impl Region {
     #[inline]
     pub fn load_u64(&self, offset: u64) -> u64 {
         let reading = self.before_read(offset, 8);
-        // Relaxed and a fence: of memory that is mapped read-only no other load is allowed. No instruction on x86.
+        // A relaxed load and a fence: memory that is mapped read-only allows no other load. On x86 the fence is no
+        // instruction.
         let word = u64::from_le(self.word(offset).load(Ordering::Relaxed));
         std::sync::atomic::fence(Ordering::Acquire);
         self.after_read(reading, offset, 8);
@@ -281,7 +286,7 @@ impl Region {
 
 /// Writing.
 impl Region {
-    /// Stores a value through the cache, in aligned words where its place allows.
+    /// Stores a value through the cache, in aligned words where its offset allows.
     #[inline]
     #[track_caller]
     pub fn write<T: IntoBytes + Immutable + ?Sized>(&self, offset: u64, value: &T) -> Pm<'_, T, Dirty> {
@@ -290,8 +295,8 @@ impl Region {
         Pm::new(self, offset, bytes.len() as u64)
     }
 
-    /// Stores bytes past the cache. Lines that are covered only in part, and short streams where that is cheaper, go
-    /// through the cache and are flushed.
+    /// Stores bytes past the cache. Partly covered lines, and short streams where that is cheaper, go through the
+    /// cache and are flushed.
     #[inline]
     #[track_caller]
     pub fn stream(&self, offset: u64, bytes: &[u8]) -> Pm<'_, [u8], InFlight> {
@@ -335,7 +340,7 @@ impl Region {
         Pm::new(self, offset, 8)
     }
 
-    /// Stores a pointer at once (release), with `mark` in the low bits that the pointer has free.
+    /// Stores a pointer at once (release), with `mark` in the low bits that are free in the pointer.
     #[inline]
     #[track_caller]
     pub fn store_ptr<T: ?Sized>(&self, offset: u64, pointer: PmPtr<T>, mark: u64) -> Pm<'_, u64, Dirty> {
@@ -352,15 +357,15 @@ impl Region {
         let Some(storing) = self.begin_store(offset, 16) else { return Pm::new(self, offset, 16) };
         // SAFETY: mapped, writable and aligned.
         unsafe { atomic::store(at, value.to_le()) };
-        self.exchanged(reading, offset, 16); // what such a store is made of
+        self.exchanged(reading, offset, 16); // such a store is made of an exchange
         self.stored(storing, offset, &value.to_le_bytes(), true);
         Pm::new(self, offset, 16)
     }
 
-    /// Replaces an aligned word if it is `current`.
+    /// Replaces an aligned word if it equals `current`.
     ///
     /// # Errors
-    /// What it is instead.
+    /// The value of the word, if it is another.
     #[inline]
     #[track_caller]
     pub fn compare_exchange_u64(&self, offset: u64, current: u64, new: u64) -> Result<Pm<'_, u64, Dirty>, u64> {
@@ -375,10 +380,10 @@ impl Region {
         Ok(Pm::new(self, offset, 8))
     }
 
-    /// Replaces an aligned pair of words at once if it is `current`.
+    /// Replaces an aligned pair of words at once if it equals `current`.
     ///
     /// # Errors
-    /// What it is instead.
+    /// The value of the pair, if it is another.
     #[inline]
     #[track_caller]
     pub fn compare_exchange_u128(&self, offset: u64, current: u128, new: u128) -> Result<Pm<'_, u128, Dirty>, u128> {
@@ -395,7 +400,7 @@ impl Region {
         Ok(Pm::new(self, offset, 16))
     }
 
-    /// Issues the flush of what any thread has stored to a range.
+    /// Issues the flush of a range, whichever thread stored to it.
     #[inline]
     #[track_caller]
     pub fn flush(&self, offset: u64, length: u64) -> Pm<'_, [u8], InFlight> {
@@ -403,11 +408,11 @@ impl Region {
         Pm::new(self, offset, length)
     }
 
-    /// Waits until everything in the group is durable: one sfence for all of it.
+    /// Waits until everything in the group is durable: one sfence for the whole group.
     ///
-    /// Where no flushes are issued (`FlushMode::Auto` below level `dax`) what counts is the order in which other
-    /// threads see the stores, and so does any process that maps the device after this one was killed. The CPU keeps that
-    /// order for stores through the cache; the sfence is needed, and issued, when this thread has streamed since its
+    /// Where no flushes are issued (`FlushMode::Auto` below level `dax`), only the order in which other threads see
+    /// the stores counts. A process that maps the device after this one was killed sees the same order. The CPU keeps
+    /// that order for stores through the cache; so the sfence is issued only when this thread has streamed since its
     /// last fence.
     #[inline]
     #[track_caller]
@@ -417,7 +422,7 @@ impl Region {
             start = self.watch(u64::MAX);
             store_fence();
         } else {
-            std::sync::atomic::fence(Ordering::Release); // for the compiler: no instruction on x86
+            std::sync::atomic::fence(Ordering::Release); // a barrier for the compiler: no instruction on x86
         }
         self.mapping.tally.add(Counter::Fences, 1);
         if self.faults.watched() {
@@ -426,7 +431,7 @@ impl Region {
         group.landed(Fenced(()))
     }
 
-    /// Issues (if it buys anything here), counts, charges and records the flush of a range.
+    /// Issues (if the device needs it), counts, charges and records the flush of a range.
     #[inline]
     #[track_caller]
     pub(crate) fn flush_lines(&self, offset: u64, length: u64) {
@@ -445,27 +450,27 @@ impl Region {
 
 /// Memory and disk of the host.
 impl Region {
-    /// Asks the host for the memory of a range at once, instead of page fault by page fault. Best effort, at level
-    /// `memory` only.
+    /// Asks the host for the memory of a range at once, instead of page fault by page fault. It does so at level
+    /// `memory` only, and ignores errors.
     pub fn populate(&self, offset: u64, length: u64) {
         let at = self.at_mut(offset, length);
         if self.mapping.level == PersistenceLevel::Memory {
-            // SAFETY: the range is ours and mapped; populating changes no content.
+            // SAFETY: the range is ours and mapped; populating it changes no content.
             let _ = unsafe { host::madvise(at.cast(), length as usize, Advice::LinuxPopulateWrite) };
         }
     }
 
-    /// Whether memory can be given back.
+    /// Returns whether the host takes memory of the device back.
     pub fn can_punch(&self) -> bool {
         self.mapping.can_punch
     }
 
-    /// Gives the memory of whole pages back to the host; they read as zeros then. Where that cannot be done
-    /// ([`Region::can_punch`]) nothing happens and the bytes stay. When the hole reaches the media is the host's
-    /// business: no fence waits for it.
+    /// Gives the memory of whole pages back to the host; they then read as zeros. Where the host cannot do that
+    /// ([`Region::can_punch`]) nothing happens and the bytes stay. The host decides when the hole reaches the media:
+    /// no fence waits for it.
     ///
     /// # Errors
-    /// The host's, for example no memory for its own tables.
+    /// The host's, for example if it has no memory for its own tables.
     #[track_caller]
     pub fn punch(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         let _ = self.at_mut(offset, length);
@@ -487,7 +492,7 @@ impl Region {
         Ok(())
     }
 
-    /// Level `file`: the host's hole comes with the sync, which makes holes of pages of zeros.
+    /// Clears a range at level `file`. The sync makes holes of pages of zeros later.
     #[track_caller]
     fn clear_in_memory(&self, offset: u64, length: u64) {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -500,9 +505,9 @@ impl Region {
         }
     }
 
-    /// Waits until all holes are on the media: from then on they are holes after a power failure too. For callers that take
-    /// a hole for zeros that count. At level `memory` nothing survives a power failure, at level `file` holes come with the
-    /// sync that needs them: there is nothing to wait for.
+    /// Waits until all holes are on the media, so that they are holes after a power failure too. It is for callers
+    /// that rely on the zeros of a hole. At level `memory` nothing survives a power failure, and at level `file`
+    /// holes come with the sync that needs them; there is nothing to wait for at either.
     ///
     /// # Errors
     /// The host's.
@@ -516,8 +521,9 @@ impl Region {
         Ok(())
     }
 
-    /// The parts of a range for which the host holds memory or disk; the rest reads as zeros. A scan that keeps to
-    /// them does not make the host allocate pages for holes. Where the host cannot tell, the whole range.
+    /// Returns the parts of a range for which the host holds memory or disk; the rest reads as zeros. A scan of only
+    /// these parts does not make the host allocate pages for holes. Where the host cannot tell, it returns the whole
+    /// range.
     pub fn allocated_ranges(&self, offset: u64, length: u64) -> Vec<Range<u64>> {
         let end = offset.saturating_add(length).min(self.len_bytes());
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -533,7 +539,8 @@ impl Region {
         ranges
     }
 
-    /// Where a part that begins at `start` and is allocated ends, or one of which at least that is known.
+    /// Returns the end of an allocated part that begins at `start`, or an offset up to which it is known to be
+    /// allocated.
     fn end_of_allocated(&self, start: u64, end: u64) -> u64 {
         let held = self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(start..start + 1));
         if held {
@@ -543,9 +550,10 @@ impl Region {
         hole.filter(|hole| *hole > start).map_or(end, |hole| hole.min(end))
     }
 
-    /// Where, from `offset` on, the host holds memory or disk first; `end` if not before that. What lies between reads as
-    /// zeros. `offset` where the host cannot tell. Unlike [`Region::allocated_ranges`] it does not look for the end of
-    /// what is there, which takes time that grows with it.
+    /// Returns the first offset in `offset..end` for which the host holds memory or disk, or `end` if there is none;
+    /// the bytes before it read as zeros. Returns `offset` where the host cannot tell. Unlike
+    /// [`Region::allocated_ranges`] it does not look for the end of the allocated part, which takes time in
+    /// proportion to its length.
     pub fn next_allocated(&self, offset: u64, end: u64) -> u64 {
         if offset >= end {
             return end;
@@ -560,7 +568,7 @@ impl Region {
         in_memory.unwrap_or(in_file)
     }
 
-    /// Bytes of host memory or disk that the device takes.
+    /// Returns the bytes of host memory or disk that the device takes.
     pub fn allocated_bytes(&self) -> u64 {
         if self.mapping.is_character_device {
             return self.len_bytes();
@@ -568,12 +576,11 @@ impl Region {
         host::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
-    /// At level `file`: makes everything that was stored before the call durable, all or none (module `writeback`).
-    /// Elsewhere a fence has done all there is to do.
+    /// Makes everything that was stored before the call durable, all or none, at level `file` (module `writeback`).
+    /// At the other levels a fence has done that already, and the call does nothing.
     ///
     /// # Errors
-    /// The disk's; nothing is lost then but what a power cut takes before a later sync succeeds.
-    /// [`PmemError::Lost`].
+    /// The disk's: then nothing is lost unless a power cut comes before a later sync succeeds. [`PmemError::Lost`].
     pub fn sync(&self) -> Result<(), PmemError> {
         let Some(writeback) = &self.mapping.writeback else { return Ok(()) };
         writeback.sync().map_err(|errno| match self.is_lost() {
@@ -583,14 +590,14 @@ impl Region {
     }
 }
 
-/// What became of the device.
+/// Failures of the device.
 impl Region {
-    /// Whether all that this thread has read since it last asked was there, and the device still takes what is stored.
-    /// To be asked after an operation, and before anything is built on what was read.
+    /// Returns whether all that this thread has read since its last call was there, and whether the device still
+    /// takes stores. Call it after an operation, and before anything relies on what was read.
     ///
     /// # Errors
     /// [`PmemError::Lost`], from then on always: some store may not have reached the device.
-    /// [`PmemError::BadMemory`]: bytes that were read cannot be had any more; told once.
+    /// [`PmemError::BadMemory`]: some bytes that were read are unreadable; each is reported once.
     #[inline]
     pub fn check(&self) -> Result<(), PmemError> {
         if self.faults.watched() { self.check_watched() } else { Ok(()) }
@@ -606,8 +613,8 @@ impl Region {
         bad.map_or(Ok(()), |offset| Err(self.bad_memory("read", offset, SECTOR_BYTES)))
     }
 
-    /// Whether stores to a range reach the device. A store to a page with bad memory does not, and the device counts
-    /// as lost after one; who asks first can go elsewhere.
+    /// Returns whether stores to a range reach the device. A store to a page with bad memory does not, and the device
+    /// counts as lost after it. A caller that asks first can store elsewhere.
     ///
     /// # Errors
     /// [`PmemError::BadMemory`].
@@ -623,14 +630,14 @@ impl Region {
         frozen.map_or(Ok(()), |page| Err(self.bad_memory("write", page, BLOCK_BYTES)))
     }
 
-    /// Whether the device is lost: truncated by another process, on a host without memory for it, or a store was made
-    /// to memory that is bad. Nothing that is stored counts any more.
+    /// Returns whether the device is lost: another process truncated it, its host has no memory for it, or a store
+    /// went to bad memory. Stores to a lost device have no effect that lasts.
     pub fn is_lost(&self) -> bool {
         self.faults.watched() && self.faults.is_lost()
     }
 
-    /// Asks the host whether the device still has its size; it is lost when not. Without that a truncation is noticed
-    /// when something behind the new end is touched. True when all is well.
+    /// Asks the host whether the device still has its size, and marks it lost if not. Without this call a truncation
+    /// is noticed only when an access goes behind the new end. Returns true if the device is not lost.
     pub fn probe(&self) -> bool {
         let is_short =
             |stat: rustix::fs::Stat| !self.mapping.is_character_device && (stat.st_size as u64) < self.len_bytes();
@@ -640,9 +647,9 @@ impl Region {
         !self.is_lost()
     }
 
-    /// Whether a range that was just read is whole, and can be written. When not, the pending error is forgotten, so that
-    /// [`Region::check`] does not tell it again: for callers that go elsewhere. Nothing of a lost device is whole: behind
-    /// its new end lie zeros.
+    /// Returns whether a range that was just read is intact and can be written. If not, the pending error is dropped,
+    /// so that [`Region::check`] does not report it again: for callers that then go elsewhere. On a lost device no
+    /// range is intact, because behind its new end it reads as zeros.
     #[inline]
     pub fn sound_or_forget(&self, offset: u64, length: u64) -> bool {
         !self.faults.watched() || self.forget_if_bad(offset, length)
@@ -655,17 +662,18 @@ impl Region {
         !self.is_lost() && self.faults.frozen_in(offset, length).is_none()
     }
 
-    /// Offsets of the pages (4096 bytes) with bad memory: what is stored there does not reach the device.
+    /// Returns the offsets of the pages (4096 bytes) with bad memory. Stores to them do not reach the device.
     pub fn frozen_pages(&self) -> Vec<u64> {
         if self.faults.watched() { self.faults.frozen().map(|(page, _)| page).collect() } else { Vec::new() }
     }
 
-    /// Ranges that were found to be bad since the device was opened, in the order they were met.
+    /// Returns the ranges that were found to be bad since the device was opened, in the order in which they were
+    /// found.
     pub fn bad_ranges(&self) -> Vec<Range<u64>> {
         if self.faults.watched() { self.faults.bad().collect() } else { Vec::new() }
     }
 
-    /// Reads a range for no other purpose than to learn whether it can be read.
+    /// Reads a range only to learn whether it can be read.
     ///
     /// # Errors
     /// As [`Region::check`].
@@ -673,7 +681,7 @@ impl Region {
         let reading = self.before_read(offset, length);
         let _ = self.at(offset, length);
         let load = |line: u64| {
-            // SAFETY: a line of the range that was just checked: a device has whole blocks.
+            // SAFETY: the line touches the range that was just checked, and a device has whole blocks.
             unsafe { shared::word(self.mapping.base.add((line * LINE_BYTES) as usize)) }.load(Ordering::Relaxed)
         };
         std::hint::black_box(line_range(offset, length).fold(0, |sum, line| sum ^ load(line)));
@@ -681,15 +689,15 @@ impl Region {
         self.check()
     }
 
-    /// Calls `store_observer` before every store from now on; `None` ends that. With it a caller can undo what is stored.
-    /// If the observer returns false, the store is not done and the device counts as lost.
+    /// Calls `store_observer` before every later store; `None` ends that. A caller can thereby undo stores. If the
+    /// observer returns false, the store is not done and the device counts as lost.
     pub fn keep_before_stores(&self, store_observer: Option<Arc<StoreObserver>>) {
         *self.mapping.store_observer.lock() = store_observer;
         self.faults.watch();
     }
 
-    /// For tests: from now on the lines of a range are bad. They fail when they are next read, by the same code as
-    /// memory that the hardware gives up.
+    /// For tests: makes the lines of a range bad from now on. They fail at their next read, by the same code as
+    /// memory that the hardware reports as bad.
     pub fn poison(&self, offset: u64, length: u64) {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
         let lines = offset / LINE_BYTES * LINE_BYTES..(offset + length).next_multiple_of(LINE_BYTES);
@@ -702,7 +710,7 @@ impl Region {
         PmemError::BadMemory { doing, device: self.name().into(), offset, length }
     }
 
-    /// Tells this mapping's notes of a thread from those of others.
+    /// Returns an id that tells this mapping's notes of a thread from those of other mappings.
     fn id(&self) -> usize {
         std::ptr::from_ref(self.faults).addr()
     }
@@ -725,7 +733,7 @@ impl Region {
         }
     }
 
-    /// Notes for this thread that what it has read is bad.
+    /// Records for this thread that it has read bad memory.
     #[inline]
     fn note_bad(&self, offset: u64, length: u64) {
         if self.faults.watched()
@@ -735,7 +743,7 @@ impl Region {
         }
     }
 
-    /// A store to a frozen page reached the private page alone.
+    /// Marks the device lost if a store went to a frozen page, because it reached only the private page.
     fn lose_if_frozen(&self, offset: u64, length: u64) {
         if self.faults.frozen_in(offset, length).is_some() {
             self.faults.lose();
@@ -743,63 +751,63 @@ impl Region {
     }
 }
 
-/// What was counted and recorded.
+/// Counters and recordings.
 impl Region {
-    /// Totals since it was opened.
+    /// Returns the totals since the device was opened.
     pub fn counters(&self) -> Counters {
         self.mapping.tally.snapshot()
     }
 
-    /// Line writes a block, when `track_wear` was asked for.
+    /// Returns the line writes per block, if `track_wear` was set.
     pub fn wear(&self) -> Option<WearSummary> {
         self.mapping.wear.as_ref().map(|[written, _]| written.summary())
     }
 
-    /// Line writes to the blocks that a range touches, when `track_wear` was asked for.
+    /// Returns the line writes to the blocks that a range touches, if `track_wear` was set.
     pub fn lines_written_in(&self, offset: u64, length: u64) -> Option<u64> {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
         self.mapping.wear.as_ref().map(|[written, _]| written.lines_in(offset, length))
     }
 
-    /// How evenly the lines that a range touches were written, when `track_lines` was asked for.
+    /// Returns how evenly the lines that a range touches were written, if `track_lines` was set.
     pub fn line_wear(&self, offset: u64, length: u64) -> Option<LineWear> {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
         self.mapping.line_wear.as_ref().map(|lines| lines.line_wear(offset, length))
     }
 
-    /// Lines of the blocks that a range touches that were fetched from the media (module `cache`), when `track_wear`
-    /// was asked for.
+    /// Returns how many lines of the blocks that a range touches were fetched from the media (module `cache`), if
+    /// `track_wear` was set.
     pub fn lines_read_in(&self, offset: u64, length: u64) -> Option<u64> {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
         self.mapping.wear.as_ref().map(|[_, read]| read.lines_in(offset, length))
     }
 
-    /// A copy of what was recorded, when `record` was asked for.
+    /// Returns a copy of the recording, if `record` was set.
     pub fn recording(&self) -> Option<Recording> {
         self.mapping.recorder.as_ref().map(|events| Recording { events: events.lock().clone() })
     }
 
-    /// Takes what was recorded of the host's file, when `record_host` was asked for (level `file`).
+    /// Takes the recorded changes of the host's file, if `record_host` was set (level `file`).
     pub fn take_host_events(&self) -> Vec<HostEvent> {
         self.mapping.writeback.as_ref().map(|writeback| writeback.file().take_events()).unwrap_or_default()
     }
 
-    /// For tests, when `record_host` was asked for: the `nth` change of the host's file from now on fails with EIO, half
-    /// done, and all behind it do; 0: none.
+    /// For tests with `record_host`: lets the `nth` change of the host's file from now on fail with EIO, half done,
+    /// and all later ones too. With 0 no change fails.
     pub fn fail_host(&self, nth: u64) {
         if let Some(writeback) = &self.mapping.writeback {
             writeback.file().fail(nth);
         }
     }
 
-    /// Takes what was recorded and goes on with an empty recording; empty when `record` was not asked for.
+    /// Takes the recording and goes on with an empty one; returns an empty one if `record` was not set.
     pub fn take_recording(&self) -> Recording {
         let events = self.mapping.recorder.as_ref().map(|events| std::mem::take(&mut *events.lock()));
         Recording { events: events.unwrap_or_default() }
     }
 }
 
-/// The places where bytes move. All pointers into the mapping come from `at`.
+/// The functions that move bytes. All pointers into the mapping come from `at`.
 impl Region {
     #[inline]
     fn at(&self, offset: u64, length: u64) -> *const u8 {
@@ -816,7 +824,8 @@ impl Region {
         self.at(offset, length).cast_mut()
     }
 
-    /// Has what a store is about to overwrite kept, if that was asked for. False: it could not be, so it must stay.
+    /// Calls the store observer, if there is one, with the range that a store is about to overwrite. Returns false if
+    /// the observer refused: then the store must not be done.
     #[cold]
     #[inline(never)]
     fn keep_before_store(&self, offset: u64, length: u64) -> bool {
@@ -837,8 +846,8 @@ impl Region {
     fn word(&self, offset: u64) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8), "words are aligned");
         let at = self.at(offset, 8);
-        // SAFETY: mapped as long as self lives, and aligned (the base is page-aligned). On a read-only region it is
-        // only loaded, relaxed: every caller that stores asserts that it is writable.
+        // SAFETY: mapped as long as self lives, and aligned (the base is page-aligned). A read-only region is only
+        // loaded from, relaxed: every caller that stores asserts that the region is writable.
         unsafe { shared::word(at) }
     }
 
@@ -853,18 +862,19 @@ impl Region {
         let start = self.before_read(offset, length as u64);
         let from = self.at(offset, length as u64);
         // SAFETY: `at` checked that the range is mapped, and with it its words: a device has whole blocks. The
-        // destination is the caller's own, of that length, and no media, into which no reference exists.
+        // destination is the caller's own memory of that length. It is not media, because no reference to media exists.
         unsafe { self.mapping.wide.load(from, to, length) };
         self.after_read(start, offset, length as u64);
     }
 
-    /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear none.
+    /// Stores bytes through the cache, in whole aligned words where possible, so that our stores tear no word.
     #[inline]
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let Some(storing) = self.begin_store(offset, bytes.len() as u64) else { return };
-        // SAFETY: `at_mut` checked that the range is mapped and writable, and with it its words: a device has whole blocks.
+        // SAFETY: `at_mut` checked that the range is mapped and writable, and with it its words: a device has whole
+        // blocks.
         unsafe { shared::store(to, bytes) };
         self.stored(storing, offset, bytes, false);
     }
@@ -904,18 +914,19 @@ impl Region {
     }
 }
 
-/// What the recorder holds while a store is done, so that the log has the order of the stores.
+/// The lock of the recorder, held during a store so that the log keeps the order of the stores.
 type Recorder<'r> = Option<MutexGuard<'r, Vec<Event>>>;
 
-/// A store under way, where stores are looked at.
+/// A store under way on a watched region.
 #[derive(Default)]
 struct Store<'r> {
     recorder: Recorder<'r>,
-    /// Keeps a sync of level `file` from coming in the middle of it.
+    /// Keeps a sync of level `file` from coming in the middle of the store.
     storing: Option<Storing<'r>>,
 }
 
-/// A read under way: the lines that it fetches from the media, and when it began if it fetches any and is charged.
+/// A read under way: the number of lines that it fetches from the media, and its start if it fetches any and is
+/// charged.
 struct Reading {
     fetched: u64,
     start: Option<Instant>,
@@ -923,8 +934,8 @@ struct Reading {
 
 /// Watching: charges, wear and the recorder.
 impl Region {
-    /// When an access of so many bytes began, if it is large and its time is charged. Everything below is off the fast
-    /// path by one branch.
+    /// Returns the start of an access of `length` bytes, if it is large and its time is charged. All functions below
+    /// are behind the one branch of the fast path.
     #[inline]
     fn watch(&self, length: u64) -> Option<Instant> {
         if self.faults.watched() { self.watch_charged(length) } else { None }
@@ -947,8 +958,8 @@ impl Region {
         self.mapping.recorder.as_ref().map(|events| events.lock())
     }
 
-    /// Before a store to a range; [`Region::stored`] or [`Region::streamed`] come after it. `None`: it must not be done, and
-    /// the device is lost.
+    /// Prepares a store to a range; the caller calls [`Region::stored`] or [`Region::streamed`] after it. `None`
+    /// means that the store must not be done and the device is lost.
     #[inline]
     fn begin_store(&self, offset: u64, length: u64) -> Option<Store<'_>> {
         if self.faults.watched() { self.begin_store_slow(offset, length) } else { Some(Store::default()) }
@@ -972,7 +983,7 @@ impl Region {
         if self.faults.watched() {
             self.record_store(store, offset, bytes, at_once);
         } else {
-            // Nothing was locked: without this the compiler would look.
+            // Nothing was locked; without this the compiler would emit code to check that.
             std::mem::forget(store);
         }
     }
@@ -991,7 +1002,8 @@ impl Region {
     #[track_caller]
     fn streamed(&self, start: Option<Instant>, store: Store<'_>, offset: u64, bytes: &[u8]) {
         if store.storing.is_some() {
-            // A sync copies for another thread's eyes: what went past the cache must be there before it may.
+            // The sync of another thread copies these bytes. They must be visible before the sync may run, although
+            // they went past the cache.
             store_fence();
         }
         record(store.recorder, || Action::Stream { offset, bytes: bytes.to_vec() });
@@ -1016,7 +1028,7 @@ impl Region {
         self.charged(self.mapping.throttle.fence(start));
     }
 
-    /// Lines reached the media.
+    /// Charges and counts lines that reached the media.
     fn written(&self, start: Option<Instant>, offset: u64, length: u64) {
         if self.mapping.throttle.charges() {
             self.charged(self.mapping.throttle.write(start, lines_touched(offset, length)));
@@ -1029,14 +1041,14 @@ impl Region {
         }
     }
 
-    /// A word or a pair was exchanged, or not: its line was read.
+    /// Counts an exchange of a word or a pair, whether it succeeded or not. Its line was read.
     #[inline]
     fn exchanged(&self, reading: Option<Reading>, offset: u64, length: u64) {
         self.mapping.tally.add(Counter::Exchanges, 1);
         self.after_read(reading, offset, length);
     }
 
-    /// Before bytes are read. Lines that a test has poisoned fail now, as bad memory does when it is touched.
+    /// Begins a read. Lines that a test has poisoned fail now, as bad memory fails when it is touched.
     #[inline]
     fn before_read(&self, offset: u64, length: u64) -> Option<Reading> {
         if self.faults.watched() { self.watch_read(offset, length) } else { None }
@@ -1050,17 +1062,17 @@ impl Region {
         Some(Reading { fetched, start: (self.mapping.throttle.charges() && fetched > 0).then(Instant::now) })
     }
 
-    /// Lines of a range that have to be fetched where somebody counts them.
+    /// Returns how many lines of a range have to be fetched, or 0 if nothing counts them.
     fn fetched(&self, offset: u64, length: u64) -> u64 {
         match &self.mapping.wear {
-            // A recorded region is read at full speed.
+            // A region that is only recorded is read at full speed.
             None if !self.mapping.throttle.charges() => 0,
             None => cache::read(self.mapping.number, line_range(offset, length)),
             Some([_, read]) => self.fetch_by_block(read, offset, length),
         }
     }
 
-    /// After bytes were read.
+    /// Ends a read.
     #[inline]
     fn after_read(&self, reading: Option<Reading>, offset: u64, length: u64) {
         if self.faults.watched() {
@@ -1078,7 +1090,7 @@ impl Region {
         }
     }
 
-    /// Lines of a range that are fetched; each is counted in its block.
+    /// Returns how many lines of a range are fetched, and counts each in its block.
     fn fetch_by_block(&self, read: &Wear, offset: u64, length: u64) -> u64 {
         let blocks = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
         let in_block = |block: u64| {
@@ -1103,14 +1115,14 @@ fn record(recorder: Recorder<'_>, action: impl FnOnce() -> Action) {
     }
 }
 
-/// Numbers of the lines that a range touches; none for an empty one.
+/// Returns the numbers of the lines that a range touches; an empty range touches none.
 #[inline]
 fn line_range(offset: u64, length: u64) -> Range<u64> {
     let first = offset / LINE_BYTES;
     first..if length == 0 { first } else { (offset + length).div_ceil(LINE_BYTES) }
 }
 
-/// How many they are.
+/// Returns how many lines a range touches.
 #[inline]
 fn lines_touched(offset: u64, length: u64) -> u64 {
     let lines = line_range(offset, length);

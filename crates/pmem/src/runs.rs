@@ -1,11 +1,13 @@
-//! Which parts of two ranges are equal: what is left of a copy after somebody has changed some of it (ICID 4.4).
+//! Which parts of two ranges are equal: the unchanged parts of a copy after a program has changed some of it (ICID
+//! 4.4).
 //!
-//! The problem: a buffer that was copied from a file is written back with changes anywhere in it. Whether all of it is
-//! equal is one question, answered at the first difference; which parts are takes one that goes on behind it, and must
-//! cost no more than a compare.
+//! The problem: a buffer that was copied from a file is written back with changes anywhere in it. Whether all of it
+//! is equal is one question, which the first difference answers. Which parts are equal takes a search that goes on
+//! behind a difference, and it must cost no more than a compare.
 //!
-//! The idea: a mask a line, with a bit for each byte that is equal, made by vectors; a run is a row of ones, over as
-//! many masks as it lasts. A mask of ones or of zeros is passed in one step, and so is each row in a mixed one.
+//! The idea: vectors make a mask per line, with a bit for each byte that is equal. A run is a row of ones, over as
+//! many masks as it lasts. A mask of all ones or all zeros is handled in one step, and so is each row in a mixed
+//! mask.
 //!
 //! ```text
 //! media     a b c d e f g h | i j k l m n o p
@@ -14,7 +16,7 @@
 //! runs      0..4    5........... 13     14..16
 //! ```
 //!
-//! What the assembly may do is told in [`crate::shared`]: for each byte, load its word and take the byte of it.
+//! [`crate::shared`] states what the assembly may do: for each byte, load its word and take the byte of it.
 
 use crate::LINE_BYTES;
 use crate::shared::Wide;
@@ -35,7 +37,7 @@ enum Version {
 }
 
 impl Version {
-    /// The best one that this CPU runs. The standard library keeps what it asked the CPU once.
+    /// Returns the best version for this CPU. The standard library caches the answers of the CPU.
     #[inline]
     fn detect() -> Version {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -50,11 +52,11 @@ impl Version {
         Version::Portable
     }
 
-    /// Sets bit n of `masks[line]` if byte n of that line is the same in both.
+    /// Sets bit n of `masks[line]` if byte n of that line is the same in both ranges.
     ///
     /// # Safety
-    /// The words that as many bytes at `media` touch are mapped, `bytes` are whole lines, as many as there are masks and
-    /// at least one. This CPU has the instructions (`detect` said so).
+    /// The words that as many bytes at `media` touch are mapped. `bytes` are whole lines, at least one, and as many as
+    /// there are masks. This CPU has the instructions (`detect` said so).
     #[inline]
     unsafe fn masks(self, media: *const u8, bytes: &[u8], masks: &mut [u64]) {
         debug_assert!(!masks.is_empty() && bytes.len() == masks.len() * LINE);
@@ -73,11 +75,11 @@ impl Version {
     /// As [`equal_runs_at`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`equal_runs_at`].
     unsafe fn equal_runs(self, media: *const u8, bytes: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
-        // SAFETY: whole lines are a part of the range that the caller vouches for, and `detect` knows this CPU.
+        // SAFETY: the caller vouches for the range, and whole lines are a part of it; `detect` chose for this CPU.
         let masks = |at: usize, lines: &[u8], masks: &mut [u64]| unsafe { self.masks(media.add(at), lines, masks) };
-        // SAFETY: what is left behind the lines is a part of that range too, and `rest` is as long.
+        // SAFETY: the bytes behind the lines are a part of that range too, and `rest` is as long.
         let load = |at: usize, rest: &mut [u8]| unsafe {
             Wide::detect().load(media.add(at), rest.as_mut_ptr(), rest.len());
         };
@@ -85,7 +87,8 @@ impl Version {
     }
 }
 
-/// Goes through `bytes`: `make_masks` makes the masks of whole lines from an offset on, `load` reads fewer bytes than a line.
+/// Finds the runs in `bytes`: `make_masks` makes the masks of whole lines from an offset on, and `load` reads less
+/// than a line.
 fn equal_runs_by(
     make_masks: impl Fn(usize, &[u8], &mut [u64]),
     load: impl Fn(usize, &mut [u8]),
@@ -111,22 +114,22 @@ fn equal_runs_by(
     runs.end(bytes.len());
 }
 
-/// Bit n: byte n of two lines is the same.
+/// Returns a mask with bit n set if byte n of the two lines is the same.
 fn mask_of(left: &[u8; LINE], right: &[u8; LINE]) -> u64 {
     let is_equal = |(left, right): (&u8, &u8)| u64::from(left == right);
     left.iter().zip(right).map(is_equal).rev().fold(0, |mask, bit| mask << 1 | bit)
 }
 
-/// The runs, as masks tell them one after another.
+/// Collects runs from masks that come in order.
 struct Runs<'f> {
     least: usize,
-    /// Where the run that is under way begins.
+    /// Start of the current run.
     start: Option<usize>,
     found: &'f mut Vec<Range<usize>>,
 }
 
 impl Runs<'_> {
-    /// The next `length` bytes, from `at` on, are equal where the mask has ones.
+    /// Adds the next `length` bytes, from `at` on; they are equal where the mask has ones.
     #[inline]
     fn add(&mut self, at: usize, mask: u64, length: usize) {
         match (self.start, mask) {
@@ -157,7 +160,7 @@ impl Runs<'_> {
         }
     }
 
-    /// The range is over: a run that lasts until there may go on behind it.
+    /// Ends the range. A run that reaches the end may go on behind it, so it is kept whatever its length.
     fn end(self, length: usize) {
         if let Some(start) = self.start {
             self.found.push(start..length);
@@ -165,8 +168,8 @@ impl Runs<'_> {
     }
 }
 
-/// Appends to `found` which runs of the bytes at `media` are equal to `bytes`: all of `least` bytes or more, and shorter
-/// ones at the beginning and at the end of the range.
+/// Appends to `found` the runs in which the bytes at `media` equal `bytes`: all runs of at least `least` bytes, and
+/// shorter ones at the beginning and at the end of the range.
 ///
 /// # Safety
 /// The words that as many bytes at `media` touch are mapped.
@@ -175,18 +178,18 @@ pub(crate) unsafe fn equal_runs_at(media: *const u8, bytes: &[u8], least: usize,
     unsafe { Version::detect().equal_runs(media, bytes, least, found) }
 }
 
-/// Appends to `found` the runs in which two slices of one length are equal: all of `least` bytes or more, and shorter ones
-/// at the beginning and at the end. Panics when the slices are not of one length.
+/// Appends to `found` the runs in which two slices are equal: all runs of at least `least` bytes, and shorter ones at
+/// the beginning and at the end. Panics if the slices differ in length.
 pub fn equal_runs(left: &[u8], right: &[u8], least: usize, found: &mut Vec<Range<usize>>) {
     assert_eq!(left.len(), right.len(), "two ranges of one length are compared");
     let version = Version::detect();
     let masks = |at: usize, lines: &[u8], masks: &mut [u64]| match version {
-        // Not as of media: the words at the ends of a slice need not be its own.
+        // Not the version for media: the aligned words at the ends of a slice may hold bytes of other memory.
         Version::Portable => {
             let pairs = left[at..].as_chunks::<LINE>().0.iter().zip(lines.as_chunks::<LINE>().0);
             masks.iter_mut().zip(pairs).for_each(|(mask, (left, right))| *mask = mask_of(left, right));
         }
-        // SAFETY: a vector version reads just the lines, which are a part of the slice.
+        // SAFETY: a vector version reads only the lines, which are a part of the slice.
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         _ => unsafe { version.masks(left[at..].as_ptr(), lines, masks) },
     };
@@ -211,10 +214,10 @@ mod x86 {
     use std::arch::asm;
 
     /// # Safety
-    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX-512BW.
+    /// As [`super::Version::masks`], for `lines` lines, one at least. Needs AVX-512BW.
     pub(super) unsafe fn avx512(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
         let length = lines * LINE;
-        // SAFETY: reads and writes what the contract allows. All vector registers are given up, for the last
+        // SAFETY: reads and writes what the contract allows. All vector registers are clobbered, because the last
         // instruction clears their upper halves.
         unsafe {
             asm!(
@@ -237,7 +240,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::Version::masks`], for so many lines, one at least. Needs AVX2.
+    /// As [`super::Version::masks`], for `lines` lines, one at least. Needs AVX2.
     pub(super) unsafe fn avx2(media: *const u8, bytes: *const u8, lines: usize, masks: *mut u64) {
         let length = lines * LINE;
         // SAFETY: as above.
@@ -283,12 +286,12 @@ mod tests {
             Version::Avx2,
             Version::Portable,
         ];
-        // They are listed from the best one on: a CPU that runs one runs those behind it.
+        // The list begins with the best version: a CPU that runs one also runs those behind it.
         let best = all.iter().position(|version| *version == Version::detect()).unwrap();
         all[best..].to_vec()
     }
 
-    /// The same, byte by byte.
+    /// Finds the runs byte by byte.
     fn naive(left: &[u8], right: &[u8], least: usize) -> Vec<Range<usize>> {
         let mut runs = Vec::new();
         let mut at = 0;
@@ -305,7 +308,7 @@ mod tests {
 
     fn assert_all_agree(left: &[u8], right: &[u8], least: usize) {
         let expected = naive(left, right, least);
-        // Media begins and ends with whole words; the bytes lie anywhere in them.
+        // Media begins and ends with whole words; the bytes may begin and end inside them.
         let skipped = left.len() % 8;
         let mut padded = vec![0u8; skipped];
         padded.extend_from_slice(left);

@@ -1,13 +1,13 @@
-//! Feature `shuttle`: accesses to media as points at which shuttle's scheduler chooses who runs next.
+//! Feature `shuttle`: accesses to media as points at which shuttle's scheduler chooses the thread that runs next.
 //!
-//! Media is shared memory like any other, but not made of shuttle's atomics. So every access asks the scheduler
-//! first, when a test has switched that on. It is off while a test prepares and checks: thousands of reads of one
-//! thread alone would only hide the few places that matter among them.
+//! The problem: media is shared memory, but it is not made of shuttle's atomics, so shuttle does not see the
+//! accesses. The idea: every access asks the scheduler first, when a test has switched that on. It is off while a
+//! test prepares and checks: thousands of reads by a single thread would hide the few points that matter.
 
 use shuttle::sync::atomic::{AtomicBool, Ordering};
 use std::cell::Cell;
 
-// All threads of a schedule run on one thread of the system, and tests beside it on others.
+// All threads of a schedule run on one thread of the system; other tests run at the same time on other threads.
 thread_local!(static ON: Cell<bool> = const { Cell::new(false) });
 
 /// Makes accesses to media points at which threads may be switched, or stops that.
@@ -15,10 +15,10 @@ pub fn switch_threads_at_media(on: bool) {
     ON.set(on);
 }
 
-/// Bytes on the media are about to be touched.
+/// Called before bytes on the media are touched.
 pub(crate) fn point() {
     if ON.get() {
-        // Any atomic of shuttle's asks its scheduler; the value is nobody's.
+        // An access to any of shuttle's atomics asks its scheduler; the value is not used.
         AtomicBool::new(false).load(Ordering::SeqCst);
     }
 }

@@ -1,58 +1,60 @@
 //! Media as the language sees it: shared memory, made of aligned 8-byte atomic words.
 //!
-//! The problem: any thread may store to any byte of the media at any moment, by safe calls. A `&[u8]` of it, a plain
-//! copy, or two atomics of different sizes that meet would each be undefined behaviour, however well the file system
-//! above keeps its locks.
+//! The problem: any thread may store to any byte of the media at any moment, by safe calls. A `&[u8]` of media, a
+//! plain copy, or two atomics of different sizes at one address would each be undefined behaviour, however well the
+//! file system above keeps its locks.
 //!
-//! The idea: **every access is one of whole aligned words, and atomic.** A part of a word is read by loading the word,
-//! and stored by exchanging it. So no two accesses can race, from any thread, and there is nothing that a caller
-//! could do wrong. What a reader may see is a mix of old and new words, and of long copies also of old and new bytes,
-//! which types without invalid bit patterns allow (`FromBytes`). No reference to media leaves this crate.
+//! The idea: **every access is atomic and consists of whole aligned words.** A part of a word is read by loading the
+//! word, and stored by exchanging it. So no two accesses can race, from any thread, and no caller can do anything
+//! wrong. A reader may see a mix of old and new words, and in long copies also of old and new bytes; types without
+//! invalid bit patterns (`FromBytes`) allow both. No reference to media leaves this crate.
 //!
 //! ```text
 //! read of 11 bytes at 6    | . . . . . . x x | x x x x x x x x | x . . . . . . . |     three loads
 //! store of 11 bytes at 6   |    exchange     |      store      |    exchange     |
 //! ```
 //!
-//! **What the assembly is allowed to do.** Loops over words are slow for blocks, and a compiler must not make wider
-//! accesses of atomics. So long copies and compares are written in assembly, of which the compiler sees registers in and
-//! out, and for which there must be Rust code that does all it can do (Rust reference, "Inline assembly"). That code is
+//! **What the assembly is allowed to do.** Loops over words are slow for blocks, and a compiler must not merge
+//! atomics into wider accesses. So long copies and compares are written in assembly. The compiler sees only the
+//! registers that go in and out, and there must be Rust code that can do everything the assembly does (Rust
+//! reference, "Inline assembly"). That code is
 //!
-//! - for loads and compares here: *for each byte, in any order: load its word, relaxed, and take the byte of it.* A vector
-//!   load may be torn anywhere, and still each byte of it is a byte of a word that was there;
+//! - for loads and compares here: *for each byte, in any order: load its word, relaxed, and take the byte of it.* A
+//!   vector load may be torn anywhere, and still each byte of it is a byte of a word that was there;
 //! - for streaming stores (`copy`): *another thread stores each word, relaxed, and is joined by this thread's next
-//!   sfence.* Until then the words may be there or not, also for this thread, and in any order;
-//! - for pairs (`atomic`): *both words are loaded (and stored), acquire and release, and nobody comes between.*
+//!   sfence.* Until then the words may or may not be there, also for this thread, and in any order;
+//! - for pairs (`atomic`): *both words are loaded (and stored), acquire and release, and no other access comes
+//!   between.*
 //!
-//! The portable twins are that code, and tests hold each version against them. Miri, which finds data races, runs the
-//! twins (`make miri`). Another process that maps the device is one more thread to all this.
+//! The portable twins are that code, and tests compare each version with them. Miri, which finds data races, runs the
+//! twins (`make miri`). Another process that maps the device counts as one more thread in all this.
 
 use crate::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a word.
 pub(crate) const WORD_BYTES: usize = 8;
-/// What the wide loops load at once. Shorter ranges are read by words, or by aligned pairs of them.
+/// Bytes that the wide loops load at once. Shorter ranges are read by words, or by aligned pairs of words.
 const STEP_BYTES: usize = 128;
-/// From where on the target of a copy is worth being aligned.
+/// Length from which a copy gains by aligning its target.
 const ALIGNED_FROM_BYTES: usize = 1024;
-/// What a CPU with AVX loads in one access when it is aligned.
+/// Bytes that a CPU with AVX loads in one access if they are aligned.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const PAIR_BYTES: usize = 16;
 
-/// The word at an aligned address.
+/// Returns the word at an aligned address.
 ///
 /// # Safety
 /// `at` is a multiple of 8, and mapped for as long as the word is used.
 #[inline]
 pub(crate) unsafe fn word<'m>(at: *const u8) -> &'m AtomicU64 {
     debug_assert!(at.addr().is_multiple_of(WORD_BYTES));
-    // SAFETY: aligned and mapped by contract; any bytes are a word, and all that store to it do so by atomics. On a
-    // read-only mapping it is only loaded, relaxed, which is allowed there (`std::sync::atomic`).
+    // SAFETY: aligned and mapped by contract; any bytes are a word, and all stores to it are atomic. On a read-only
+    // mapping it is only loaded, relaxed, which is allowed there (`std::sync::atomic`).
     unsafe { &*at.cast::<AtomicU64>() }
 }
 
-/// Which wide loop this CPU runs, chosen once.
+/// The wide loop that this CPU runs, chosen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wide {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -70,12 +72,12 @@ impl Wide {
         return Wide::Portable;
     }
 
-    /// Copies media out.
+    /// Copies bytes out of media.
     ///
     /// # Safety
-    /// The words that the `length` bytes at `from` touch are mapped. `to` is writable for `length` bytes, and is no
+    /// The words that the `length` bytes at `from` touch are mapped. `to` is writable for `length` bytes, and is not
     /// media. This CPU has the instructions (`detect` said so).
-    #[inline(always)] // where the length is known, a few loads are left
+    #[inline(always)] // where the length is known, only a few loads remain
     pub(crate) unsafe fn load(self, from: *const u8, to: *mut u8, length: usize) {
         // SAFETY: our contract; pairs are aligned, and a CPU with AVX2 has AVX.
         unsafe {
@@ -99,11 +101,11 @@ impl Wide {
             Wide::Sse2 => x86::load_sse2,
             Wide::Portable => load_steps,
         };
-        // Stores that cross lines are dear: long copies go on at the first line of the target.
+        // Stores that cross lines are slow, so long copies continue at the first line boundary of the target.
         let skipped = if length < ALIGNED_FROM_BYTES { 0 } else { to.addr().wrapping_neg() % LINE_BYTES as usize };
         let (rest, last) = (length - skipped, length - STEP_BYTES);
-        // SAFETY: a step from the front, those behind the first line, and one that ends with the range, lie in it. What two
-        // of them copy is copied twice.
+        // SAFETY: the first step, the steps behind the line boundary, and the step that ends with the range all lie
+        // in the range. Bytes in two of these steps are copied twice.
         unsafe {
             if skipped > 0 {
                 load(from, to, 1);
@@ -115,7 +117,7 @@ impl Wide {
         }
     }
 
-    /// Whether media holds these bytes. Stops soon after the first difference.
+    /// Returns whether media holds these bytes. It stops soon after the first difference.
     ///
     /// # Safety
     /// The words that as many bytes at `media` touch are mapped. This CPU has the instructions (`detect` said so).
@@ -153,7 +155,7 @@ impl Wide {
 pub(crate) unsafe fn store(to: *mut u8, bytes: &[u8]) {
     let (first, rest) = bytes.split_at(part_of_first_word(to, bytes.len()));
     let (words, last) = rest.as_chunks::<WORD_BYTES>();
-    // SAFETY: the parts lie one behind the other in the range; behind the first all are aligned.
+    // SAFETY: the parts follow one another in the range; all behind the first are aligned.
     unsafe {
         if !first.is_empty() {
             store_part(to, first);
@@ -189,7 +191,7 @@ unsafe fn store_part(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// How many of `length` bytes at an address lie in a word that begins before it.
+/// Returns how many of `length` bytes at an address lie in a word that begins before it.
 #[inline]
 fn part_of_first_word(at: *const u8, length: usize) -> usize {
     if at.addr().is_multiple_of(WORD_BYTES) { 0 } else { length.min(WORD_BYTES - at.addr() % WORD_BYTES) }
@@ -203,7 +205,7 @@ unsafe fn load_words(from: *const u8, to: *mut u8, length: usize) {
         return unsafe { load_unaligned(from, to, length) };
     }
     let (words, rest) = (length / WORD_BYTES * WORD_BYTES, length % WORD_BYTES);
-    // SAFETY: all words but the last lie in the range, which is aligned, and a part of that one does.
+    // SAFETY: all words but the last lie in the range, which is aligned, and the last lies in it in part.
     unsafe {
         for at in (0..words).step_by(WORD_BYTES) {
             to.add(at).cast::<u64>().write_unaligned(word(from.add(at)).load(Ordering::Relaxed));
@@ -238,7 +240,7 @@ unsafe fn load_unaligned(from: *const u8, to: *mut u8, length: usize) {
 unsafe fn equal_words(media: *const u8, bytes: &[u8]) -> bool {
     let (first, rest) = bytes.split_at(part_of_first_word(media, bytes.len()));
     let (words, last) = rest.as_chunks::<WORD_BYTES>();
-    // SAFETY: the parts lie one behind the other in the range; behind the first all are aligned.
+    // SAFETY: the parts follow one another in the range; all behind the first are aligned.
     unsafe {
         let aligned = media.add(first.len());
         (first.is_empty() || equal_part(media, first))
@@ -260,20 +262,21 @@ unsafe fn equal_part(media: *const u8, bytes: &[u8]) -> bool {
 }
 
 /// # Safety
-/// As [`Wide::load`], for so many steps.
+/// As [`Wide::load`], for `steps` steps.
 unsafe fn load_steps(from: *const u8, to: *mut u8, steps: usize) {
     // SAFETY: our contract.
     unsafe { load_words(from, to, steps * STEP_BYTES) }
 }
 
 /// # Safety
-/// As [`Wide::equal`], for so many steps; `bytes` is readable for as many bytes.
+/// As [`Wide::equal`], for `steps` steps; `bytes` is readable for as many bytes.
 unsafe fn equal_steps(media: *const u8, bytes: *const u8, steps: usize) -> bool {
     // SAFETY: our contract.
     unsafe { equal_words(media, std::slice::from_raw_parts(bytes, steps * STEP_BYTES)) }
 }
 
-/// All four take at least one step of [`STEP_BYTES`]: the addresses lead to the end, and a negative index to 0.
+/// All four functions take at least one step of [`STEP_BYTES`]: the addresses point to the end, and a negative index
+/// counts up to 0.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use super::{PAIR_BYTES, STEP_BYTES, load_words};
@@ -283,14 +286,14 @@ mod x86 {
 
     const LINE: usize = LINE_BYTES as usize;
 
-    /// Copies by pairs of words, each loaded in one access (see `atomic`): no word of it is torn.
+    /// Copies by pairs of words, each loaded in one access (see `atomic`), so no word is torn.
     ///
     /// # Safety
     /// As [`super::Wide::load`], and `from` is a multiple of 16. Needs AVX.
     #[inline(always)]
     pub(super) unsafe fn load_pairs(from: *const u8, to: *mut u8, length: usize) {
         let (lines, pairs) = (length / LINE * LINE, length / PAIR_BYTES * PAIR_BYTES);
-        // SAFETY: lines, pairs and the rest lie one behind the other in the range, and all but the rest are aligned.
+        // SAFETY: lines, pairs and the rest follow one another in the range, and all but the rest are aligned.
         unsafe {
             for at in (0..lines).step_by(LINE) {
                 to.add(at).cast::<[__m128i; 4]>().write_unaligned(line(from.add(at)));
@@ -341,10 +344,10 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::Wide::load`] for `steps` steps, of which there is one at least; needs AVX2.
+    /// As [`super::Wide::load`] for `steps` steps, at least one; needs AVX2.
     pub(super) unsafe fn load_avx2(from: *const u8, to: *mut u8, steps: usize) {
         let length = steps * STEP_BYTES;
-        // SAFETY: reads and writes what the contract allows. All vector registers are given up, for the last
+        // SAFETY: reads and writes what the contract allows. All vector registers are clobbered, because the last
         // instruction clears their upper halves.
         unsafe {
             asm!(
@@ -370,10 +373,10 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::Wide::load`] for `steps` steps, of which there is one at least.
+    /// As [`super::Wide::load`] for `steps` steps, at least one.
     pub(super) unsafe fn load_sse2(from: *const u8, to: *mut u8, steps: usize) {
         let length = steps * STEP_BYTES;
-        // SAFETY: reads and writes what the contract allows; half a step a round.
+        // SAFETY: reads and writes what the contract allows; a round copies half a step.
         unsafe {
             asm!(
                 "2:",
@@ -400,8 +403,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`super::Wide::equal`] for `steps` steps, of which there is one at least; `bytes` is readable for as many
-    /// bytes. Needs AVX2.
+    /// As [`super::Wide::equal`] for `steps` steps, at least one; `bytes` is readable for as many bytes. Needs AVX2.
     pub(super) unsafe fn equal_avx2(media: *const u8, bytes: *const u8, steps: usize) -> bool {
         let length = steps * STEP_BYTES;
         let left: usize;
@@ -441,7 +443,7 @@ mod x86 {
     pub(super) unsafe fn equal_sse2(media: *const u8, bytes: *const u8, steps: usize) -> bool {
         let length = steps * STEP_BYTES;
         let left: usize;
-        // SAFETY: reads what the contract allows; a quarter of a step a round.
+        // SAFETY: reads what the contract allows; a round compares a quarter of a step.
         unsafe {
             asm!(
                 "2:",
@@ -478,9 +480,9 @@ mod tests {
     use super::*;
     use zerocopy::IntoBytes;
 
-    /// Room for the longest range and the words around it.
+    /// Words for the longest range and the words around it.
     const ROOM: usize = if cfg!(miri) { 150 } else { 180 };
-    /// Lengths on either side of what the loops do at once.
+    /// Lengths below, at and above the steps of the loops.
     const LENGTHS: &[usize] = if cfg!(miri) {
         &[0, 1, 7, 8, 9, 17, 129, 1030]
     } else {
@@ -502,7 +504,7 @@ mod tests {
         (0..ROOM as u64).map(|at| AtomicU64::new((at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
     }
 
-    /// Plain bytes of media that nobody else has.
+    /// Returns the plain bytes of media that no other thread uses.
     fn bytes_of(media: &mut [AtomicU64]) -> Vec<u8> {
         let words: Vec<u64> = media.iter_mut().map(|word| *word.get_mut()).collect();
         words.as_bytes().to_vec()
@@ -563,8 +565,8 @@ mod tests {
         }
     }
 
-    /// Each thread has bytes of its own, whose words it shares with others: none is lost, and a reader of the words
-    /// meets no half of one. Under Miri this is also where atomics of two sizes, or a plain copy, would be reported.
+    /// Each thread has its own bytes, but shares their words with others: no store is lost, and a reader of the words
+    /// sees no half of one. Under Miri this test would also report atomics of two sizes, or a plain copy.
     #[test]
     fn parts_of_one_word_are_stored_by_many_threads_and_read_by_another() {
         const ROUNDS: u8 = if cfg!(miri) { 4 } else { 200 };
@@ -599,7 +601,7 @@ mod tests {
         assert_eq!(bytes_of(&mut media), expected);
     }
 
-    /// What a plain copy out of media was before: scripts/miri.sh runs it and expects Miri to object.
+    /// An earlier version copied out of media this way: scripts/miri.sh runs it and expects Miri to object.
     #[test]
     #[cfg(miri)]
     #[ignore = "undefined behaviour on purpose, for Miri to find"]
@@ -609,33 +611,33 @@ mod tests {
             // SAFETY: within the media.
             scope.spawn(|| unsafe { store(base(&media), &[7; 64]) });
             let mut copy = [0u8; 64];
-            // SAFETY: there is none: the copy is no atomic load.
+            // SAFETY: none; the copy is not an atomic load.
             unsafe { std::ptr::copy_nonoverlapping(base(&media).cast_const(), copy.as_mut_ptr(), copy.len()) };
         });
     }
 
-    /// What a borrow of media was before, stored to while it lives. As above.
+    /// An earlier version borrowed media this way, and it was stored to during the borrow. As above.
     #[test]
     #[cfg(miri)]
     #[ignore = "undefined behaviour on purpose, for Miri to find"]
     fn on_purpose_a_store_to_what_is_borrowed() {
         let mut plain = [0u64; 8];
         let media = plain.as_mut_ptr().cast::<u8>();
-        // SAFETY: there is none: the slice promises that its bytes stay.
+        // SAFETY: none; the slice promises that its bytes do not change.
         let borrowed = unsafe { std::slice::from_raw_parts(media, 64) };
         // SAFETY: in range and aligned.
         unsafe { store(media, &[7; 64]) };
         assert_eq!(borrowed[0], 7);
     }
 
-    /// What the bytes at the edges of a store were before, beside a load of their word. As above.
+    /// An earlier version stored the bytes at the edges of a store this way, next to a load of their word. As above.
     #[test]
     #[cfg(miri)]
     #[ignore = "undefined behaviour on purpose, for Miri to find"]
     fn on_purpose_a_byte_beside_its_word() {
         let media = media();
         std::thread::scope(|scope| {
-            // SAFETY: within the media; but the byte is a part of a word that another thread loads.
+            // SAFETY: within the media, but the byte is a part of a word that another thread loads.
             scope.spawn(|| unsafe { std::sync::atomic::AtomicU8::from_ptr(base(&media)) }.store(7, Ordering::Relaxed));
             media[0].load(Ordering::Relaxed);
         });

@@ -1,9 +1,9 @@
-//! Looking for short runs of rising bytes, with the widest vectors that the CPU has.
+//! Searching for short runs of rising bytes, with the widest vectors that the CPU has.
 //!
-//! The problem: a chunker that looks at every byte in turn is slower than the memory that it cuts. The idea (SeqCDC, and
-//! VectorCDC for the vectors): a cut is where some bytes in a row each are greater than the one before, which needs no
-//! hash and is found in 64 bytes at once by comparing them with the 64 that begin one byte earlier. Where many bytes fall
-//! instead, a cut is unlikely, and a piece of the data is jumped over unseen.
+//! The problem: a chunker that looks at every byte in turn is slower than the memory whose content it cuts. The idea
+//! (SeqCDC, and VectorCDC for the vectors): cut where several bytes in a row are each greater than the one before.
+//! That needs no hash, and a vector finds it in 64 bytes at once by comparing them with the 64 bytes that begin one
+//! byte earlier. Where many bytes fall instead, a cut is unlikely, and the search jumps over a piece of the data.
 //!
 //! ```text
 //!   bytes      7  9  4  4  8  9 12 15 3
@@ -11,10 +11,11 @@
 //!   history    ...1  0     1  1  1  1 0       what counts, the newest in the highest bit
 //! ```
 //!
-//! It lies in this crate because intrinsics are `unsafe`, and all of that lives here. Outside there is one safe function,
-//! [`Slopes::find_rise`]; the version is chosen inside, by the CPU, and each is tested against the portable twin.
+//! The module is in this crate because intrinsics are `unsafe`, and all `unsafe` code is here. It has one safe
+//! function, [`Slopes::find_rise`], which chooses the version for the CPU; tests compare each version with the
+//! portable twin.
 
-/// What is looked for.
+/// The rule of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlopeRule {
     rises: u32,
@@ -23,46 +24,46 @@ pub struct SlopeRule {
 }
 
 impl SlopeRule {
-    /// `rises` greater bytes in a row end the search; after `falls` smaller ones, in a row or not, `jump` bytes are passed
-    /// over. Panics unless 4 <= rises <= 8 and falls > 0: what the vectors can do.
+    /// Makes a rule: `rises` greater bytes in a row end the search; after `falls` smaller ones, in a row or not, the
+    /// search skips `jump` bytes. Panics unless 4 <= rises <= 8 and falls > 0, the limits of the vectors.
     pub const fn new(rises: u32, falls: u32, jump: u32) -> SlopeRule {
         assert!(4 <= rises && rises <= 8 && falls > 0);
         SlopeRule { rises, falls, jump }
     }
 
-    /// The least history in which the newest bits all say "rose".
+    /// Returns the smallest history whose newest bits all say "rose".
     const fn least_rise(self) -> u64 {
         !(u64::MAX >> self.rises)
     }
 }
 
-/// How far a search came: what the next bytes of the same data are compared with.
+/// The state of a search between calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slopes {
-    /// Whether the last bytes that differed from the one before rose, the newest in the highest bit.
+    /// One bit for each byte that differed from the one before, set if it rose; the newest in the highest bit.
     history: u64,
     /// Smaller bytes since the last jump.
     falls: u32,
-    /// Bytes still to be passed over.
+    /// Bytes still to be skipped.
     jump: u32,
     /// The last byte.
     previous: u8,
 }
 
 impl Slopes {
-    /// A search that begins behind this byte.
+    /// Starts a search behind this byte.
     pub const fn after(previous: u8) -> Slopes {
         Slopes { history: 0, falls: 0, jump: 0, previous }
     }
 
-    /// Goes on with `data`: `Some(n)` if the run of rising bytes is complete with the n-th byte of it, after which the
-    /// search is over. The answer does not depend on how the data is split into calls.
+    /// Continues the search with `data`: returns `Some(n)` if the n-th byte completes the run of rising bytes, which
+    /// ends the search. The result does not depend on how the data is split into calls.
     #[inline]
     pub fn find_rise(&mut self, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         Version::detect().find_rise(self, rule, data)
     }
 
-    /// Passes over what a jump has left of `data`; how many bytes of it that was.
+    /// Skips what is left of a jump; returns how many bytes of `data` it skipped.
     fn pass_over(&mut self, data: &[u8]) -> usize {
         let passed = data.len().min(self.jump as usize);
         self.jump -= passed as u32;
@@ -73,7 +74,7 @@ impl Slopes {
     }
 }
 
-/// The versions there are.
+/// The implementations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -84,12 +85,12 @@ enum Version {
 }
 
 impl Version {
-    /// The best one that this CPU runs. The standard library keeps what it asked the CPU once.
+    /// Returns the best version for this CPU. The standard library caches the answers of the CPU.
     #[inline]
     fn detect() -> Version {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            // Every x86-64 processor with AVX2 has the others, but nobody has promised it.
+            // Every x86-64 processor with AVX2 has the others, but no specification promises it.
             let has_bits = is_x86_feature_detected!("bmi1")
                 && is_x86_feature_detected!("bmi2")
                 && is_x86_feature_detected!("popcnt");
@@ -106,7 +107,7 @@ impl Version {
     #[inline]
     fn find_rise(self, slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         match self {
-            // SAFETY: only `detect` gives these versions, where the CPU has what they are compiled for.
+            // SAFETY: only `detect` returns these versions, on a CPU with the features that they are compiled for.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
             Version::Avx512 => unsafe { x86::avx512(slopes, rule, data) },
             // SAFETY: as above.
@@ -117,7 +118,7 @@ impl Version {
     }
 }
 
-/// Byte after byte, without a branch on what it is.
+/// Searches byte by byte, without a branch on the value of a byte.
 fn portable(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
     let mut at = slopes.pass_over(data);
     while at < data.len() {
@@ -146,7 +147,7 @@ mod x86 {
     /// Bytes that are compared at once: a bit of a word for each.
     const LANES: usize = 64;
 
-    /// Compares [`LANES`] bytes with those one byte before.
+    /// Compares [`LANES`] bytes with the bytes one position earlier.
     trait Compare {
         /// Bit n of the first word says that `bytes[n] > bytes[n - 1]`, of the second that it is less.
         ///
@@ -156,7 +157,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// This CPU has the instructions that are named.
+    /// This CPU has the instructions named below.
     #[target_feature(enable = "avx512bw,bmi1,bmi2,popcnt")]
     pub unsafe fn avx512(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         // SAFETY: the caller vouches for the instructions.
@@ -164,7 +165,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// This CPU has the instructions that are named.
+    /// This CPU has the instructions named below.
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
     pub unsafe fn avx2(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         // SAFETY: the caller vouches for the instructions.
@@ -201,7 +202,7 @@ mod x86 {
         unsafe fn half(bytes: *const u8) -> (u32, u32) {
             // SAFETY: both loads are inside what the caller vouches for, and need no alignment.
             unsafe {
-                // There is only a signed comparison: with the highest bits turned over it orders bytes as unsigned.
+                // AVX2 only compares signed bytes; with the highest bit inverted, that order is the unsigned one.
                 let turn = _mm256_set1_epi8(i8::MIN);
                 let now = _mm256_xor_si256(_mm256_loadu_si256(bytes.cast()), turn);
                 let before = _mm256_xor_si256(_mm256_loadu_si256(bytes.sub(1).cast()), turn);
@@ -216,7 +217,7 @@ mod x86 {
     #[inline(always)]
     unsafe fn find_rise<C: Compare>(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         let mut at = slopes.pass_over(data);
-        // What a vector at the first byte would be compared with is not in `data`.
+        // A vector at the first byte would be compared with a byte before `data`.
         if at == 0 && !data.is_empty() {
             if portable(slopes, rule, &data[..1]).is_some() {
                 return Some(1);
@@ -224,7 +225,7 @@ mod x86 {
             at = 1 + slopes.pass_over(&data[1..]);
         }
         while data.len() - at >= LANES {
-            // SAFETY: `at` is at least 1, and LANES bytes from it on are in `data`. The instructions are the caller's.
+            // SAFETY: `at` is at least 1, and LANES bytes from it on are in `data`. The caller has the instructions.
             let met = unsafe {
                 let (up, down) = C::compare(data.as_ptr().add(at));
                 judge(slopes, rule, up, down)
@@ -245,7 +246,7 @@ mod x86 {
         portable(slopes, rule, &data[at..]).map(|count| at + count)
     }
 
-    /// What a vector holds: the number of the byte that ends the search, or after which a jump begins.
+    /// What a vector contains: the number of the byte that ends the search, or of the byte after which a jump begins.
     enum Met {
         Nothing,
         Rise(u32),
@@ -257,7 +258,7 @@ mod x86 {
     #[inline(always)]
     unsafe fn judge(slopes: &mut Slopes, rule: SlopeRule, up: u64, down: u64) -> Met {
         let differs = up | down;
-        // Without what is equal, as the history is.
+        // Equal bytes are left out, as in the history.
         // SAFETY: the caller vouches for BMI2.
         let rose = if differs == u64::MAX { up } else { unsafe { _pext_u64(up, differs) } };
         let complete = complete_runs(rose, slopes.history, rule.rises);
@@ -272,9 +273,9 @@ mod x86 {
         }
         // SAFETY: as above.
         let (rise, fall) = unsafe {
-            // The lowest of `complete`, where it was before what is equal was taken out; 64 if there is none.
+            // The lowest bit of `complete`, moved back to its position among all bytes; 64 if there is none.
             let rise = _pdep_u64(complete & complete.wrapping_neg(), differs).trailing_zeros();
-            // The one that makes the falls complete; 64 if these are too few.
+            // The byte that completes the falls; 64 if there are too few.
             let missing = rule.falls - slopes.falls - 1;
             let fall = if missing < 64 { _pdep_u64(1 << missing, down).trailing_zeros() } else { 64 };
             (rise, fall)
@@ -282,11 +283,11 @@ mod x86 {
         if rise < fall { Met::Rise(rise) } else { Met::Falls(fall) }
     }
 
-    /// Bit n: a run of `rises` ones ends there, counted from before the word on. `history` has what came before in its
-    /// highest bits.
+    /// Returns a mask with bit n set if a run of `rises` ones ends there, including bits before the word. `history`
+    /// holds the earlier bits in its highest bits.
     #[inline(always)]
     fn complete_runs(rose: u64, history: u64, rises: u32) -> u64 {
-        // Runs of two, of four, then two of four that overlap: of up to eight. A shift of 64, by 0, cannot be.
+        // Runs of two, of four, then two overlapping fours: up to eight. `by` is never 0, so no shift is by 64.
         let longer = |runs: (u64, u64), by: u32| {
             let (now, before) = runs;
             (now & (now << by | before >> (64 - by)), before & before << by)
@@ -316,7 +317,7 @@ mod tests {
         all
     }
 
-    /// The rule in words, on the whole data at once.
+    /// Applies the rule as it is worded, to the whole data at once.
     fn by_the_book(rule: SlopeRule, first: u8, data: &[u8]) -> Option<usize> {
         let (mut at, mut run, mut falls) = (0, 0, 0);
         while at < data.len() {
@@ -337,7 +338,7 @@ mod tests {
         None
     }
 
-    /// The answer of a version that gets the data in pieces of these lengths, in turn.
+    /// Returns the result of a version that gets the data in pieces of these lengths, in turn.
     fn in_pieces(version: Version, rule: SlopeRule, first: u8, data: &[u8], lengths: &[usize]) -> Option<usize> {
         let mut slopes = Slopes::after(first);
         let (mut at, mut lengths) = (0, lengths.iter().cycle());
@@ -351,7 +352,8 @@ mod tests {
         None
     }
 
-    /// Bytes of which some stretches are random, some of few values, some constant, some that rise or fall slowly.
+    /// Generates bytes in stretches: random ones, ones of few values, constant ones, and ones that rise or fall
+    /// slowly.
     fn mixed() -> impl Strategy<Value = Vec<u8>> {
         let stretch = prop_oneof![
             prop::collection::vec(any::<u8>(), 0..300),

@@ -1,8 +1,8 @@
-//! State of one thread: its counter slot, whether it has streamed since its last fence, whether it has read bad memory, and
-//! the time that emulated devices charge it.
+//! State of one thread: its counter slot, whether it has streamed since its last fence, whether it has read bad
+//! memory, and the time that emulated devices charge it.
 //!
-//! A slot has one owner at a time, so the owner counts without atomic read-modify-write. It goes back when the
-//! thread ends; threads beyond the slots share the last one.
+//! A slot has one owner at a time, so the owner counts without atomic read-modify-write. The slot is free again when
+//! the thread ends. Threads for which no slot is left share the last one.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -21,17 +21,18 @@ thread_local! {
     static STREAMED: Cell<bool> = const { Cell::new(false) };
     /// Picoseconds that devices have charged.
     static CHARGED: Cell<u64> = const { Cell::new(0) };
-    /// Of those, what the host did not take for the accesses themselves.
+    /// Of `CHARGED`: the part that the host did not take for the accesses themselves.
     static LEFT: Cell<u64> = const { Cell::new(0) };
-    /// Of those, and of the queues for the devices, what it has yet to wait for; negative after it waited for too long.
+    /// Of `LEFT`, and of the queues for the devices: the part that it has yet to wait for; negative after it waited
+    /// too long.
     static OWED: Cell<i64> = const { Cell::new(0) };
-    /// Of those, what it never waits for.
+    /// Of `LEFT`: the part that it never waits for.
     static COUNTED: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds of processor time that it has spent waiting.
     static SPUN: Cell<i64> = const { Cell::new(0) };
     /// `CHARGED` when it began to write its last line.
     static WRITE: Cell<Option<u64>> = const { Cell::new(None) };
-    /// What `CHARGED` must come to before the lines that were asked for ahead are all there.
+    /// Value of `CHARGED` from which on all prefetched lines are there.
     static FETCHED_BY: Cell<u64> = const { Cell::new(0) };
     /// Mapping and offset of bad memory that was read.
     static BAD: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
@@ -39,25 +40,25 @@ thread_local! {
     static LEASE: Lease = Lease::take();
 }
 
-/// Notes that this thread stores past the cache.
+/// Records that this thread stores past the cache.
 #[inline]
 pub(crate) fn note_stream() {
     STREAMED.set(true);
 }
 
-/// Whether this thread has stored past the cache since it was last asked.
+/// Returns whether this thread has stored past the cache since the last call.
 #[inline]
 pub(crate) fn take_streamed() -> bool {
     STREAMED.replace(false)
 }
 
-/// Charges picoseconds to this thread, of which so many are left behind what the host took.
+/// Charges picoseconds to this thread; `left_ps` of them are left after the time that the host took.
 pub(crate) fn charge(ps: u64, left_ps: u64) {
     CHARGED.set(CHARGED.get() + ps);
     LEFT.set(LEFT.get() + left_ps);
 }
 
-/// Picoseconds charged to this thread that the host did not take.
+/// Returns the picoseconds charged to this thread that the host did not take.
 pub(crate) fn left_ps() -> u64 {
     LEFT.get()
 }
@@ -67,66 +68,67 @@ pub(crate) fn note_spun(ns: i64) {
     SPUN.set(SPUN.get() + ns);
 }
 
-/// Nanoseconds of processor time spent waiting.
+/// Returns the nanoseconds of processor time spent waiting.
 pub(crate) fn spun_ns() -> i64 {
     SPUN.get()
 }
 
-/// Changes what this thread has yet to wait for.
+/// Changes the time that this thread has yet to wait for.
 pub(crate) fn owe(ps: i64) {
     OWED.set(OWED.get() + ps);
 }
 
-/// Adds what it never waits for.
+/// Adds time that this thread never waits for.
 pub(crate) fn count(ps: u64) {
     COUNTED.set(COUNTED.get() + ps);
 }
 
-/// Picoseconds that this thread has yet to wait for.
+/// Returns the picoseconds that this thread has yet to wait for.
 pub(crate) fn owed_ps() -> i64 {
     OWED.get()
 }
 
-/// Picoseconds charged to this thread that it has not waited for.
+/// Returns the picoseconds charged to this thread that it has not waited for.
 pub(crate) fn unpaid_ps() -> i64 {
     OWED.get() + COUNTED.get() as i64
 }
 
-/// Notes that this thread begins to write a line once so many picoseconds more are charged.
+/// Records that this thread begins to write a line once `from_now_ps` more picoseconds are charged.
 pub(crate) fn note_write(from_now_ps: u64) {
     WRITE.set(Some(CHARGED.get() + from_now_ps));
 }
 
-/// Picoseconds charged since this thread began to write its last line, if it wrote any since it was last asked.
+/// Returns the picoseconds charged since this thread began to write its last line, or `None` if it wrote none since
+/// the last call.
 pub(crate) fn take_write() -> Option<u64> {
     WRITE.take().map(|began| CHARGED.get() - began)
 }
 
-/// Notes that lines which this thread has asked for come when so many picoseconds more are charged.
+/// Records that the lines that this thread has prefetched arrive once `in_ps` more picoseconds are charged.
 pub(crate) fn note_fetch(in_ps: u64) {
     FETCHED_BY.set(FETCHED_BY.get().max(CHARGED.get() + in_ps));
 }
 
-/// Picoseconds that this thread waits for lines which it asked for, if it reads now.
+/// Returns the picoseconds that this thread waits for prefetched lines if it reads now.
 pub(crate) fn fetch_left_ps() -> u64 {
     FETCHED_BY.get().saturating_sub(CHARGED.get())
 }
 
-/// Notes that this thread has read bad memory of a mapping. The first place counts.
+/// Records that this thread has read bad memory of a mapping. The first offset is kept.
 pub(crate) fn note_bad(mapping: usize, offset: u64) {
     if BAD.get().is_none_or(|(noted, _)| noted != mapping) {
         BAD.set(Some((mapping, offset)));
     }
 }
 
-/// Takes a note back that lies in `range`.
+/// Drops a record of bad memory in `range`.
 pub(crate) fn forget_bad(mapping: usize, range: Range<u64>) {
     if BAD.get().is_some_and(|(noted, offset)| noted == mapping && range.contains(&offset)) {
         BAD.set(None);
     }
 }
 
-/// Where this thread has read bad memory of a mapping since it was last asked.
+/// Returns the offset at which this thread has read bad memory of a mapping since the last call.
 pub(crate) fn take_bad(mapping: usize) -> Option<u64> {
     let (_, offset) = BAD.get().filter(|(noted, _)| *noted == mapping)?;
     BAD.set(None);
@@ -144,7 +146,7 @@ pub(crate) fn slot() -> usize {
 
 #[cold]
 fn assign_slot() -> usize {
-    // No lease can be had while the thread is being torn down: it shares.
+    // A thread that is being torn down cannot take a lease, so it uses the shared slot.
     let slot = LEASE.try_with(|lease| lease.slot).unwrap_or(SHARED_SLOT);
     SLOT.set(slot);
     slot
@@ -167,7 +169,7 @@ impl Drop for Lease {
     }
 }
 
-/// One bit a slot: set while a thread owns it. The shared slot is never free.
+/// One bit per slot: set while a thread owns it. The shared slot is never free.
 struct Owned(AtomicU64);
 
 impl Owned {
@@ -175,7 +177,7 @@ impl Owned {
         Owned(AtomicU64::new(1 << SHARED_SLOT))
     }
 
-    /// The lowest free slot; the shared one when none is free.
+    /// Takes the lowest free slot; returns the shared one if none is free.
     fn take(&self) -> usize {
         // Acquire pairs with the release below: the new owner sees what the old one counted.
         let before = self.0.fetch_update(Ordering::Acquire, Ordering::Relaxed, |owned| {
@@ -191,7 +193,7 @@ impl Owned {
     }
 }
 
-/// Number of the calling thread, never used again by another: what the recorder tells threads apart by.
+/// Returns the number of the calling thread, which no other thread ever gets. The recorder identifies threads by it.
 pub(crate) fn number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed));
@@ -220,7 +222,8 @@ mod tests {
             let (first, second) = std::thread::spawn(|| (slot(), slot())).join().unwrap();
             assert_eq!(first, second);
         }
-        // Had they kept their slots, all would be owned by now, also once the tests beside this one are done.
+        // If threads kept their slots, all would be owned by now, also after the tests that run at the same time are
+        // done.
         let has_own = || std::thread::spawn(|| slot() != SHARED_SLOT).join().unwrap();
         while !has_own() {
             std::thread::yield_now();

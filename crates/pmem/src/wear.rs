@@ -1,5 +1,5 @@
-//! Wear counters: writes per block, reads per block, and writes per line, since a block hides its hottest line. Endurance
-//! claims come from these counts. All three are tables of one kind.
+//! Wear counters: writes per block, reads per block, and writes per line, because a block hides its hottest line.
+//! Endurance claims come from these counts. All three tables have one type.
 //!
 //! A count saturates at its maximum: a line that was written 2^32 times must not look new.
 
@@ -7,16 +7,16 @@ use crate::{BLOCK_BYTES, LINE_BYTES};
 use std::sync::atomic::{AtomicU32, Ordering};
 use zerocopy::FromZeros;
 
-/// Line writes (or reads) per unit, a block or a line: 4 bytes each, zeroed lazily by the allocator, so that a sparse device
-/// of any size costs what is written of it.
+/// Line writes (or reads) per unit, a block or a line: 4 bytes each. The allocator zeroes them lazily, so the table
+/// takes memory only for the written part of a sparse device.
 pub(crate) struct Wear {
-    /// Logarithm of the bytes of a unit: every line that is written is looked up, and a division would show.
+    /// Logarithm of the bytes of a unit. Every written line is looked up, and a division would cost measurable time.
     unit_bits: u32,
     counts: Box<[AtomicU32]>,
 }
 
 impl Wear {
-    /// Makes a count for each block (`OpenOptions::track_wear`). `None` when the host has no address space for the table.
+    /// Makes a count for each block (`OpenOptions::track_wear`). `None` if the host has no address space for the table.
     pub(crate) fn of_blocks(device_bytes: u64) -> Option<Wear> {
         Wear::new(device_bytes, BLOCK_BYTES)
     }
@@ -44,7 +44,7 @@ impl Wear {
         }
     }
 
-    /// Counts lines in the unit of an offset; a count stays at its maximum.
+    /// Adds lines to the count of the unit at an offset; the count saturates.
     pub(crate) fn add_lines(&self, offset: u64, lines: u64) {
         let count = &self.counts[(offset >> self.unit_bits) as usize];
         let before = count.fetch_add(lines as u32, Ordering::Relaxed);
@@ -53,18 +53,18 @@ impl Wear {
         }
     }
 
-    /// Counts of the units that a range touches.
+    /// Returns the counts of the units that a range touches.
     fn within(&self, offset: u64, length: u64) -> &[AtomicU32] {
         let (first, end) = (offset >> self.unit_bits, (offset + length).div_ceil(1 << self.unit_bits));
         &self.counts[first as usize..end as usize]
     }
 
-    /// Line writes to the units that a range touches.
+    /// Returns the line writes to the units that a range touches.
     pub(crate) fn lines_in(&self, offset: u64, length: u64) -> u64 {
         self.within(offset, length).iter().map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    /// Likewise, and the one that was written most.
+    /// Returns how evenly the lines of a range were written, and the line that was written most.
     pub(crate) fn line_wear(&self, offset: u64, length: u64) -> LineWear {
         let counts = self.within(offset, length);
         let mut wear = LineWear { lines: counts.len() as u64, ..LineWear::default() };
@@ -129,7 +129,7 @@ pub struct WearSummary {
 }
 
 impl WearSummary {
-    /// Line writes per block, over all blocks of the device.
+    /// Returns the line writes per block, over all blocks of the device.
     pub fn lines_written_mean(&self) -> f64 {
         self.lines_written as f64 / self.blocks as f64
     }

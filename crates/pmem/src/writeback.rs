@@ -1,13 +1,13 @@
 //! Level `file`: a device in a plain file, whose every sync is atomic.
 //!
-//! The problem: stores to a file that is mapped shared reach the disk page by page, in any order, whenever the host likes.
-//! What a power cut leaves is then no state that the device ever had: a log page of before beside a table of after.
+//! The problem: stores to a file that is mapped shared reach the disk page by page, in any order, at any time. A
+//! power cut then leaves a state that the device never had, for example an old log page with a new table.
 //!
-//! The idea: at this level alone the file is mapped **privately**, so a store stays in memory, and the pages that were
-//! stored to are known, for every store goes through `Region`. A sync takes all of them as they are at one moment, and the
-//! [`journal`](crate::journal) brings them to the disk, all or none. So the disk always holds the device as it was at some
-//! moment between two stores, and that is what a killed process leaves at the other levels: everything above `pmem` is
-//! made for it.
+//! The idea: at this level alone the file is mapped **privately**, so a store stays in memory. Every store goes
+//! through `Region`, so the pages that were stored to are known. A sync takes all of them as they are at one moment,
+//! and the [`journal`](crate::journal) brings them to the disk, all or none. So the disk always holds the device as
+//! it was at some moment between two stores. A killed process leaves such a state at the other levels, and everything
+//! above `pmem` is made for it.
 //!
 //! ```text
 //!          first store                 sync: the moment              the page is in its place
@@ -16,16 +16,16 @@
 //!                               +---- a store: copied first ----+
 //! ```
 //!
-//! **The moment.** A store holds its thread's stripe of [`Writeback::storing`] shared; the sync takes all stripes, and so
-//! comes between two stores. It does no more there than to make the dirty pages frozen. They are copied later, in
-//! batches; who stores to a frozen page copies it first.
+//! **The moment.** A store holds its thread's stripe of [`Writeback::storing`] shared; the sync takes all stripes,
+//! and so comes between two stores. While it holds them it only marks the dirty pages as frozen. They are copied
+//! later, in batches; a thread that stores to a frozen page copies it first.
 //!
-//! **Memory** is bounded: at most [`PAGES_MAX`] pages (256 MiB) are dirty, for a store that would make one more syncs
-//! first; and a page that is in its place goes back to the page cache of the host. So at most three times that is held
-//! while a sync is under way.
+//! **Memory** is bounded. At most [`PAGES_MAX`] pages (256 MiB) are dirty: a store that would make one more syncs
+//! first. A page that is in its place goes back to the host's page cache. So memory holds at most three times that
+//! amount during a sync.
 //!
-//! **When.** When asked ([`Region::sync`](crate::Region::sync)); in the background 5 s after the first store that was not
-//! synced, and when half of the pages are dirty. What a killed process had not synced is lost.
+//! **When.** A sync runs when it is asked for ([`Region::sync`](crate::Region::sync)), in the background 5 s after
+//! the first unsynced store, and when half of the pages are dirty. A killed process loses what it had not synced.
 
 use crate::fault::Faults;
 use crate::host_file::HostFile;
@@ -44,32 +44,32 @@ use zerocopy::FromZeros;
 
 const PAGE: usize = BLOCK_BYTES as usize;
 const STRIPES: usize = 16;
-/// Pages that go back to the host's page cache at once, while all stores wait.
+/// Pages that go back to the host's page cache in one step, during which all stores wait.
 const RELEASED_AT_ONCE: usize = 1024;
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 type Page = Box<[u8; PAGE]>;
 
-/// The dirty pages of one mapping, and how they get to the disk. See the module.
+/// The dirty pages of a mapping, and their way to the disk. See the module.
 pub(crate) struct Writeback {
     base: *mut u8,
     device_bytes: u64,
     file: HostFile,
     faults: &'static Faults,
-    /// The process that stores. A child that was forked has copies of the pages, which are nobody's.
+    /// The process that stores. The pages of a forked child are copies, which must not be synced.
     owner: u32,
     storing: [Stripe; STRIPES],
-    /// Stored to since the last sync began.
+    /// Pages stored to since the last sync began.
     dirty: PageSet,
-    /// Of the sync under way, and not copied yet.
+    /// Pages of the sync under way that are not copied yet.
     frozen: PageSet,
-    /// Memory holds another page than the file, or a copy of its own.
+    /// Pages of which memory holds another content than the file, or its own copy.
     private: PageSet,
     pages: Mutex<Pages>,
     journal: Mutex<Journal>,
     background: Mutex<Option<JoinHandle<()>>>,
-    /// The thread behind it, to wake it.
+    /// The handle of the background thread, to wake it.
     waker: Mutex<Option<Thread>>,
     stops: AtomicBool,
 }
@@ -84,21 +84,21 @@ struct Pages {
     dirty: Vec<u64>,
     /// When the first of them was stored to.
     dirty_since: Option<Instant>,
-    /// What frozen pages held that were stored to before the sync had copied them.
+    /// Old contents of frozen pages that were stored to before the sync had copied them.
     copies: HashMap<u64, Page>,
 }
 
-// SAFETY: `base` points to a mapping that outlives this (`Mapping` stops the background and drops this first). Bytes
-// behind it are touched in `copy_page`, whose page nobody stores to, and by madvise.
+// SAFETY: `base` points to a mapping that outlives this (`Mapping` stops the background and drops this first). The
+// bytes behind it are touched only in `copy_page`, when no thread stores to the page, and by madvise.
 unsafe impl Send for Writeback {}
-// SAFETY: as for Send; all else is locks and atomics.
+// SAFETY: as for Send; all other fields are locks and atomics.
 unsafe impl Sync for Writeback {}
 
-/// A store under way: no sync's moment comes while it lives.
+/// A store under way: no sync can freeze pages while it lives.
 pub(crate) type Storing<'w> = RwLockReadGuard<'w, ()>;
 
 impl Writeback {
-    /// Makes the writeback of a private mapping of `file`. `None` when the host has no address space for the sets of pages.
+    /// Makes the writeback of a private mapping of `file`. `None` if the host has no address space for the page sets.
     pub(crate) fn new(
         base: *mut u8,
         device_bytes: u64,
@@ -129,7 +129,7 @@ impl Writeback {
         &self.file
     }
 
-    /// To be held over a store to a range. May sync first.
+    /// Returns a guard to hold during a store to a range. It may sync first.
     pub(crate) fn store(self: &Arc<Self>, offset: u64, length: u64) -> Storing<'_> {
         let pages = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
         assert!(pages.end - pages.start <= PAGES_MAX as u64, "one store is at most {PAGES_MAX} pages at level file");
@@ -140,14 +140,14 @@ impl Writeback {
             }
             drop(storing);
             if self.sync().is_err() {
-                // Memory has no room for what the disk does not take: from now on nothing counts.
+                // Memory has no room for pages that the disk does not take, so later stores no longer count.
                 self.faults.lose();
                 return self.storing[crate::thread::number() % STRIPES].0.read();
             }
         }
     }
 
-    /// False when there is no room for so many more.
+    /// Marks pages as dirty. Returns false if more than [`PAGES_MAX`] would be dirty.
     fn make_dirty(self: &Arc<Self>, pages: Range<u64>) -> bool {
         let mut state = self.pages.lock();
         let fresh = pages.clone().filter(|page| !self.dirty.contains(*page)).count();
@@ -177,8 +177,8 @@ impl Writeback {
     /// Makes everything stored before the call durable, all or none of it.
     ///
     /// # Errors
-    /// The disk's, EIO when the device is lost. The device on the disk is as the last good sync left it, and the next
-    /// sync tries again.
+    /// The disk's; EIO if the device is lost. The device on the disk is then as the last good sync left it, and the
+    /// next sync tries again.
     pub(crate) fn sync(&self) -> Result<()> {
         if std::process::id() != self.owner {
             return Ok(());
@@ -200,7 +200,7 @@ impl Writeback {
         synced
     }
 
-    /// The moment: what is dirty is frozen now.
+    /// Makes the dirty pages frozen: the moment of the sync.
     fn freeze(&self) -> Vec<u64> {
         let stores = self.stop_stores();
         let mut state = self.pages.lock();
@@ -216,7 +216,7 @@ impl Writeback {
         pages
     }
 
-    /// The sync was not to be: its pages are in the next one.
+    /// Undoes `freeze` after a failed sync: its pages become part of the next one.
     fn thaw(&self, pages: &[u64]) {
         let mut state = self.pages.lock();
         for page in pages {
@@ -229,7 +229,7 @@ impl Writeback {
         state.dirty_since = Some(Instant::now());
     }
 
-    /// Copies pages as they were at the moment.
+    /// Copies pages as they were at the moment of the sync.
     fn copy_frozen(&self, pages: &[u64], bytes: &mut [u8]) -> Result<()> {
         let mut state = self.pages.lock();
         for (page, to) in pages.iter().zip(bytes.as_chunks_mut().0) {
@@ -246,19 +246,19 @@ impl Writeback {
 
     fn copy_page(&self, page: u64, to: &mut [u8; PAGE]) {
         debug_assert!(page < self.device_bytes / BLOCK_BYTES);
-        // SAFETY: the page lies in the mapping. Nobody stores to it meanwhile: it was frozen when no store was under way,
-        // is not dirty, and becomes dirty only under the lock of `pages`, which the caller has.
+        // SAFETY: the page lies in the mapping. No thread stores to it meanwhile: it was frozen when no store was
+        // under way, is not dirty, and becomes dirty only under the lock of `pages`, which the caller holds.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(page as usize * PAGE), to.as_mut_ptr(), PAGE) }
     }
 
-    /// The file has these pages: memory needs no copies of those that nobody has stored to since.
+    /// Drops the private copies of pages that the file now has, unless a thread has stored to them since.
     fn release(&self, pages: &[u64]) {
         for some in pages.chunks(RELEASED_AT_ONCE) {
             let _stores = self.stop_stores();
             let clean: Vec<u64> = some.iter().copied().filter(|page| self.is_released(*page)).collect();
             for run in clean.chunk_by(|one, next| one + 1 == *next) {
-                // SAFETY: pages of our private mapping whose content is that of the file, so dropping them changes no
-                // byte that anybody reads; and no store is under way.
+                // SAFETY: pages of our private mapping whose content equals that of the file, so dropping them
+                // changes no byte that a reader sees; and no store is under way.
                 let dropped = unsafe {
                     let from = self.base.add(run[0] as usize * PAGE);
                     host::madvise(from.cast(), run.len() * PAGE, Advice::LinuxDontNeed)
@@ -270,8 +270,8 @@ impl Writeback {
         }
     }
 
-    /// Whether a page that is in its place may go: not when it was stored to again, nor when the host gave another for
-    /// one with bad memory.
+    /// Returns whether the private copy of a page in its place may be dropped: not if the page was stored to again,
+    /// nor if the handler replaced it because of bad memory.
     fn is_released(&self, page: u64) -> bool {
         !self.dirty.contains(page) && self.faults.frozen_in(page * BLOCK_BYTES, BLOCK_BYTES).is_none()
     }
@@ -284,31 +284,31 @@ impl Writeback {
         if self.faults.is_lost() { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Whether memory holds pages of a range that the file may not have yet.
+    /// Returns whether memory holds pages of a range that the file may not have yet.
     pub(crate) fn holds(&self, range: Range<u64>) -> bool {
         self.next_kept_page(&range).is_some()
     }
 
-    /// Returns the first byte of the first such page.
+    /// Returns the first byte of the first page in a range that memory holds and the file may not have yet.
     pub(crate) fn next_kept_page(&self, range: &Range<u64>) -> Option<u64> {
         let page = self.private.next(range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES))?;
         Some(range.start.max(page * BLOCK_BYTES))
     }
 
-    /// At a read-only mapping: memory holds a page out of the journal.
+    /// Records that memory of a read-only mapping holds a page from the journal.
     pub(crate) fn hold(&self, page: u64) {
         self.private.insert(page);
     }
 }
 
-/// In the background.
+/// The background thread.
 impl Writeback {
     fn start_background(self: &Arc<Self>) {
         let mut background = self.background.lock();
         if background.is_none() && !self.stops.load(Ordering::Relaxed) {
             let this = Arc::clone(self);
             let thread = std::thread::Builder::new().name("nvfold-sync".into()).spawn(move || this.sync_now_and_then());
-            // Without a thread the sync of a full memory remains.
+            // Without a thread, only the sync of a store that finds the memory full remains.
             if let Ok(thread) = thread {
                 *self.waker.lock() = Some(thread.thread().clone());
                 *background = Some(thread);
@@ -332,7 +332,7 @@ impl Writeback {
             };
             let is_old = since.is_some_and(|since| since.elapsed() >= SYNC_EVERY);
             if is_old || count > PAGES_MAX / 2 {
-                // Who asks for a sync is told what is wrong; this one is tried again.
+                // A caller of `sync` learns of an error; the background only tries again later.
                 let _ = self.sync();
                 synced_at = Instant::now();
             } else if since.is_none() && synced_at.elapsed() >= SYNC_EVERY && !self.faults.is_lost() {
@@ -342,8 +342,8 @@ impl Writeback {
         }
     }
 
-    /// The end: the background stops, everything is synced, and the journal is cut off. Errors leave the journal to the
-    /// next open; who must know of them has called `sync`.
+    /// Stops the background, syncs everything, and cuts the journal off. After an error the journal stays for the
+    /// next open; a caller that must know of errors has called `sync` before.
     pub(crate) fn close(&self) {
         if std::process::id() != self.owner {
             return;
@@ -371,17 +371,17 @@ impl PageSet {
         self.0[(page / 64) as usize].load(Ordering::Acquire) >> (page % 64) & 1 != 0
     }
 
-    /// Whether it was not there.
+    /// Adds a page; returns true if it was not in the set.
     fn insert(&self, page: u64) -> bool {
         self.0[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::AcqRel) >> (page % 64) & 1 == 0
     }
 
-    /// Whether it was there.
+    /// Removes a page; returns true if it was in the set.
     fn take(&self, page: u64) -> bool {
         self.0[(page / 64) as usize].fetch_and(!(1 << (page % 64)), Ordering::AcqRel) >> (page % 64) & 1 != 0
     }
 
-    /// The first in a range.
+    /// Returns the first page of a range that is in the set.
     fn next(&self, pages: Range<u64>) -> Option<u64> {
         let mut page = pages.start;
         while page < pages.end {

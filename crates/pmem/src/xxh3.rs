@@ -1,8 +1,8 @@
 //! XXH3-64 of long inputs, with vectors of 512 bits.
 //!
-//! The problem: every block that is written gets a weak fingerprint, and the library that makes it knows vectors of 256
-//! bits at most. The idea: the eight sums of XXH3 fill one AVX-512 register, so 64 bytes of input take seven
-//! instructions, which the compiler writes out for a whole block, with the secret in registers. The order of additions
+//! The problem: every written block gets a weak fingerprint, and the library that computes it uses vectors of at most
+//! 256 bits. The idea: the eight sums of XXH3 fill one AVX-512 register, so 64 bytes of input take seven
+//! instructions. The compiler unrolls them for a whole block, with the secret in registers. The order of additions
 //! within a block is free.
 //!
 //! ```text
@@ -12,27 +12,27 @@
 //!              secret[121 ..], the eight sums at the end secret[11 ..]
 //! ```
 //!
-//! The last block is not scrambled, and of its stripes only those count that end before the input does. The last 64
-//! bytes may overlap any of these. So it is in the specification of xxHash; values are stored on media, and the
-//! tests here and in `nvfold::fingerprint` hold every bit to the library's.
+//! The last block is not scrambled, and only those of its stripes count that end before the input does. The last 64
+//! bytes may overlap any of these. The specification of xxHash defines it so. The values are stored on media; the
+//! tests here and in `nvfold::fingerprint` compare every bit with the library's result.
 //!
-//! It lies in this crate because intrinsics are `unsafe`, and all of that lives here. There is no portable twin: the
-//! library is it.
+//! The module is in this crate because intrinsics are `unsafe`, and all `unsafe` code is here. The library serves as
+//! the portable twin.
 
-/// XXH3-64 (seed 0, default secret) of an input of more than 240 bytes. `None` if it is shorter, where XXH3 is another
-/// algorithm, or if this CPU does not have AVX-512.
+/// Returns XXH3-64 (seed 0, default secret) of an input of more than 240 bytes. `None` if the input is shorter,
+/// because XXH3 uses another algorithm there, or if this CPU does not have AVX-512.
 #[inline]
 pub fn xxh3_64_wide(bytes: &[u8]) -> Option<u64> {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if bytes.len() > SHORT_MAX && is_x86_feature_detected!("avx512f") {
-        // SAFETY: the CPU has what it is compiled for.
+        // SAFETY: the CPU has the features that the function is compiled for.
         return Some(unsafe { x86::xxh3_64(bytes) });
     }
     let _ = bytes;
     None
 }
 
-/// Inputs up to here are hashed in other ways.
+/// The longest input for which XXH3 uses another algorithm.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT_MAX: usize = 240;
 
@@ -41,7 +41,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     const STRIPE: usize = 64;
-    /// Stripes after which the sums are scrambled: the secret moves on by 8 bytes a stripe.
+    /// Stripes between two scrambles: the secret advances by 8 bytes per stripe.
     const STRIPES: usize = (SECRET.len() - STRIPE) / 8;
     const BLOCK: usize = STRIPES * STRIPE;
 
@@ -81,7 +81,7 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     pub fn xxh3_64(bytes: &[u8]) -> u64 {
         assert!(bytes.len() > super::SHORT_MAX);
-        // The last block is never empty: it has what is behind the last scramble.
+        // The last block is never empty: it holds the bytes behind the last scramble.
         let (blocks, last_block) = bytes.split_at((bytes.len() - 1) / BLOCK * BLOCK);
         let mut sums = initial();
         for block in blocks.as_chunks::<STRIPE>().0.as_chunks::<STRIPES>().0 {
@@ -94,8 +94,8 @@ mod x86 {
         merge(sums, bytes.len() as u64)
     }
 
-    /// The sums after the stripes of a block, at most [`STRIPES`]. Those with even and with odd numbers are added apart:
-    /// of one chain of sums the compiler makes code that takes 50 ns for 4 KiB in the cache, of two 35.
+    /// Adds the stripes of a block, at most [`STRIPES`]. Stripes with even and odd numbers are summed separately:
+    /// with one chain of sums the compiler makes code that takes 50 ns for 4 KiB in the cache, with two chains 35 ns.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn accumulate(sums: __m512i, stripes: &[[u8; STRIPE]]) -> __m512i {
@@ -111,8 +111,8 @@ mod x86 {
         _mm512_add_epi64(even, odd)
     }
 
-    /// What a stripe adds to the sums: to each the product of the halves of its own word, keyed with the secret, and the
-    /// word of its neighbour as it is.
+    /// Returns what a stripe adds to the sums: to each sum the product of the halves of its own word, keyed with the
+    /// secret, and the unchanged word of its neighbour.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn mixed(stripe: &[u8; STRIPE], secret_at: usize) -> __m512i {
@@ -123,20 +123,20 @@ mod x86 {
         _mm512_add_epi64(products, neighbours)
     }
 
-    /// The sums at the end of a block.
+    /// Scrambles the sums at the end of a block.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn scramble(sums: __m512i) -> __m512i {
         let folded = _mm512_xor_si512(sums, _mm512_srli_epi64::<47>(sums));
         let keyed = _mm512_xor_si512(folded, secret(SCRAMBLE_SECRET));
-        // Times a prime of 32 bits: there is no product of 64-bit words in AVX-512F.
+        // Multiplies by a prime of 32 bits: AVX-512F has no product of 64-bit words.
         let prime = _mm512_set1_epi64(PRIME32_1 as i64);
         let low = _mm512_mul_epu32(keyed, prime);
         let high = _mm512_mul_epu32(_mm512_srli_epi64::<32>(keyed), prime);
         _mm512_add_epi64(low, _mm512_slli_epi64::<32>(high))
     }
 
-    /// The value that the sums come to, for an input of this length.
+    /// Merges the sums into the hash of an input of this length.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn merge(sums: __m512i, length: u64) -> u64 {

@@ -1,8 +1,8 @@
-//! Defects that the judgement must see: something is spoilt between two of its steps.
+//! Defects that the judgement must detect: the test corrupts something between two steps of the judgement.
 //!
-//! The problem: an oracle with a hole passes everything. The idea: for each thing that it claims to see, a defect that
-//! does just that to a sound state, at one moment of the judgement, and the words in which it must complain. Each
-//! defect is tried for every subject on every road that comes by its moment.
+//! The problem: an oracle with a hole passes everything. The idea: for each claim of the oracle there is a defect
+//! that violates just that claim in a sound state, at one moment of the judgement, and the complaint that the oracle
+//! must make. Each defect is tried for every subject on every road that passes its moment.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,35 +23,35 @@ use crate::model::op::name;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK_BYTES: u64 = 4096;
 
-/// Between which steps of the judgement.
+/// The steps of the judgement between which a defect acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// After the crash.
     Crashed,
-    /// Mounted, before the tree is looked at.
+    /// Mounted, before the tree is read.
     Mounted,
-    /// Reconciled, before the tree and the totals are looked at.
+    /// Reconciled, before the tree and the totals are read.
     Reconciled,
-    /// The totals were read, and it is not unmounted yet.
+    /// The totals were read, and the file system is still mounted.
     Counted,
     /// Recovered and not mounted.
     Recovered,
     /// Recovered a second time.
     MountedAgain,
-    /// What was queued is shared.
+    /// The queue is shared.
     Drained,
-    /// It was used, before the tree is looked at.
+    /// The file system was used, before the tree is read.
     InUse,
-    /// It was used and reconciled, before the tree is looked at.
+    /// The file system was used and reconciled, before the tree is read.
     Used,
-    /// It was used and is not mounted.
+    /// The file system was used and is not mounted.
     Ended,
     /// Mounted for the last time.
     MountedAtLast,
 }
 
 impl Moment {
-    /// Whether a judgement comes by it.
+    /// Returns whether a judgement passes this moment.
     fn is_on(self, road: Road, subject: &Subject) -> bool {
         use Moment::*;
         let is_reconciled_first = matches!(road, Road::ReconciledFirst { .. });
@@ -68,19 +68,19 @@ impl Moment {
 
 /// Something that a broken file system could do.
 pub struct Defect {
-    /// What it does.
+    /// Its description.
     pub name: &'static str,
-    /// When.
+    /// The moment.
     pub moment: Moment,
-    /// How.
+    /// The action.
     act: Act,
-    /// Complaints of which one must be made.
+    /// Complaints, one of which must be made.
     seen_as: &'static [&'static str],
-    /// Whether a subject has what is spoilt.
+    /// Whether a subject has the structure that the defect corrupts.
     has: fn(&Subject) -> bool,
 }
 
-/// How something is spoilt.
+/// The way in which a defect acts.
 #[derive(Clone, Copy)]
 enum Act {
     /// Through the file system.
@@ -101,7 +101,7 @@ impl Defect {
         }
     }
 
-    /// The same on the media.
+    /// As `spoil`, on the media.
     pub fn spoil_media(&self, moment: Moment, region: &Region) {
         if let Act::Media(act) = self.act
             && self.moment == moment
@@ -112,7 +112,7 @@ impl Defect {
     }
 }
 
-/// All of them.
+/// Returns all defects.
 pub fn defects() -> Vec<Defect> {
     use Moment::*;
     const TREE: &[&str] = &["after the mount the tree is none that the crash may leave"];
@@ -250,8 +250,9 @@ pub fn defects() -> Vec<Defect> {
     ]
 }
 
-/// Judges the end of a workload with each defect, for each subject, on each road; and once without. Gives the number of
-/// judgements, and those in which a defect was not seen as it should, or something was seen where there is nothing.
+/// Judges the end of a workload with each defect, for each subject, on each road; and once without a defect. Returns
+/// the number of judgements, and the wrong ones: a defect was not detected as required, or a complaint came without a
+/// defect.
 pub fn try_all(workload: &Workload) -> (usize, Vec<String>) {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let defects = defects();
@@ -278,8 +279,9 @@ pub fn try_all(workload: &Workload) -> (usize, Vec<String>) {
     (count.into_inner().expect("no panic"), wrong.into_inner().expect("no panic"))
 }
 
-/// Whether a crash shows that memory is given back too early: the recording of a workload in which that comes before one
-/// fence more, and one more, until some state does not hold. Gives the subjects for which no such state was found.
+/// Tests whether a crash reveals that memory is given back too early. It moves the punches in the recording of a
+/// workload before one more fence at a time, until some state violates a condition. Returns the subjects without such
+/// a state.
 pub fn try_early_punch(workload: &Workload, subjects: &[usize], effort: &Effort) -> Vec<&'static str> {
     const FENCES_MAX: usize = 12;
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
@@ -297,7 +299,7 @@ pub fn try_early_punch(workload: &Workload, subjects: &[usize], effort: &Effort)
     missed.into_inner().expect("no panic")
 }
 
-/// The recording with all that is given back in it given back so many fences earlier than the first of it.
+/// Returns the recording with all punches moved `fences` fences before the first of them.
 fn punched_before(trace: &Trace, fences: usize) -> Option<Trace> {
     let is_punch = |step: &Step| matches!(step, Step::Event(event) if matches!(event.action, Action::Punch { .. }));
     let is_fence = |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence);
@@ -306,7 +308,7 @@ fn punched_before(trace: &Trace, fences: usize) -> Option<Trace> {
     if before.len() < fences {
         return None;
     }
-    // Behind the fence before those, or behind the outcomes that a recording begins with.
+    // Behind the fence before those, or behind the outcomes at the beginning of a recording.
     let to = before.get(fences).copied().unwrap_or(0) + 1;
     let (before, after) = trace.steps.split_at(to);
     let punches = after.iter().filter(|step| is_punch(step));
@@ -315,7 +317,7 @@ fn punched_before(trace: &Trace, fences: usize) -> Option<Trace> {
     Some(Trace { name: trace.name.clone(), steps, crashes_from: trace.crashes_from.min(to) })
 }
 
-/// Puts the disk into the state at the end of a workload in which all that was stored reached the media.
+/// Puts the disk into the state at the end of a workload in which all stores reached the media.
 fn play(disk: &mut Disk, base: &Base, workload: &Workload) -> Vec<Arc<Tree>> {
     let mut outcomes = Vec::new();
     let mut pending = Pending::default();
@@ -346,7 +348,7 @@ fn ino(fs: &FileSystem, index: u8) -> Result<InodeNumber> {
     Ok(fs.lookup(ROOT, &name(index))?.ino)
 }
 
-/// Changes one byte, and neither size nor times.
+/// Changes one byte, but neither size nor times.
 fn overwrite(fs: &FileSystem, index: u8) -> Result<()> {
     let attr = fs.lookup(ROOT, &name(index))?;
     let file = fs.open(attr.ino)?;
@@ -376,7 +378,7 @@ fn each_file(fs: &FileSystem, act: fn(&FileSystem, InodeNumber) -> Result<()>) -
         files.extend((entry.kind == FileKind::Regular).then_some(entry.ino));
         true
     })?;
-    // The first is the one that was replaced; the filler has no room to be written.
+    // The first file is the one that was replaced; the filler has no space to be written.
     files.into_iter().skip(1).filter(|ino| fs.getattr(*ino).is_ok_and(|attr| attr.size > 10)).try_for_each(|ino| {
         let attr = fs.getattr(ino)?;
         act(fs, ino)?;
@@ -384,7 +386,7 @@ fn each_file(fs: &FileSystem, act: fn(&FileSystem, InodeNumber) -> Result<()>) -
     })
 }
 
-/// All chunk entries, of blocks and packed chunks, and where they lie.
+/// Iterates over all chunk entries, of blocks and packed chunks, with their offsets.
 fn entries(region: &Region, geometry: &Geometry) -> impl Iterator<Item = (u64, ChunkEntry)> {
     let of_blocks = (0..geometry.blocks()).map(|block| geometry.chunk_entry_offset(BlockNumber(block)));
     let is_part = |segment: &u64| {
@@ -397,7 +399,7 @@ fn entries(region: &Region, geometry: &Geometry) -> impl Iterator<Item = (u64, C
     offsets.into_iter().map(|offset| (offset, region.read(offset)))
 }
 
-/// The first chunk entry like this, and where it lies.
+/// Returns the first chunk entry that satisfies `is_like`, and its offset.
 fn entry(region: &Region, geometry: &Geometry, is_like: fn(&ChunkEntry) -> bool) -> (u64, ChunkEntry) {
     entries(region, geometry).find(|(_, entry)| is_like(entry)).expect("the tree has such an entry")
 }
@@ -413,7 +415,7 @@ fn flip(region: &Region, offset: u64) {
     let _ = region.write(offset, &!byte);
 }
 
-/// Device offset of a block or a packed chunk that begins with these bytes.
+/// Returns the device offset of a block or a packed chunk that begins with these bytes.
 fn chunk_of(region: &Region, geometry: &Geometry, bytes: &[u8]) -> u64 {
     let blocks = (geometry.first_segment() * SEGMENT_BYTES..geometry.device_bytes).step_by(BLOCK_BYTES as usize);
     let backed = blocks.filter(|offset| !region.is_hole(*offset, BLOCK_BYTES));
@@ -429,7 +431,7 @@ fn free_slot_of_a_name(region: &Region, geometry: &Geometry) {
     let _ = region.store_u64(slot + USE_WORD, 0);
 }
 
-/// Empties the head of the first chain of a pm index, which lies behind the first segment of inodes.
+/// Empties the head of the first chain of a pm index; the heads are behind the first segment of inodes.
 fn lose_a_chain(region: &Region, geometry: &Geometry) {
     let start = (geometry.first_segment() + 1) * SEGMENT_BYTES;
     let heads = (start..start + SEGMENT_BYTES).step_by(size_of::<DirectEntry>());

@@ -1,8 +1,8 @@
-//! A device that can be put back: the media as far as they are guaranteed, and one crash at a time on top.
+//! A device that can be reset: the guaranteed content of the media, with one crash state at a time on top.
 //!
-//! Building each crash image anew would copy the whole device for a state that differs in a few words. Instead one
-//! region is kept at the guaranteed image; a state stores its words there; and afterwards exactly the lines that
-//! anybody stored to are copied back. The region records itself, so what was stored is known.
+//! The problem: building each crash image anew copies the whole device for a state that differs in a few words. The
+//! idea: one region is kept at the guaranteed image; a state stores its words there; afterwards exactly the lines
+//! that were stored to are copied back. The region records itself, so those lines are known.
 
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ type Page = [u8; PAGE_BYTES as usize];
 /// The content of a device, and its hash.
 #[derive(Clone, Default)]
 pub struct Image {
-    /// Each with what it adds to the hash; without those that were never written: they are zeros.
+    /// Each page with its part of the hash; pages that were never written are absent and read as zeros.
     pages: Vec<Option<(u128, Box<Page>)>>,
     hash: u128,
 }
 
 impl Image {
-    /// What a region holds now.
+    /// Returns the present content of a region.
     pub fn of(region: &Region) -> Image {
         let mut image = Image::default();
         for range in region.allocated_ranges(0, region.len_bytes()) {
@@ -40,7 +40,7 @@ impl Image {
         image
     }
 
-    /// A recorded region of `bytes` with this content, nothing of it in the recording.
+    /// Makes a recorded region of `bytes` with this content; the recording is empty.
     pub fn region(&self, bytes: u64) -> Region {
         let options =
             OpenOptions { record: true, flush: FlushMode::Always, huge_pages: false, ..OpenOptions::default() };
@@ -59,12 +59,12 @@ impl Image {
         }
     }
 
-    /// Tells images apart.
+    /// Returns a hash that identifies the image.
     pub fn hash(&self) -> u128 {
         self.hash
     }
 
-    /// Whether it has these bytes at an aligned `offset`.
+    /// Returns whether the image has these bytes at an aligned `offset`.
     pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
         let words = (offset..).step_by(WORD_BYTES as usize);
         words
@@ -72,13 +72,13 @@ impl Image {
             .all(|(at, word)| self.word(at).to_le_bytes()[..word.len()] == *word)
     }
 
-    /// Whether a page holds anything but zeros. Not whether it was ever written: what a crash leaves must not depend on
-    /// the states that were looked at before.
+    /// Returns whether a page has a byte other than zero. Whether it was ever written does not count, because the
+    /// states left by a crash must not depend on the states that were tried before.
     pub fn has_page(&self, page: u64) -> bool {
         self.hash_of(page) != 0
     }
 
-    /// The aligned word at `offset`.
+    /// Returns the aligned word at `offset`.
     pub fn word(&self, offset: u64) -> u64 {
         let Some(page) = self.page(offset / PAGE_BYTES) else { return 0 };
         let at = (offset % PAGE_BYTES) as usize;
@@ -89,7 +89,7 @@ impl Image {
         self.pages.get(page as usize)?.as_ref().map(|(_, bytes)| &**bytes)
     }
 
-    /// What a page adds to the hash.
+    /// Returns a page's part of the hash.
     fn hash_of(&self, page: u64) -> u128 {
         self.pages.get(page as usize).and_then(Option::as_ref).map_or(0, |(hash, _)| *hash)
     }
@@ -115,7 +115,7 @@ impl Image {
     }
 }
 
-/// What a word adds to the hash of an image: a sum over all words, so that it follows each change of one.
+/// Returns a word's part of the hash of an image. The hash is a sum over all words, so it is easy to update.
 fn mix(offset: u64, value: u64) -> u128 {
     if value == 0 {
         return 0;
@@ -130,24 +130,24 @@ fn mix(offset: u64, value: u64) -> u128 {
     half(0x2545_F491_4F6C_DD1D) << 64 | half(0xD6E8_FEB8_6659_FD93)
 }
 
-/// In what a crash state differs from the guaranteed image.
+/// The difference of a crash state to the guaranteed image.
 #[derive(Clone, Default)]
 pub struct Difference {
-    /// Pages that were given back, by number: zeros.
+    /// Numbers of pages that were given back: zeros.
     zeroed: Vec<u64>,
     /// Words of the other pages.
     words: Vec<(u64, u64)>,
     hash: u128,
 }
 
-/// A region, the image it is put back to, and the way back to older images.
+/// A region, the image to which it is reset, and the log for returning to older images.
 pub struct Disk {
     region: Region,
     guaranteed: Image,
     /// Words of older images, in the order in which they were replaced.
     replaced: Vec<(u64, u64)>,
     touched: Lines,
-    /// Pages that were zeroed since then.
+    /// Pages that were zeroed since the last reset.
     zeroed: Vec<u64>,
 }
 
@@ -155,7 +155,7 @@ pub struct Disk {
 #[derive(Default)]
 struct Lines {
     numbers: Vec<u64>,
-    /// One bit a line: it is among the numbers.
+    /// One bit per line: set if the line is among the numbers.
     bits: Vec<u64>,
 }
 
@@ -171,7 +171,7 @@ impl Lines {
         }
     }
 
-    /// Takes all of them out.
+    /// Removes and returns all lines.
     fn take(&mut self) -> Vec<u64> {
         let numbers = std::mem::take(&mut self.numbers);
         numbers.iter().for_each(|line| self.bits[(line / 64) as usize] = 0);
@@ -180,31 +180,31 @@ impl Lines {
 }
 
 impl Disk {
-    /// A device of `bytes` that holds `image`.
+    /// Makes a device of `bytes` that holds `image`.
     pub fn new(image: Image, bytes: u64) -> Disk {
         let region = image.region(bytes);
         Disk { region, guaranteed: image, replaced: Vec::new(), touched: Lines::default(), zeroed: Vec::new() }
     }
 
-    /// The region, at the guaranteed image but for what was stored since.
+    /// Returns the region: the guaranteed image with the stores since then.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The guaranteed image.
+    /// Returns the guaranteed image.
     pub fn image(&self) -> &Image {
         &self.guaranteed
     }
 
-    /// Words became guaranteed.
+    /// Makes words part of the guaranteed image.
     pub fn settle(&mut self, words: &[PendingWord]) {
         let difference = self.difference(words.iter());
         self.advance(&difference);
     }
 
-    /// The difference that words make, stored in this order.
+    /// Returns the difference that words make, stored in this order.
     pub fn difference<'w>(&self, words: impl Iterator<Item = &'w PendingWord> + Clone) -> Difference {
-        // What was stored to a page before it was given back is gone; what is stored after that settles it.
+        // Giving a page back discards the stores to it before; a store after that settles the page.
         let zeroed: Vec<u64> = words.clone().filter(|word| word.punched).map(|word| word.offset / PAGE_BYTES).collect();
         let mut values: HashMap<u64, u64> = HashMap::new();
         for word in words.filter(|word| !zeroed.contains(&(word.offset / PAGE_BYTES))) {
@@ -225,14 +225,14 @@ impl Disk {
         Difference { zeroed, words, hash }
     }
 
-    /// The words of a difference, those of zeroed pages too.
+    /// Returns the words of a difference, including those of zeroed pages.
     fn words_of(&self, difference: &Difference) -> Vec<(u64, u64)> {
         let of_page = |page: &u64| (page * PAGE_BYTES..(page + 1) * PAGE_BYTES).step_by(WORD_BYTES as usize);
         let zeroed = difference.zeroed.iter().flat_map(of_page).filter(|at| self.guaranteed.word(*at) != 0);
         zeroed.map(|at| (at, 0)).chain(difference.words.iter().copied()).collect()
     }
 
-    /// The difference of a state to the image that the disk began with.
+    /// Returns the difference of a state to the image that the disk began with.
     pub fn since_base(&self, state: &Difference) -> Difference {
         let mut words: BTreeMap<u64, u64> =
             self.replaced.iter().map(|(offset, _)| (*offset, self.guaranteed.word(*offset))).collect();
@@ -240,7 +240,7 @@ impl Disk {
         Difference { zeroed: Vec::new(), words: words.into_iter().collect(), hash: state.hash }
     }
 
-    /// A place to roll back to.
+    /// Returns a mark to roll back to.
     pub fn mark(&self) -> usize {
         self.replaced.len()
     }
@@ -257,7 +257,7 @@ impl Disk {
         self.zeroed.clear();
     }
 
-    /// Makes the guaranteed image what it was at a mark.
+    /// Restores the guaranteed image of a mark.
     pub fn roll_back(&mut self, mark: usize) {
         while self.replaced.len() > mark {
             let (offset, value) = self.replaced.pop().expect("longer than the mark");
@@ -280,7 +280,7 @@ impl Disk {
         self.take_events();
     }
 
-    /// What was done to the region since this was last asked.
+    /// Takes the events of the region since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         let events = self.region.take_recording().events;
         for event in &events {
@@ -299,7 +299,7 @@ impl Disk {
         events
     }
 
-    /// Hash of what the region holds now, once all its changes were taken out as events.
+    /// Returns the hash of the region's present content, after all its changes were taken as events.
     pub fn hash_now(&self) -> u128 {
         let mut hash = self.guaranteed.hash;
         let of_zeroed = |page: &u64| page * PAGE_LINES..(page + 1) * PAGE_LINES;
@@ -318,7 +318,7 @@ impl Disk {
         hash
     }
 
-    /// Puts the region back to the guaranteed image.
+    /// Resets the region to the guaranteed image.
     pub fn put_back(&mut self) {
         self.take_events();
         for page in std::mem::take(&mut self.zeroed) {
@@ -333,7 +333,7 @@ impl Disk {
 }
 
 impl Difference {
-    /// Hash of the whole image with this difference.
+    /// Returns the hash of the whole image with this difference.
     pub fn image_hash(&self) -> u128 {
         self.hash
     }

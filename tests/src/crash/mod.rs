@@ -1,10 +1,11 @@
-//! Crash consistency by enumeration: what the hardware can leave behind is built, mounted and judged.
+//! Crash consistency by enumeration: builds the states that the hardware can leave behind, mounts them and checks
+//! them.
 //!
-//! The problem: an operation is a few dozen stores, and a crash may leave any of those that no fence has waited
-//! for, in any combination. Arguing that each combination is recovered convinces nobody, the author included.
+//! The problem: an operation consists of a few dozen stores, and a crash may leave any combination of those that no
+//! fence has waited for. An argument that recovery handles each combination is not convincing without a test.
 //!
 //! The idea: a workload runs on a recorded [`pmem::Region`]. At each fence the recording knows which words were not
-//! guaranteed yet; each choice of them is a crash state, and each state is judged by one function:
+//! guaranteed yet; each choice of them is a crash state, and one function judges each state:
 //!
 //! ```text
 //! workload ---> trace ---> points -------> choices ------> states ------> judge
@@ -15,17 +16,17 @@
 //!                          is done)      what recovery stored is a trace of its own: crashes in recovery
 //! ```
 //!
-//! The states at a point between two fences are among those just before the second: what was not stored yet is
-//! what did not reach the media. So the points are the fences, and the ends of operations, from which on the
-//! operation must be there.
+//! The states at a point between two fences are among those just before the second fence, because a word that was not
+//! stored yet equals a word that did not reach the media. So the points are the fences, and the ends of operations.
+//! From its end on an operation must be durable.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `workload` | the tree, the operations on it, and recording them |
 //! | `states` | the choices at a point |
 //! | `disk` | a device that holds one state after another |
-//! | `oracle`, `tree` | what must hold of a state |
-//! | [`defect`] | states and file systems that are spoilt: the oracle must notice |
+//! | `oracle`, `tree` | the conditions on a state |
+//! | [`defect`] | corrupted states and file systems: the oracle must notice |
 //! | [`power`] | level `file`: power cuts in syncs of the same recordings |
 //! | [`mutation`] | the same recordings with a flush or fence left out: the harness must notice |
 
@@ -58,36 +59,36 @@ pub use states::Bounds;
 use tree::Tree;
 use workload::{Base, DEVICE_BYTES, Step, Trace, Workload};
 
-/// How a file system is mounted for the workloads. A new policy or index joins by a line in [`SUBJECTS`].
+/// How a file system is mounted for the workloads. A line in [`SUBJECTS`] adds a new policy or index.
 #[derive(Debug)]
 pub struct Subject {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
     /// Policy for new data.
     pub policy: Policy,
     /// Policy under which the tree was made.
     pub made_by: Policy,
-    /// How entries are found.
+    /// The index.
     pub index: IndexKind,
     /// Which ends of files are packed.
     pub pack: Pack,
-    /// How what is packed is stored.
+    /// Compression of packed chunks.
     pub compression: Compression,
-    /// Whether the workloads begin after a crash that left an operation in the journal, with nothing reconciled,
+    /// Whether the workloads begin after a crash that left an operation in the journal, with no count reconciled,
     /// instead of after an unmount.
     pub after_crash: bool,
-    /// Whether the device is so full that blocks that were freed are used again at once.
+    /// Whether the device is so full that freed blocks are reused at once.
     pub full: bool,
-    /// Whether its recordings are mutated: those that come by lines of code that others do not.
+    /// Whether its recordings are mutated. True for subjects that execute lines of code that other subjects do not.
     pub mutated: bool,
-    /// Whether it gets those workloads alone that few subjects get: what else it does others do.
+    /// Whether it runs only the workloads that are made for few subjects; other subjects cover the rest.
     pub only_its_own: bool,
-    /// Pairs of operations in the sample of `make test`: many where nobody else has them, few where another subject
-    /// comes by the same lines of code.
+    /// Pairs of operations in the sample of `make test`: many if no other subject runs them, few if another subject
+    /// executes the same lines of code.
     pub pairs: usize,
 }
 
-/// The commonest: data of its own policy, entries found in DRAM, unmounted in order, with room.
+/// The most common subject: data of its own policy, the dram index, unmounted in order, with free space.
 const PLAIN: Subject = Subject {
     name: "off",
     policy: Policy::Off,
@@ -106,7 +107,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
     Subject { name, policy, made_by: policy, ..PLAIN }
 }
 
-/// All that are tested.
+/// All subjects that are tested.
 pub const SUBJECTS: [Subject; 20] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
@@ -157,19 +158,19 @@ pub const SUBJECTS: [Subject; 20] = [
 ];
 
 impl Subject {
-    /// Whether a workload is something of its own for it.
+    /// Returns whether a workload tests something specific to this subject.
     pub fn wants(&self, workload: &Workload) -> bool {
         workload.only.map_or(!self.only_its_own, |policies| policies.contains(&self.policy))
     }
 
     fn options(&self, policy: Policy) -> MountOptions {
-        // Periods so short that chunks without fingerprints, with weak and with strong ones lie side by side.
+        // The periods are short, so that chunks without fingerprints, with weak and with strong ones are neighbours.
         let nv_dedup = NvDedupOptions { period: 2, method: MethodChoice::Paper, ..NvDedupOptions::default() };
-        // Chains are brought into order as soon as anything in them is shared and not the first.
+        // A chain is reordered as soon as a shared entry in it is not the first.
         let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
         // Periods of two blocks, so that the choice changes within a workload.
         let auto = AutoOptions { prefer: Prefer::Speed, period: 2 };
-        // One allocation cursor: which thread does what changes nothing.
+        // With one allocation cursor, the result does not depend on which thread does what.
         let Subject { pack, compression, .. } = *self;
         MountOptions { policy, cores: 1, pack, compression, nv_dedup, denova, auto, ..MountOptions::default() }
     }
@@ -180,11 +181,12 @@ impl Subject {
 pub struct Effort {
     /// At each point of the workload.
     pub bounds: Bounds,
-    /// At each point of a recovery, and of the recovery after that; their length is how often a crash may hit.
+    /// Bounds at each point of a recovery, then of the recovery after that, and so on. Their number limits how many
+    /// crashes follow one another.
     pub in_recovery: &'static [Bounds],
-    /// One state in so many whose recovery mended something has its recovery crashed too.
+    /// One in so many states whose recovery repaired something has its recovery crashed too.
     pub busy_recoveries: u64,
-    /// One state in so many whose recovery did nothing but mark the superblocks.
+    /// One in so many states whose recovery only marked the superblocks has its recovery crashed too.
     pub idle_recoveries: u64,
 }
 
@@ -192,7 +194,7 @@ pub struct Effort {
 pub struct Job {
     /// Position in [`SUBJECTS`].
     pub subject: usize,
-    /// What is done.
+    /// The operations.
     pub workload: Workload,
     /// How much is tried.
     pub effort: Effort,
@@ -205,21 +207,21 @@ pub struct Tally {
     pub in_operations: u64,
     /// Distinct images after a crash in recovery.
     pub in_recovery: u64,
-    /// Images that came again, with the same outcomes allowed: not judged again.
+    /// Images that came again with the same allowed outcomes, and were not judged again.
     pub repeated: u64,
-    /// Places where crashes were made.
+    /// Points at which crashes were made.
     pub points: u64,
     /// Workloads.
     pub workloads: u64,
-    /// Time that one processor took for them.
+    /// Processor time for them.
     pub busy: Duration,
 }
 
 impl Tally {
-    /// What the columns of its text are.
+    /// Headings of the columns of its text.
     pub const COLUMNS: &str = "workloads     points  in operations  in recovery   repeated  processor";
 
-    /// Distinct images.
+    /// Returns the number of distinct images.
     pub fn distinct(&self) -> u64 {
         self.in_operations + self.in_recovery
     }
@@ -246,14 +248,14 @@ impl<'t> std::iter::Sum<&'t Tally> for Tally {
     }
 }
 
-/// A state that does not hold.
+/// A state that violates a condition.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What was done, where it crashed, and what is wrong.
+    /// The operations, the point of the crash, and what is wrong.
     pub text: String,
 }
 
-/// Runs the jobs on all cores. Stops early once `violations_max` were found.
+/// Runs the jobs on all cores. Stops early after `violations_max` violations.
 pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.len()], Vec<Violation>) {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: [Seen; SUBJECTS.len()] = Default::default();
@@ -276,13 +278,13 @@ pub fn run(jobs: &[Job], seed: u64, violations_max: usize) -> ([Tally; SUBJECTS.
     (tallies.into_inner().expect("no panic"), violations.into_inner().expect("no panic"))
 }
 
-/// Time that this thread has had a processor.
+/// Returns the processor time of this thread.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Does each of the tasks once, on as many threads as there are cores; each has a disk a base.
+/// Does each of the tasks once, on as many threads as there are cores; each thread has a disk for each base.
 fn on_all_cores<T: Sync>(bases: &[Base], tasks: &[T], each: impl Fn(&mut [Disk], usize, &T) + Sync) {
     quiet_judges();
     let next = AtomicUsize::new(0);
@@ -306,7 +308,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().expect("no thread panics with a lock")
 }
 
-/// Images that were judged and held, by hash; and with the outcomes that were allowed.
+/// Hashes of images that were judged without a violation, alone and with the outcomes that were allowed.
 #[derive(Default)]
 struct Seen {
     images: Mutex<HashSet<u128>>,
@@ -315,23 +317,23 @@ struct Seen {
 }
 
 impl Seen {
-    /// Notes an image; whether it is a new one.
+    /// Records an image; returns whether it is new.
     fn note(&self, image: u128) -> bool {
         lock(&self.images).insert(image)
     }
 
-    /// Whether an image was judged with these outcomes, and held.
+    /// Returns whether an image was judged with these outcomes, without a violation.
     fn holds(&self, image: u128, allowed: &[Arc<Tree>]) -> bool {
         lock(&self.judged).contains(&with_outcomes(image, allowed))
     }
 
-    /// Notes that it does. One that does not is never noted, not even while it is judged: whoever else comes upon it is
-    /// to find that too.
+    /// Records that an image was judged without a violation. An image with a violation is never recorded, not even
+    /// while it is judged, so that another thread with the same image finds the violation too.
     fn note_holds(&self, image: u128, allowed: &[Arc<Tree>]) {
         lock(&self.judged).insert(with_outcomes(image, allowed));
     }
 
-    /// Takes over what another one has seen.
+    /// Adds everything that `other` has recorded.
     fn extend(&self, other: Seen) {
         let all = |shared: Mutex<HashSet<u128>>| shared.into_inner().expect("no thread panics with a lock");
         lock(&self.images).extend(all(other.images));
@@ -341,28 +343,29 @@ impl Seen {
 }
 
 fn with_outcomes(image: u128, allowed: &[Arc<Tree>]) -> u128 {
-    // A sum, for the order of the outcomes does not matter.
+    // A sum, because the order of the outcomes does not matter.
     let outcomes = allowed.iter().fold(0u64, |sum, tree| sum.wrapping_add(tree.digest()));
     image ^ u128::from(outcomes) << 64 ^ u128::from(outcomes.rotate_left(17))
 }
 
-/// Makes the crashes of traces.
+/// Crashes traces at their points.
 struct Explorer<'a> {
     subject: &'a Subject,
     disk: &'a mut Disk,
     seen: &'a Seen,
     tally: Tally,
-    /// When asked for: what recoveries did.
+    /// What recoveries did, if that is asked for.
     recoveries: Option<Vec<Case>>,
 }
 
-/// A recovery: the state that it began with, as a difference to the base, what it did, and what may come of it.
+/// A recovery: the state that it began with, as a difference to the base, its actions, and the outcomes that are
+/// allowed.
 struct Case {
     state: Difference,
     trace: Trace,
 }
 
-/// Where a crash is made.
+/// A point at which a crash is made.
 struct Point<'t> {
     trace: &'t Trace,
     /// Steps before it.
@@ -376,13 +379,13 @@ impl<'a> Explorer<'a> {
         Explorer { subject, disk, seen, tally: Tally::default(), recoveries: None }
     }
 
-    /// All crashes of a trace that begins with the guaranteed image of the disk.
+    /// Tries all crashes of a trace that begins with the guaranteed image of the disk.
     fn explore(&mut self, trace: &Trace, effort: &Effort, seed: u64) -> Result<(), Violation> {
         self.explore_at(trace, &effort.bounds, effort, seed, 0)
     }
 
-    /// `depth`: crashes before it. What is drawn depends on the seed and the step alone, not on what other threads have
-    /// seen: the same seed gives the same states.
+    /// As `explore`, after `depth` earlier crashes. The random choices depend only on the seed and the step, not on
+    /// what other threads have seen, so the same seed gives the same states.
     fn explore_at(
         &mut self,
         trace: &Trace,
@@ -399,7 +402,7 @@ impl<'a> Explorer<'a> {
             let narrows = |new: &[Arc<Tree>]| new.iter().all(|tree| allowed.iter().any(|old| Arc::ptr_eq(old, tree)));
             let is_point = match what {
                 Step::Event(event) => is_barrier(event),
-                // What holds of the fewer outcomes holds of the more: the next point sees to it.
+                // A state that is right for fewer outcomes is right for more, so the next point covers this one.
                 Step::Outcomes(new) => !allowed.is_empty() && !narrows(new),
             };
             if is_point && step >= trace.crashes_from {
@@ -427,7 +430,7 @@ impl<'a> Explorer<'a> {
         explored
     }
 
-    /// All states of one point.
+    /// Tries all states of one point.
     fn crash(
         &mut self,
         point: &Point<'_>,
@@ -448,7 +451,7 @@ impl<'a> Explorer<'a> {
             let is_new_image = self.seen.note(state.image_hash());
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
-            // Where recoveries are asked for, each state is to have one, and nothing behind it.
+            // When recoveries are collected, each state needs one recovery and nothing after it.
             let whole = Road::of(state.image_hash());
             let road = if self.recoveries.is_some() { whole.up_to_recovery() } else { whole };
             let recovery = match self.judge(&state, point.allowed, road) {
@@ -462,7 +465,7 @@ impl<'a> Explorer<'a> {
             if let Some(recoveries) = &mut self.recoveries {
                 recoveries.push(Case { state: self.disk.since_base(&state), trace: trace() });
             }
-            // The low half has chosen the road.
+            // The low half has chosen the road already.
             let drawn = (state.image_hash() >> 64) as u64;
             if let Some(bounds) = effort.in_recovery.get(depth)
                 && drawn.is_multiple_of(one_in)
@@ -477,7 +480,7 @@ impl<'a> Explorer<'a> {
         Ok(())
     }
 
-    /// Judges one state; gives what recovery did.
+    /// Judges one state; returns what recovery did.
     fn judge(&mut self, state: &Difference, allowed: &[Arc<Tree>], road: Road) -> Result<Vec<Event>, String> {
         self.disk.apply(state);
         let options = self.subject.options(self.subject.policy);
@@ -510,7 +513,7 @@ impl Point<'_> {
         )
     }
 
-    /// The words that reached the media, neighbours together, a few of them.
+    /// Returns a text of the words that reached the media: neighbours together, a few of them.
     fn reached(&self, choice: &[bool]) -> String {
         const SHOWN: usize = 12;
         let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -526,7 +529,8 @@ impl Point<'_> {
     }
 }
 
-/// Whether a long event streams what is there anyway, whatever a crash leaves: zeros over the zeros of a fresh segment.
+/// Returns whether a long event streams bytes that are there anyway, whatever a crash leaves: zeros over the zeros of
+/// a fresh segment.
 fn is_idle(event: &Event, disk: &Disk, pending: &Pending) -> bool {
     const LONG: usize = 4096;
     let Action::Stream { offset, bytes } = &event.action else { return false };
@@ -536,12 +540,13 @@ fn is_idle(event: &Event, disk: &Disk, pending: &Pending) -> bool {
         && !pending.words().iter().any(|word| range.contains(&word.offset))
 }
 
-/// Whether it makes something guaranteed.
+/// Returns whether the event makes words guaranteed.
 fn is_barrier(event: &Event) -> bool {
     matches!(event.action, Action::Fence | Action::SettleHoles)
 }
 
-/// The event, or of memory that is given back the pages that hold anything: the others are zeros, before and after.
+/// Returns the event itself. For memory that is given back it returns only the pages that hold data, because the
+/// other pages are zeros before and after.
 fn told_apart<'e>(event: &'e Event, disk: &Disk, pending: &Pending) -> Vec<Cow<'e, Event>> {
     const PAGE: u64 = 4096;
     let Action::Punch { offset, length } = event.action else { return vec![Cow::Borrowed(event)] };
@@ -552,13 +557,13 @@ fn told_apart<'e>(event: &'e Event, disk: &Disk, pending: &Pending) -> Vec<Cow<'
     pages.map(|page| Cow::Owned(of_page(page))).collect()
 }
 
-/// Whether a recovery did more than to mark the superblocks.
+/// Returns whether a recovery did more than mark the superblocks.
 fn is_busy(recovery: &[Event]) -> bool {
     let stores = recovery.iter().filter(|event| matches!(event.action, Action::Store { .. } | Action::Stream { .. }));
     stores.count() > 2
 }
 
-/// Judges; a panic is a finding.
+/// Judges a state; a panic counts as a violation.
 fn judging(judge: Judge<'_>) -> Result<Vec<Event>, String> {
     let judged = JUDGING.with(|judging| {
         judging.store(true, Ordering::Relaxed);
@@ -575,7 +580,7 @@ fn judging(judge: Judge<'_>) -> Result<Vec<Event>, String> {
 
 thread_local!(static JUDGING: AtomicBool = const { AtomicBool::new(false) });
 
-/// A panic under judgement is a finding and told as one; it is not printed as it happens.
+/// Suppresses the output of panics during a judgement, because they are reported as violations.
 fn quiet_judges() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {

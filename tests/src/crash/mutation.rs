@@ -1,17 +1,17 @@
 //! Mutations: the same recordings with a flush or a fence left out, or two steps swapped. The harness must notice.
 //!
 //! The problem: a harness that finds nothing may be blind. The idea: take the recordings of the operations, leave out
-//! what one line of the program did, and see whether some crash state of what is left does not hold. Where nothing
-//! is found, the flush or fence is needed for nothing that is promised, or a test is missing.
+//! the events of one line of the program, and look for a crash state that violates a condition. If there is none, no
+//! promise depends on that flush or fence, or a test is missing.
 //!
 //! ```text
 //! drop flush   the lines stay in the cache: a stream becomes a store
-//! drop fence   what it waited for stays in flight, until the next; holes that it settled stay open
-//! swap         what is stored behind a fence is durable before what the fence is there to wait for
+//! drop fence   the flushes it waited for stay in flight until the next fence; holes that it settled stay open
+//! swap         stores behind a fence are durable before those that the fence waits for
 //! ```
 //!
-//! A recording is what it is: the program does not react to the mutation. So what is lost is durability and order, and
-//! nothing else.
+//! The recording is fixed: the program does not react to the mutation. So a mutation affects only durability and
+//! order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
@@ -35,7 +35,7 @@ pub enum Mutation {
     DropFlush,
     /// The fences are left out.
     DropFence,
-    /// What follows the fence is durable before what it waits for.
+    /// The stores behind the fence are durable before those that it waits for.
     Swap,
 }
 
@@ -49,14 +49,14 @@ impl fmt::Display for Mutation {
     }
 }
 
-/// A place in the program, by a name that outlives the edits of other lines.
+/// A place in the program, named so that edits of other lines do not change the name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Path below `crates/nvfold/src`.
     pub file: String,
-    /// The function that the line stands in.
+    /// The function that contains the line.
     pub function: String,
-    /// Which of the lines of that function, counted from 1.
+    /// The number of the line among the lines of that function that do something to the media, counted from 1.
     pub number: usize,
 }
 
@@ -66,26 +66,26 @@ impl fmt::Display for Place {
     }
 }
 
-/// What became of one mutation.
+/// The result of one mutation.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// What was changed there.
+    /// The mutation.
     pub mutation: Mutation,
-    /// Recordings that come by there.
+    /// Recordings that execute the place.
     pub recordings: usize,
     /// States that were judged.
     pub states: u64,
-    /// The state that does not hold, if there is one.
+    /// The state that violates a condition, if there is one.
     pub killed_by: Option<String>,
 }
 
-/// How many recordings a mutation is tried in, of operations first, and of recoveries then.
+/// Recordings in which a mutation is tried: first of operations, then of recoveries.
 const OPERATIONS_MAX: usize = 100;
 const RECOVERIES_TRIED_MAX: usize = 400;
-/// The same of a mutation that is known to survive, and gets no more than a first look: nothing ends its search early, so
-/// it would take most of the time. `make soak` does not spare it.
+/// The same for a mutation that is known to survive, which gets only a first look: nothing ends its search early, so
+/// it would take most of the time. `make soak` searches in full.
 const KEPT_OPERATIONS_MAX: usize = 8;
 const KEPT_RECOVERIES_MAX: usize = 20;
 /// Recoveries that are kept of one workload.
@@ -98,12 +98,13 @@ const EFFORT: Effort = Effort {
     idle_recoveries: 1,
 };
 
-/// A first look, which kills most that can be killed: only what survives it is worth [`EFFORT`].
+/// A first look, which kills most of the mutations that can be killed. Only the survivors are worth [`EFFORT`].
 const FIRST_LOOK: Effort = Effort { bounds: Bounds { exhaustive: 3, each_max: 4, subsets: 2, torn: 2 }, ..EFFORT };
 
-/// Of the recordings without a mutation, for the sake of their recoveries: the test of the crash states judges them.
+/// For the recordings without a mutation, to collect their recoveries; the test of the crash states judges these
+/// recordings.
 const RECORDING: Effort = Effort { bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 }, ..EFFORT };
-/// The same in `make test` where no chains lie on the media: what recoveries do is not so various then.
+/// The same in `make test` for devices without chains on the media: their recoveries vary less.
 const RECORDING_OF_LESS: Effort =
     Effort { bounds: Bounds { exhaustive: 4, each_max: 8, subsets: 2, torn: 2 }, ..EFFORT };
 
@@ -115,25 +116,25 @@ struct Recorded {
     state: Option<super::Difference>,
 }
 
-/// What became of all mutations, and where none was tried.
+/// The results of all mutations, and the lines where none was tried.
 pub struct Outcome {
     /// By place.
     pub verdicts: Vec<Verdict>,
-    /// Functions with lines that flush, stream or fence and that no recording came by, and how many such lines.
+    /// Functions with lines that flush, stream or fence but that no recording executes, and the number of such lines.
     pub unreached: BTreeMap<(String, String), usize>,
 }
 
-/// Which mutations are tried.
+/// Selects the mutations that are tried.
 #[derive(Default)]
 pub struct Choice {
-    /// Of the recordings of this subject only.
+    /// Only those in the recordings of this subject.
     pub subject: Option<String>,
-    /// At places in files whose paths begin so.
+    /// Only those at places in files whose paths begin so.
     pub files: Option<String>,
 }
 
 impl Choice {
-    /// Whether nothing is left out.
+    /// Returns whether all mutations are selected.
     pub fn is_all(&self) -> bool {
         self.subject.is_none() && self.files.is_none()
     }
@@ -145,8 +146,8 @@ impl Choice {
     }
 }
 
-/// Tries mutations of all lines that the workloads of length 1, and recoveries from their crashes, come by. `is_kept`: who
-/// is known to survive.
+/// Tries mutations of all lines that the workloads of length 1, and recoveries from their crashes, execute. `is_kept`
+/// says whether a mutation is known to survive.
 pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) -> bool + Sync) -> Outcome {
     let bases: Vec<Base> = SUBJECTS.iter().map(Base::new).collect();
     let seen: Vec<Seen> = SUBJECTS.iter().map(|_| Seen::default()).collect();
@@ -175,7 +176,8 @@ pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) ->
     Outcome { verdicts, unreached: sources.unreached(&places) }
 }
 
-/// Records all operations of length 1, and a few recoveries from crashes of each. The states on the way hold.
+/// Records all operations of length 1, and a few recoveries from crashes of each. The unmutated states satisfy all
+/// conditions.
 fn record(bases: &[Base], seen: &[Seen], is_wanted: impl Fn(&Workload, usize) -> bool, seed: u64) -> Vec<Recorded> {
     let workloads = singles();
     let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));
@@ -184,7 +186,7 @@ fn record(bases: &[Base], seen: &[Seen], is_wanted: impl Fn(&Workload, usize) ->
     let recorded = Mutex::new(BTreeMap::new());
     on_all_cores(bases, &tasks, |disks, number, (workload, subject)| {
         let trace = bases[*subject].trace(workload);
-        // Of its own, so that what is recorded does not depend on what other threads have seen.
+        // A separate set, so that the recordings do not depend on what other threads have seen.
         let seen_here = Seen::default();
         let mut explorer = Explorer::new(&SUBJECTS[*subject], &mut disks[*subject], &seen_here);
         explorer.recoveries = Some(Vec::new());
@@ -204,14 +206,14 @@ fn record(bases: &[Base], seen: &[Seen], is_wanted: impl Fn(&Workload, usize) ->
     recorded.into_inner().expect("no panic").into_values().flatten().collect()
 }
 
-/// The first few recoveries of each kind, none of which crowds out another.
+/// Returns the first few recoveries of each kind, so that no kind displaces another.
 fn most_telling(cases: Vec<Case>) -> Vec<Case> {
     let mut cases = rare_ones_too(cases, |case| kind(&case.trace));
     cases.truncate(RECOVERIES_MAX);
     cases
 }
 
-/// What tells recoveries apart: the lines that they came by, and which copy of the superblock they began with.
+/// What distinguishes recoveries: the lines that they execute, and the copy of the superblock that they begin with.
 type Kind = (BTreeSet<(u32, u32)>, Option<u64>);
 
 fn kind(trace: &Trace) -> Kind {
@@ -223,7 +225,7 @@ fn kind(trace: &Trace) -> Kind {
     (lines, superblock)
 }
 
-/// The first of each kind, then the second of each, and so on: the rare ones are tried too.
+/// Orders recoveries: the first of each kind, then the second of each, and so on, so that rare kinds are tried too.
 fn rare_ones_too<T, K: Eq + Hash>(recoveries: Vec<T>, kind: impl Fn(&T) -> K) -> Vec<T> {
     let mut counts: HashMap<K, usize> = HashMap::new();
     let mut ranked: Vec<(usize, T)> = Vec::new();
@@ -277,7 +279,7 @@ fn try_mutation(
     Some(verdict)
 }
 
-/// The first step of a recording that the mutation could change.
+/// Returns the first step of a recording that the mutation could change.
 fn first(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<usize> {
     recorded.trace.steps.iter().position(|step| match step {
         Step::Event(event) if sites.contains(&event.site) => match mutation {
@@ -289,7 +291,7 @@ fn first(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<usiz
     })
 }
 
-/// The recording with the mutation; `None` when it changes nothing.
+/// Returns the recording with the mutation; `None` if the mutation changes nothing.
 fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Trace> {
     let trace = &recorded.trace;
     let is_here = |event: &Event| sites.contains(&event.site);
@@ -302,7 +304,8 @@ fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Tra
         }
         Mutation::Swap => swapped(&trace.steps, &is_here)?,
     };
-    // Before what was swapped nothing is as it was from the fence before on; the other two act where they stand.
+    // A swap changes states from the previous fence on, so crashes begin at the start; the other two mutations act
+    // only from their first step on.
     let from = if mutation == Mutation::Swap { 0 } else { first };
     Some(Trace { name: trace.name.clone(), steps, crashes_from: trace.crashes_from.max(from) })
 }
@@ -321,8 +324,8 @@ fn without_flush(step: &Step, is_here: impl Fn(&Event) -> bool) -> Option<Step> 
     }
 }
 
-/// Each fence of the place with the steps it orders: those before it, from the fence before, and those after it, to the
-/// next fence. The latter come first. `None` when nothing follows a fence in its operation.
+/// Returns the steps with each fence of the place swapped: the steps after it, up to the next fence, come before the
+/// steps that it waits for, back to the previous fence. `None` if nothing follows a fence in its operation.
 fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step>> {
     let is_fence = |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence);
     let ends = |step: &Step| is_fence(step) || matches!(step, Step::Outcomes(_));
@@ -351,7 +354,7 @@ fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step
     any.then_some(swapped)
 }
 
-/// The places of all events, each with its lines of code. Lines of tests and of other crates are none.
+/// Returns the places of all events, each with its lines of code. Lines of tests and of other crates are left out.
 fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
     let sites: BTreeSet<Site> = events
         .filter(|event| !matches!(event.action, Action::Store { .. } | Action::Punch { .. }))
@@ -363,7 +366,7 @@ fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) ->
     for site in sites {
         let Some((file, function)) = sources.place(site) else { continue };
         let key = (file.clone(), function.clone());
-        // A line that flushes and fences is one place.
+        // A line that flushes and fences counts as one place.
         let number = numbers.entry(key.clone()).or_insert(0);
         if last.insert(key, site.line()) != Some(site.line()) {
             *number += 1;
@@ -373,7 +376,7 @@ fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) ->
     places
 }
 
-/// Source files, to tell which function a line stands in.
+/// The source files, for finding the function that contains a line.
 #[derive(Default)]
 struct Sources {
     files: HashMap<String, Vec<String>>,
@@ -398,12 +401,12 @@ impl Sources {
         Some((name, function))
     }
 
-    /// The function around a line, counted from 1.
+    /// Returns the function around a line, counted from 1.
     fn function_of(&mut self, name: &str, line: usize) -> Option<String> {
         self.lines(name)[..line].iter().rev().find_map(|line| function(line))
     }
 
-    /// Lines that do something to the media and are at none of these places.
+    /// Returns the lines that do something to the media but belong to none of these places.
     fn unreached(&mut self, places: &BTreeMap<Place, Vec<Site>>) -> BTreeMap<(String, String), usize> {
         const CALLS: [&str; 6] =
             [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words(", ".settle_holes("];
@@ -422,7 +425,7 @@ impl Sources {
             let calls = lines[..code].iter().enumerate().filter(|(_, line)| is_call(line)).map(|(at, _)| at + 1);
             for line in calls.collect::<Vec<_>>() {
                 let Some(function) = self.function_of(&name, line) else { continue };
-                // Its events are its callers'.
+                // The events of `store_words` belong to its callers.
                 if function != "store_words" && !reached.contains(&(&name[..], line)) {
                     *unreached.entry((name.clone(), function)).or_insert(0) += 1;
                 }
@@ -432,7 +435,7 @@ impl Sources {
     }
 }
 
-/// The Rust files below a directory, by their path in it. Rooms of tests are left out.
+/// Returns the Rust files below a directory, by their path in it. Modules of tests are left out.
 fn source_files(root: &Path, within: &str) -> Vec<String> {
     let mut files = Vec::new();
     for entry in fs::read_dir(root.join(within)).expect("the sources are there") {
@@ -449,7 +452,7 @@ fn source_files(root: &Path, within: &str) -> Vec<String> {
     files
 }
 
-/// The name of the function that a line begins.
+/// Returns the name of the function that a line begins.
 fn function(line: &str) -> Option<String> {
     let words = line.trim_start().strip_prefix("pub(crate) ").or(line.trim_start().strip_prefix("pub(super) "));
     let words = words.unwrap_or(line.trim_start());
@@ -462,7 +465,7 @@ fn function(line: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// What memory a host has given, which threads ran and what was judged before must not show.
+    /// The memory that a host has given, earlier threads and earlier judgements must not affect a recording.
     #[test]
     fn recordings_are_the_same_each_time() {
         let is_wanted = |workload: &Workload, subject: usize| {

@@ -1,22 +1,23 @@
-//! What must hold after every crash, in the order in which it is looked at.
+//! The conditions that must hold after every crash, in the order in which they are checked.
 //!
 //! ```text
 //! fsck         nothing but traces that recovery removes
 //! mount        the tree is one that the crash may leave: names, attributes, times, contents
-//! reconcile    still; and the totals are those of that tree
-//! fsck         nothing at all; what is free is what nobody names, and the totals are what the logs name
+//! reconcile    the same; and the totals are those of that tree
+//! fsck         nothing at all; free blocks are those that no file references, and the totals match the logs
 //!              (invariants 2, 4, 7)
 //! mount again  after an unmount or not; changes nothing outside the superblocks; the same tree
-//! drain        policy denova: what is queued is shared, as much as it would have been without the crash
-//! use          new files, shared blocks, a replaced file: the tree is what it was, with those changes
-//! end          unmount, or crash; fsck finds nothing; the next mount finds the tree as it was
+//! drain        policy denova: the queue is shared, with the same result as without the crash
+//! use          new files, shared blocks, a replaced file: the tree is the old one with those changes
+//! end          unmount, or crash; fsck finds nothing; the next mount finds the same tree
 //! ```
 //!
-//! A quarter of the states takes another road: they are used before they are reconciled, or while they are. Half of them
-//! end with the fsck after recovery: that is where states differ most, and a mount and an operation cost as much as all
-//! before. Recoveries of many states end in the same image; what follows from there is looked at once ([`Passed`]).
+//! A quarter of the states takes another road: it is used before it is reconciled, or during that. Half of the states
+//! end with the fsck after recovery: states differ most up to there, and a mount and an operation cost as much as
+//! everything before. The recoveries of many states end in the same image; the rest of the road is checked once for
+//! each ([`Passed`]).
 //!
-//! That all of this can fail is shown by [`super::defect`]: something is spoilt at each of these [`Moment`]s.
+//! [`super::defect`] shows that each of these checks can fail: it corrupts something at each of these [`Moment`]s.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -39,27 +40,27 @@ const BLOCK_BYTES: u64 = 4096;
 const SUPERBLOCKS: [u64; 3] = [0, BLOCK_BYTES, DEVICE_BYTES - BLOCK_BYTES];
 const INODE_SEGMENT_BLOCKS: u64 = 512;
 const INODES_PER_SEGMENT: u64 = 4096;
-/// What the clock says when a state is mounted: later than any time of a workload.
+/// Time of the clock when a state is mounted: later than any time of a workload.
 const JUDGED_AT: TimeNs = 1 << 50;
 
-/// In which order a state is reconciled and used.
+/// The order in which a state is reconciled and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Road {
-    /// Reconciled, and the device looked at, after an unmount or not.
+    /// Reconciled, and the device checked, after an unmount or not.
     ReconciledFirst {
         /// Unmounted.
         unmounted: bool,
-        /// Mounted again then, and used.
+        /// Then mounted again, and used.
         used: bool,
     },
-    /// Used, reconciled.
+    /// Used, then reconciled.
     UsedFirst,
-    /// A step of reconcile behind each operation.
+    /// One step of reconcile after each operation.
     Interleaved,
 }
 
 impl Road {
-    /// The road of a state, from its hash.
+    /// Returns the road of a state, from its hash.
     pub fn of(image_hash: u128) -> Road {
         match image_hash as u8 % 8 {
             0 => Road::UsedFirst,
@@ -68,57 +69,57 @@ impl Road {
         }
     }
 
-    /// Reconciled first, and no more than that.
+    /// Returns the road that reconciles first and ends there.
     pub fn up_to_recovery(self) -> Road {
         let unmounted = !matches!(self, Road::ReconciledFirst { unmounted: false, .. });
         Road::ReconciledFirst { unmounted, used: false }
     }
 
-    /// All of them.
+    /// Returns all roads.
     pub fn all() -> impl Iterator<Item = Road> {
         (0..6).map(Road::of)
     }
 }
 
-/// Ends of recoveries - image, tree, totals, how it was unmounted - from which on everything held.
+/// Ends of recoveries (image, tree, totals, kind of unmount) after which all checks passed.
 #[derive(Default)]
 pub struct Passed(Mutex<HashSet<u128>>);
 
 impl Passed {
-    /// Takes over what another one has passed.
+    /// Adds everything that `other` has passed.
     pub fn extend(&self, other: Passed) {
         lock(&self.0).extend(other.0.into_inner().expect("no thread panics with a lock"));
     }
 }
 
-/// A judgement of one crash state.
+/// The judgement of one crash state.
 pub struct Judge<'j> {
-    /// Holds the state; left as the judgement leaves it, for the caller to put back.
+    /// Holds the state; the judgement leaves its changes there, and the caller resets it.
     pub disk: &'j mut Disk,
-    /// How it is mounted.
+    /// The options of its mounts.
     pub options: MountOptions,
     /// The trees that the crash may leave.
     pub allowed: &'j [Arc<Tree>],
-    /// In which order things are done.
+    /// The order of the steps.
     pub road: Road,
-    /// What need not be looked at again.
+    /// Ends that need not be checked again.
     pub passed: &'j Passed,
-    /// For tests of the judgement: what is spoilt.
+    /// For tests of the judgement: the defect to inject.
     pub defect: Option<&'j Defect>,
 }
 
 impl Judge<'_> {
     /// Judges the state; returns what mount, reconcile and perhaps unmount did to the media, if nothing else was done
-    /// meanwhile.
+    /// at the same time.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The condition that is violated.
     pub fn judge(mut self) -> Result<Vec<Event>, String> {
         self.options.clock = clock_from(JUDGED_AT);
         let region = self.disk.region().clone();
         self.spoil_media(Moment::Crashed, &region);
         let report = fsck(&region)?;
-        // A torn copy of the superblock looks like a damaged one; another is whole, or nothing below would hold.
+        // A torn copy of the superblock looks damaged; another copy is intact, or the checks below would fail.
         let superblock = |finding: &Finding| finding.invariant == 0 && is_superblock(finding.at);
         if let Some(finding) = report.findings.iter().find(|finding| !superblock(finding)) {
             return Err(format!("fsck before recovery finds {finding:?}"));
@@ -184,7 +185,7 @@ impl Judge<'_> {
         Ok(recovery)
     }
 
-    /// What the rest of the judgement depends on, once recovered.
+    /// Returns a hash of everything on which the rest of the judgement depends after recovery.
     fn key(&self, tree: &Tree, stats: &Stats) -> u128 {
         let mut hasher = DefaultHasher::new();
         (tree.digest(), stats.free_bytes, stats.inodes, stats.index.media_bytes).hash(&mut hasher);
@@ -193,7 +194,7 @@ impl Judge<'_> {
         self.disk.hash_now() ^ (u128::from(rest) << 64 | u128::from(rest.rotate_left(29)))
     }
 
-    /// The least and the most blocks that sharing saves once nothing is queued, where that is known.
+    /// Returns the least and the most blocks that sharing saves once the queue is empty, if that is known.
     fn drained(&self) -> Option<(u64, u64)> {
         let drained = || self.allowed.iter().filter_map(|tree| tree.drained());
         Some((drained().min()?, drained().max()?))
@@ -208,7 +209,7 @@ impl Judge<'_> {
         self.defect.iter().for_each(|defect| defect.spoil_media(moment, region));
     }
 
-    /// A second recovery: there is nothing for it to do.
+    /// Mounts a second time: recovery must have nothing to do.
     fn mount_again(&mut self, region: &Region) -> Result<FileSystem, String> {
         self.disk.take_events();
         let fs = mount(region, &self.options)?;
@@ -220,8 +221,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Shares all that is queued: as much as would have been shared without the crash. Sharing what is stored gives
-    /// blocks their fingerprints before it shares them, so a crash in it leaves something between the two.
+    /// Shares everything in the queue; the result must be as without the crash. Sharing of stored data gives blocks
+    /// their fingerprints before it shares them, so a crash in it leaves a result between the two.
     fn drain(&self, fs: &FileSystem) -> Result<(), String> {
         let Some((least, most)) = self.drained() else { return Ok(()) };
         while !fs.drain_step().map_err(|error| format!("draining: {error}"))? {}
@@ -233,8 +234,8 @@ impl Judge<'_> {
         Err(format!("drained, {} blocks are shared, and {least} to {most} would have been", named.saved()))
     }
 
-    /// A few operations that take blocks, share some and free some, with `between` behind each. The tree must be the one
-    /// before with what they changed, which is returned.
+    /// Runs a few operations that take blocks, share some and free some, with `between` after each. The tree must
+    /// then be the earlier one with their changes. Returns that tree.
     fn use_it(&self, fs: &FileSystem, before: &Tree, between: impl Fn() -> nvfold::Result<()>) -> Result<Tree, String> {
         let replaced = replace_a_file(fs, between).map_err(|error| format!("using it: {error}"))?;
         self.spoil(Moment::InUse, fs)?;
@@ -277,7 +278,7 @@ fn is_superblock(offset: u64) -> bool {
     SUPERBLOCKS.contains(&(offset / BLOCK_BYTES * BLOCK_BYTES))
 }
 
-/// Device offset of a store.
+/// Returns the device offset of a store.
 fn stored_at(event: &Event) -> Option<u64> {
     match &event.action {
         Action::Store { offset, .. } | Action::Stream { offset, .. } => Some(*offset),
@@ -285,8 +286,8 @@ fn stored_at(event: &Event) -> Option<u64> {
     }
 }
 
-/// fsck finds nothing, not even traces; the allocator takes for free exactly what nobody names; the totals are what the
-/// logs name.
+/// Checks that fsck finds nothing, not even traces, that the allocator treats exactly the unreferenced blocks as
+/// free, and that the totals match the logs.
 fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> {
     let report = fsck(region)?;
     if let Some(finding) = report.findings.first() {
@@ -320,8 +321,8 @@ fn same(tree: &Tree, expected: &Tree, when: &str) -> Result<(), String> {
     Err(format!("{when} the tree is another one:\n{}", tree.differences(expected)))
 }
 
-/// Writes a new file - a block that is there already, a hole, new bytes - beside a directory that comes and goes, and
-/// moves it over the first regular file of the root, if there is one.
+/// Writes a new file (an existing block, a hole, new bytes) while a directory is made and removed, and moves the file
+/// over the first regular file of the root, if there is one.
 fn replace_a_file(fs: &FileSystem, between: impl Fn() -> nvfold::Result<()>) -> nvfold::Result<Replaced> {
     const HOLE_BYTES: usize = 100;
     let root = InodeNumber::ROOT;

@@ -1,11 +1,12 @@
-//! Level `file`: what a power cut leaves of the file below a device, at any moment of a sync, and of the replay after it.
+//! Level `file`: what a power cut leaves of the file below a device, at any moment of a sync, and of the replay after
+//! it.
 //!
-//! The problem: the words of [`pmem::Recording`] model memory. A file on a disk reaches it page by page, in any order,
-//! and only what was there at a sync counts.
+//! The problem: the words of [`pmem::Recording`] model memory. The pages of a file reach the disk in any order, and
+//! only the state at a sync counts.
 //!
-//! The idea: a recorded workload is stored once more, event by event, to a device of level `file`, and synced between two
-//! events, in the middle of operations too. Each change that the sync makes of the file is a point; at each the model of
-//! power cuts ([`pmem::PowerCut`]) gives files that the disk may hold:
+//! The idea: a recorded workload is stored once more, event by event, to a device of level `file`, and synced between
+//! two events, also in the middle of operations. Each change that the sync makes to the file is a point; at each the
+//! model of power cuts ([`pmem::PowerCut`]) gives files that the disk may hold:
 //!
 //! ```text
 //! trace ---> stores, syncs ---> changes of the file ---> files ---> opened: exactly the device as it was at a sync
@@ -22,21 +23,22 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One sync comes behind so many events, on average.
+/// A sync follows so many events, on average.
 const EVENTS_A_SYNC: usize = 40;
-/// Cuts that are drawn behind each change, beside the one that leaves nothing of it and the one that leaves everything.
+/// Cuts that are drawn after each change, in addition to the one that leaves nothing of it and the one that leaves
+/// everything.
 const DRAWN: usize = 8;
-/// One file in so many has the power cut in its replay too.
+/// One file in so many suffers a power cut in its replay too.
 const REPLAYS_CUT: usize = 8;
 
-/// What was looked at.
+/// What was tested.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PowerTally {
-    /// Syncs, each with a device that was judged.
+    /// Syncs; the device of each was judged.
     pub syncs: u64,
     /// Files that a power cut may leave of a sync.
     pub cuts: u64,
-    /// Files that a second one may leave of the replay.
+    /// Files that a second power cut may leave of the replay.
     pub cuts_in_replay: u64,
 }
 
@@ -48,15 +50,15 @@ impl std::ops::AddAssign for PowerTally {
     }
 }
 
-/// A device of level `file` in a directory.
+/// Returns the options of a device of level `file`.
 fn options() -> OpenOptions {
     OpenOptions { as_file: true, record_host: true, huge_pages: false, ..OpenOptions::default() }
 }
 
-/// Power cuts in the syncs of a workload of `base`, files in `dir`.
+/// Cuts the power in the syncs of a workload of `base`, with files in `dir`.
 ///
 /// # Errors
-/// The first that leaves what it may not.
+/// The first power cut that leaves a file it must not leave.
 pub fn cut_power(
     subject: &Subject,
     base: &Base,
@@ -107,7 +109,7 @@ pub fn cut_power(
 struct Syncs<'s> {
     subject: &'s Subject,
     name: &'s str,
-    /// Where a file that a power cut leaves is put.
+    /// Path of the file that a power cut leaves.
     left: std::path::PathBuf,
     cut: PowerCut,
     /// The device at the last sync.
@@ -118,7 +120,7 @@ struct Syncs<'s> {
 }
 
 impl Syncs<'_> {
-    /// A sync now: the power is cut behind each change that it makes of the file.
+    /// Syncs, and cuts the power after each change that the sync makes to the file.
     fn sync(&mut self, region: &Region, allowed: &[Arc<Tree>]) -> Result<(), String> {
         let now = Image::of(region);
         region.sync().expect("the disk takes it");
@@ -141,8 +143,8 @@ impl Syncs<'_> {
         images
     }
 
-    /// A file that a power cut left must open as the device of the last sync, or of the one under way; and so must what a
-    /// power cut leaves of the replay.
+    /// Checks a file that a power cut left: it must open as the device of the last sync, or of the sync under way.
+    /// The same must hold for what a power cut leaves of the replay.
     fn look(&mut self, image: &HostImage, now: &Image) -> Result<(), String> {
         self.tally.cuts += 1;
         let (found, replayed) = self.open(image);
@@ -165,14 +167,14 @@ impl Syncs<'_> {
         Ok(())
     }
 
-    /// Opens a file; the device in it, and what opening did to it.
+    /// Opens a file; returns the hash of its device, and what opening did to the file.
     fn open(&self, image: &HostImage) -> (u128, Vec<HostEvent>) {
         image.write_to(&File::create(&self.left).expect("a file")).expect("a file of a few pages");
         let region = Region::open(&DeviceSpec::Path(self.left.clone()), &options()).expect("it opens");
         (Image::of(&region).hash(), region.take_host_events())
     }
 
-    /// The device of a sync is one that a crash may leave, with the tree as it was then.
+    /// Checks that the device of a sync is one that a crash may leave, with the tree of that moment.
     fn judge(&mut self, image: Image, allowed: &[Arc<Tree>]) -> Result<(), String> {
         let road = Road::of(image.hash());
         let mut disk = Disk::new(image, DEVICE_BYTES);

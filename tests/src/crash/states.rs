@@ -1,18 +1,18 @@
-//! Which of the words that are not guaranteed reached the media: the choices that are tried.
+//! The choices of which unguaranteed words reached the media.
 //!
-//! Few words: every subset. More: the lines that they lie in are the items, and tried are none, all, each alone, all
-//! but each, every subset of them if they are few, and else a seeded sample; and lines torn at their 8-byte words. The
-//! pages that were given back at once are an item too, and torn at pages.
-//! Every choice is made under both store orders, for a word carries other words with it under one of them.
+//! With few words every subset is tried. With more words the items are the lines that hold them. The choices are
+//! none, all, each line alone, all but each line, and every subset of lines if they are few, else a seeded sample;
+//! and lines torn at their 8-byte words. The pages that were given back at once are an item too, which may be torn at
+//! pages. Every choice is made under both store orders, because under one of them a word carries other words with it.
 
 use pmem::{Pending, StoreOrder};
 
 /// How many choices are tried at one point.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// So many words, or lines, are tried in every subset.
+    /// Up to so many words, or lines, every subset is tried.
     pub exhaustive: usize,
-    /// Of the choices "each line alone" and "all but each line" at most so many each.
+    /// Maximum number of choices "each line alone", and of choices "all but each line".
     pub each_max: usize,
     /// Random subsets of the lines.
     pub subsets: usize,
@@ -20,10 +20,11 @@ pub struct Bounds {
     pub torn: usize,
 }
 
-/// Words in all choices of "each line alone" and "all but each line" together: a segment that is zeroed has very many.
+/// Maximum number of words in all choices of "each line alone" and "all but each line" together: zeroing a segment
+/// gives very many.
 const CHOSEN_WORDS_MAX: usize = 4 << 20;
 
-/// The choices at a point, as one truth a pending word. Some may be equal.
+/// Returns the choices at a point, each with a truth value per pending word. Some may be equal.
 pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -> Vec<Vec<bool>> {
     let words = pending.words();
     let mut chosen: Vec<Vec<bool>> = Vec::new();
@@ -73,7 +74,8 @@ pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -
     all
 }
 
-/// For each word the number of its item, counted from 0 in the order of first stores, and how many items there are.
+/// Returns for each word the number of its item, counted from 0 in the order of first stores, and how many items
+/// there are.
 fn lines(pending: &Pending) -> (Vec<usize>, usize) {
     let mut numbers = std::collections::HashMap::new();
     let mut next = 0;
@@ -82,7 +84,7 @@ fn lines(pending: &Pending) -> (Vec<usize>, usize) {
     for word in pending.words() {
         let goes_on = word.punched && punched_before;
         punched_before = word.punched;
-        // Of a page only the first line is named: no word of it comes after it.
+        // For a page only the first line counts: no word of it comes after it.
         let number = if goes_on { next - 1 } else { *numbers.entry((word.punched, word.line())).or_insert(next) };
         next = next.max(number + 1);
         of_words.push(number);
@@ -94,13 +96,13 @@ fn subsets(count: usize) -> impl Iterator<Item = Vec<bool>> {
     (0..1u64 << count).map(move |bits| (0..count).map(|at| bits >> at & 1 == 1).collect())
 }
 
-/// A random subset, sparse or dense or in between.
+/// Returns a random subset, sparse or dense or in between.
 fn subset(count: usize, random: &mut fastrand::Rng) -> Vec<bool> {
     let share = [0.1, 0.5, 0.9][random.usize(0..3)];
     (0..count).map(|_| random.f64() < share).collect()
 }
 
-/// All of `0..count`, or a random choice of `max` of them.
+/// Returns all of `0..count`, or a random choice of `max` of them.
 fn some_of(count: usize, max: usize, random: &mut fastrand::Rng) -> Vec<usize> {
     let mut all: Vec<usize> = (0..count).collect();
     if count > max {

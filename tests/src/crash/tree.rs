@@ -1,4 +1,5 @@
-//! All that a mounted file system tells, to compare: names, attributes, times, contents, and the space they take.
+//! Everything that a mounted file system reports, to compare: names, attributes, times, contents, and the space they
+//! take.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,15 +10,15 @@ use nvfold::{Attr, FileKind, FileSystem, InodeNumber, Stats, TimeNs};
 
 use crate::device;
 
-/// A tree at one moment. Left out is what the file system may choose: the sizes of directories.
+/// A tree at one moment, without what the file system may choose: the sizes of directories.
 pub struct Tree {
     /// By path.
     nodes: BTreeMap<Vec<u8>, Node>,
-    /// Not known while not all counts are exact yet.
+    /// `None` while not all counts are exact yet.
     space: Option<Space>,
-    /// Blocks that sharing saves once nothing is queued any more, where that is known.
+    /// Blocks that sharing saves once the queue is empty, if that is known.
     drained: Option<u64>,
-    /// Bytes that may be stored and that no file names: a crash caught the tail of a stream while it grew.
+    /// Bytes that may be stored although no file references them: a crash interrupted the growth of a stream's tail.
     growth_bytes: u64,
     digest: OnceLock<u64>,
 }
@@ -26,11 +27,11 @@ pub struct Tree {
 struct Node {
     attr: Attr,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Of a file, or the target of a link.
+    /// Content of a file, or the target of a link.
     bytes: Vec<u8>,
 }
 
-/// What the running totals say. What is free is not among them: a log has another length after compaction.
+/// The running totals, without free space, because compaction changes the length of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
     logical_bytes: u64,
@@ -40,18 +41,18 @@ pub struct Space {
 }
 
 impl Space {
-    /// Of a file system that is reconciled.
+    /// Returns the totals of a reconciled file system.
     pub fn of(fs: &FileSystem) -> Space {
         let Stats { logical_bytes, stored_bytes, saved_bytes, inodes, .. } = fs.stats();
         Space { logical_bytes, stored_bytes, saved_bytes, inodes }
     }
 }
 
-/// A file that was replaced in the root directory, and what replaced it.
+/// A file that was replaced in the root directory, and its replacement.
 pub struct Replaced {
-    /// Its name; a file of this name is new if there was none.
+    /// Its name; if no file had this name before, the file is new.
     pub name: Vec<u8>,
-    /// Bytes of the file that has the name now.
+    /// Bytes of the file that now has the name.
     pub bytes: Vec<u8>,
     /// Times from this one on are those of the replacement.
     pub since: TimeNs,
@@ -69,39 +70,39 @@ impl Tree {
         Ok(Tree { nodes, space: Some(Space::of(fs)), drained: None, growth_bytes: 0, digest: OnceLock::new() })
     }
 
-    /// The tree with these totals.
+    /// Returns the tree with these totals.
     pub fn with_space(self, space: Space) -> Tree {
         Tree { space: Some(space), digest: OnceLock::new(), ..self }
     }
 
-    /// The tree without what is said of its space.
+    /// Returns the tree without its totals.
     pub fn without_space(self) -> Tree {
         Tree { space: None, digest: OnceLock::new(), ..self }
     }
 
-    /// A copy of it without what is said of its space.
+    /// Returns a copy without its totals.
     pub fn copy_without_space(&self) -> Tree {
         Tree { space: None, ..self.copy_with_growth(0) }
     }
 
-    /// A copy of it, with up to so many bytes stored that no file names.
+    /// Returns a copy that allows up to `growth_bytes` stored bytes that no file references.
     pub fn copy_with_growth(&self, growth_bytes: u64) -> Tree {
         let Tree { space, drained, .. } = *self;
         Tree { nodes: self.nodes.clone(), space, drained, growth_bytes, digest: OnceLock::new() }
     }
 
-    /// The tree with what sharing saves once nothing is queued.
+    /// Returns the tree with the blocks that sharing saves once the queue is empty.
     pub fn with_drained(self, drained: Option<u64>) -> Tree {
         Tree { drained, digest: OnceLock::new(), ..self }
     }
 
-    /// What sharing saves once nothing is queued, if it is known.
+    /// Returns the blocks that sharing saves once the queue is empty, if that is known.
     pub fn drained(&self) -> Option<u64> {
         self.drained
     }
 
-    /// This tree after a file of the root directory was replaced, as `now` should be. What the file system chooses
-    /// itself is taken from `now`: the number of the new inode, and times that are not of before.
+    /// Returns this tree after a file of the root directory was replaced, as `now` should be. Values that the file
+    /// system chooses come from `now`: the number of the new inode, and the times since the replacement.
     pub fn with_replaced(&self, replaced: &Replaced, now: &Tree) -> Tree {
         let Replaced { name, bytes, since } = replaced;
         let path = [b"/", &name[..]].concat();
@@ -140,7 +141,7 @@ impl Tree {
         Tree { nodes, space: None, drained: self.drained, growth_bytes: 0, digest: OnceLock::new() }
     }
 
-    /// Whether a tree is as expected in all that is known of both.
+    /// Returns whether a tree is as expected in everything that is known of both.
     pub fn agrees_with(&self, expected: &Tree) -> bool {
         let space = |(here, there): (Space, Space)| {
             let growth = here.stored_bytes.saturating_sub(there.stored_bytes).min(expected.growth_bytes);
@@ -149,7 +150,7 @@ impl Tree {
         self.nodes == expected.nodes && self.space.zip(expected.space).is_none_or(space)
     }
 
-    /// The first few differences, for a message.
+    /// Returns the first few differences, for a message.
     pub fn differences(&self, expected: &Tree) -> String {
         let mut text = String::new();
         let paths = self.nodes.keys().chain(expected.nodes.keys().filter(|path| !self.nodes.contains_key(*path)));
@@ -171,7 +172,7 @@ impl Tree {
         text
     }
 
-    /// Tells trees apart.
+    /// Returns a digest that identifies the tree.
     pub fn digest(&self) -> u64 {
         *self.digest.get_or_init(|| {
             let mut hasher = DefaultHasher::new();

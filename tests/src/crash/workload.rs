@@ -1,4 +1,4 @@
-//! What is done before the crash: a small tree, every operation on it, pairs of operations, and random sequences.
+//! The workloads before a crash: a small tree, every operation on it, pairs of operations, and random sequences.
 //!
 //! The tree is small but has one of everything that an operation can meet: shared and unshared blocks, a file with
 //! two names, extended attributes in the log and in blocks, a log whose inline lines are full, logs that the next
@@ -18,14 +18,15 @@ use crate::model::op::{self, Kind, NodePath, Op};
 use crate::model::{Subject, oracle::Oracle};
 use crate::shared::Named;
 
-/// Size of the devices: the smallest that can be formatted, and a free segment for what lives in one that is emptied.
+/// Size of the devices: the smallest size that can be formatted, plus a free segment for the live chunks of a segment
+/// that is emptied.
 pub const DEVICE_BYTES: u64 = 18 << 20;
 
 const BLOCK: u64 = 4096;
-/// Lines that a log may have before it is looked at for compaction.
+/// Lines that a log may have before compaction is considered.
 const LOG_LINES_MAX: u64 = 126;
 
-/// The seed of data that nothing compresses.
+/// The seed of incompressible data.
 const NOISE: u64 = 1;
 
 /// Names of the tree.
@@ -43,61 +44,61 @@ const LONG_LOG: u8 = 11;
 const LONG_DIR: u8 = 12;
 const RESERVED: u8 = 13;
 const EMPTY: u8 = 15;
-/// Holds what is left of a full device.
+/// Takes the rest of a full device.
 const FILLER: u8 = 16;
-/// What is renamed when the crash comes that a workload begins after.
+/// The file whose rename a crash interrupts before some workloads begin.
 const MOVED: u8 = 17;
 const MOVED_TO: u8 = 18;
-/// A name that is free.
+/// An unused name.
 const NEW: u8 = 14;
-/// A second name that is free.
+/// A second unused name.
 const MORE: u8 = 19;
-/// Blocks of which an aligned 64 KiB is among, wherever they begin.
+/// Number of blocks that contains an aligned 64 KiB, wherever they begin.
 const RUN_BLOCKS: u64 = 32;
-/// Blocks that are free on a full device: those that are kept, and as many as the operations need.
+/// Free blocks on a full device: the reserve, and as many as the operations need.
 const FREE_BLOCKS: u64 = 64 + 48;
 
 /// Operations that belong together.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// What they are called.
+    /// Their name.
     pub name: String,
-    /// What is done.
+    /// The operations.
     pub ops: Vec<Op>,
-    /// Crashes are made from this operation on; those before it have a workload of their own.
+    /// Crashes are made from this operation on; the operations before it have their own workload.
     pub crashes_from: usize,
-    /// The only policies for which this is something of its own.
+    /// The only policies for which this workload tests something specific.
     pub only: Option<&'static [Policy]>,
 }
 
 /// A step of a recorded workload.
 #[derive(Clone)]
 pub enum Step {
-    /// Something happened to the media.
+    /// An event on the media.
     Event(Event),
     /// From here on a crash must leave one of these trees.
     Outcomes(Vec<Arc<Tree>>),
 }
 
-/// A workload that was carried out and recorded.
+/// The recording of a workload.
 pub struct Trace {
     /// Its name.
     pub name: String,
-    /// What happened, beginning with the outcomes.
+    /// The steps, beginning with the outcomes.
     pub steps: Vec<Step>,
     /// Crashes are made from this step on.
     pub crashes_from: usize,
 }
 
 impl Trace {
-    /// What a recovery did, which may be cut off anywhere and leads to the same outcomes.
+    /// Makes the trace of a recovery, which may be interrupted anywhere and leads to the same outcomes.
     pub fn of_recovery(name: String, allowed: &[Arc<Tree>], events: &[Event]) -> Trace {
         let outcomes = Step::Outcomes(allowed.to_vec());
         let steps = std::iter::once(outcomes).chain(events.iter().cloned().map(Step::Event)).collect();
         Trace { name, steps, crashes_from: 0 }
     }
 
-    /// What happened, without the outcomes.
+    /// Iterates over the events, without the outcomes.
     pub fn events(&self) -> impl Iterator<Item = &Event> {
         self.steps.iter().filter_map(|step| match step {
             Step::Event(event) => Some(event),
@@ -106,7 +107,7 @@ impl Trace {
     }
 }
 
-/// A device with the tree, not mounted, and the model's idea of it.
+/// An unmounted device with the tree, and the model of the tree.
 pub struct Base {
     setting: &'static Setting,
     /// The device.
@@ -114,7 +115,7 @@ pub struct Base {
     model: Oracle,
 }
 
-/// A clock that ticks with each look: times are the same in every run.
+/// Returns a clock that ticks at each call, so that times are the same in every run.
 pub fn clock_from(first: i64) -> nvfold::Clock {
     let next = AtomicI64::new(first);
     Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
@@ -141,7 +142,7 @@ impl Base {
             apply(&mut library, allocate(FILLER, 0, free * BLOCK, AllocateMode::ReserveKeepSize));
         }
         let image = if setting.after_crash {
-            // Two operations are cut off: a write before its commit word, and a rename that is in the journal.
+            // Two operations are interrupted: a write before its commit word, and a rename that is in the journal.
             region.take_recording();
             let before = Image::of(&region);
             library.apply(&write(EMPTY, 0, 3 * BLOCK, distinct(17)));
@@ -155,7 +156,7 @@ impl Base {
         Base { setting, image, model }
     }
 
-    /// Carries a workload out on a copy of the tree. Every answer must be the model's.
+    /// Carries out a workload on a copy of the tree. Every answer must equal the model's.
     pub fn trace(&self, workload: &Workload) -> Trace {
         let trees = self.trees(workload);
         let region = self.image.region(DEVICE_BYTES);
@@ -177,7 +178,7 @@ impl Base {
                 growth => vec![Arc::new(before.copy_with_growth(growth)), after.clone()],
             };
             trace.steps.push(Step::Outcomes(during));
-            // Each operation on a thread of its own: no fence of a later one waits for what an earlier one left behind.
+            // Each operation has its own thread, so that no fence of a later one covers stores of an earlier one.
             let apply = || {
                 nvfold::number_this_thread(number);
                 library.apply(op)
@@ -191,8 +192,8 @@ impl Base {
         trace
     }
 
-    /// The trees before, between and after the operations of a workload. They are looked at in a run of their own:
-    /// looking fills caches that the recorded run has to fill itself.
+    /// Returns the trees before, between and after the operations of a workload. A separate run reads them, because
+    /// reading fills caches that must be cold in the recorded run.
     fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
         let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
         let mut model = self.model.clone();
@@ -210,8 +211,8 @@ impl Base {
         trees
     }
 
-    /// The tree after these operations, which a library is at. What a crash leaves of its space is found out in a run of
-    /// its own where the library does not know: nothing may be reconciled yet, and a crash frees files without a name.
+    /// Returns the tree after these operations, which `library` holds. If the library does not know its totals after
+    /// a crash, a separate run finds them: nothing may be reconciled yet, and a crash frees files without a name.
     fn tree_now(&self, library: &Library, ops: &[Op]) -> Arc<Tree> {
         let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
         let queues = self.setting.policy == Policy::DeNova;
@@ -219,7 +220,7 @@ impl Base {
             return Arc::new(tree);
         }
         let mut settled = Library::on(self.image.region(DEVICE_BYTES), self.options());
-        // To close a file that has a name ends its stream, which no crash does.
+        // Closing a file that has a name ends its stream, which no crash does.
         let slots = if library.holds_nameless() { 0..op::SLOTS } else { 0..0 };
         let close = slots.map(|slot| Op::Close { slot });
         ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
@@ -231,8 +232,9 @@ impl Base {
         Arc::new(tree.with_space(space).with_drained(drained))
     }
 
-    /// Bytes by which an operation, with these before it, may make the tail of a stream longer before its commit word. A
-    /// crash between the two leaves them behind the end of the file, in its chunk, until that is freed.
+    /// Returns the bytes by which an operation, with these before it, may lengthen the tail of a stream before its
+    /// commit word. A crash between the two leaves those bytes behind the end of the file, in its chunk, until the
+    /// chunk is freed.
     fn growth_bytes(&self, before: &[Op], op: &Op) -> u64 {
         let has_streams = self.setting.policy.without_origins() == Policy::DeExt;
         let opens = |op: &Op| matches!(op, Op::Open { .. } | Op::Tmpfile { .. });
@@ -248,12 +250,12 @@ impl Base {
     }
 }
 
-/// The image when of a write all but the commit word is there, and of a rename the journal and nothing that it is for.
+/// Returns the image in which a write misses only its commit word, and a rename is in the journal and nowhere else.
 fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
     let (_, geometry) = nvfold::read_superblock(&before.region(DEVICE_BYTES)).expect("it was mounted");
     let journal = geometry.journal_offset..geometry.segment_table_offset;
     let mut disk = Disk::new(before, DEVICE_BYTES);
-    // Behind the commit word a pm index has fences of its own.
+    // Behind the commit word a pm index issues more fences.
     let staged = write.iter().position(|event| event.action == Action::Fence).expect("a write fences");
     let mut pending = Pending::default();
     write[..=staged].iter().for_each(|event| disk.settle(&pending.play(event)));
@@ -268,12 +270,12 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
     unreachable!("a rename goes through the journal")
 }
 
-/// Whether an operation changes nothing that can be read and what is stored in several steps.
+/// Returns whether an operation changes only the stored form, not the content, and does so in several steps.
 fn in_steps(op: &Op) -> bool {
     matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::Convert)
 }
 
-/// The tree.
+/// Returns the operations that make the tree.
 fn tree() -> Vec<Op> {
     let mut ops = vec![
         create(UNSHARED),
@@ -309,7 +311,7 @@ fn tree() -> Vec<Op> {
     ops
 }
 
-/// All sequences of length 1: each is one operation, or one and what it needs.
+/// Returns all sequences of length 1: each is one operation, or one with the operations that it needs.
 pub fn singles() -> Vec<Workload> {
     let mut all: Vec<(&str, Vec<Op>)> = vec![
         ("create", vec![create(NEW)]),
@@ -443,7 +445,7 @@ fn xattrs() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Calls that change several things of one inode: all of them or none.
+/// Returns calls that change several attributes of one inode: all or none.
 fn together() -> Vec<(&'static str, Vec<Op>)> {
     let seed = distinct(20);
     let set = |name, mode, size, mtime, xattr| vec![Op::SetTogether { path: at(name), mode, size, mtime, xattr }];
@@ -552,13 +554,13 @@ fn ranges() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Policies of directories and files, sharing what is stored, and the way back.
+/// Returns workloads with policies of directories and files, sharing of stored data, and undedup.
 fn sharing() -> Vec<(&'static str, Vec<Op>)> {
     let policy = |path: &[u8], policy| Op::SetPolicy { path: path.to_vec(), policy };
     let off = |path: &[u8]| policy(path, Some(Policy::Off));
     let dedup = |name| Op::Dedup { path: at(name), offset: 0, len: 8 * BLOCK };
     let undedup = |name| Op::Undedup { path: at(name), offset: 0, len: 8 * BLOCK };
-    // Two blocks that are there already, stored once more.
+    // Two blocks that exist already, stored once more.
     let stored_twice = || vec![dedup(SHARED), create(NEW), off(&[NEW]), write(NEW, 0, 2 * BLOCK, distinct(1))];
     vec![
         ("policy of a file", vec![off(&[UNSHARED]), write(UNSHARED, 0, BLOCK, distinct(1))]),
@@ -615,7 +617,7 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Operations that meet what the one before left behind: a used slot of the journal, freed blocks, counts.
+/// Returns operations that meet leftovers of the previous one: a used slot of the journal, freed blocks, counts.
 fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
     let new = distinct(16);
     let chmod = |name| Op::Chmod { path: at(name), mode: 0o440 };
@@ -677,8 +679,8 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Logs that outgrow their slot, then their areas, and slots that are an inode's and a log's by turns: name, the operation
-/// from which on crashes are made, operations.
+/// Returns workloads with logs that outgrow their slot, then their areas, and with slots that alternate between an
+/// inode and a log: name, the operation from which on crashes are made, operations.
 fn growing() -> Vec<(&'static str, usize, Vec<Op>)> {
     let new = distinct(17);
     let mkdir = Op::Mkdir { path: at(NEW), mode: 0o755 };
@@ -732,11 +734,11 @@ fn growing() -> Vec<(&'static str, usize, Vec<Op>)> {
     all.into_iter().map(|(name, (from, ops))| (name, from, ops)).collect()
 }
 
-/// Memory that is given back to the host, from segments that had content: name, the operation from which on crashes are
-/// made, operations.
+/// Returns workloads that give memory back to the host, from segments that had content: name, the operation from
+/// which on crashes are made, operations.
 fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     let unlink = |path: &[u8]| Op::Unlink { path: path.to_vec() };
-    // The segment of the data is free then, and that of the logs but for the root's.
+    // The segment of the data is then free, and so are the log segments except the root's.
     let names: [&[u8]; 11] = [
         &[UNSHARED],
         &[SHARED],
@@ -754,7 +756,7 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     let last = names.len() - 1;
     let trimmed = || [all_but_the_last(), vec![Op::Reconcile, unlink(&[CLONE]), Op::Trim]].concat();
     let new = |blocks| write(EMPTY, 0, blocks * BLOCK, distinct(16));
-    // Free blocks with old content behind others that are in use.
+    // Free blocks with old content behind used blocks.
     let random = |name| write(name, 0, RUN_BLOCKS * BLOCK, 5);
     let run = || vec![create(NEW), random(NEW), unlink(&[NEW]), Op::Trim];
     vec![
@@ -776,8 +778,9 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// Operations that name many extents at once, in one log entry: name, the operation from which on crashes are made,
-/// operations. What a policy that shares makes of the writes: five runs of shared blocks, or shared and new ones in turn.
+/// Returns operations that name many extents in one log entry: name, the operation from which on crashes are made,
+/// operations. A policy that shares turns the writes into five runs of shared blocks, or into shared and new blocks
+/// in turn.
 fn fragments() -> Vec<(&'static str, usize, Vec<Op>)> {
     let scattered = |runs: usize, blocks: u64| {
         let run = |at: usize| write(NEW, at as u64 * 4 * BLOCK, blocks * BLOCK, distinct(20 - 4 * at));
@@ -817,14 +820,15 @@ fn fragments() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// What policy denova queues and what becomes of it: name, the operation from which on crashes are made, operations.
+/// Returns workloads that policy denova queues and shares: name, the operation from which on crashes are made,
+/// operations.
 fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     use Op::{Drain, DrainStep};
     let unlink = |name| Op::Unlink { path: at(name) };
     let duplicate = || write(EMPTY, 0, 3 * BLOCK, distinct(0));
     let mode = |mode| Op::SetMode { mode };
     let off = |name| Op::SetPolicy { path: at(name), policy: Some(Policy::Off) };
-    // Six files whose blocks are all in the chains of the tree's, or in one.
+    // Six files whose blocks are all in the chains of the tree's blocks, or all in one chain.
     let reorder = || vec![Op::ReorderStep; 5];
     let long_chain = || {
         let file =
@@ -836,7 +840,7 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
         (
             "drain of a write that names many extents",
             5,
-            // Reserved blocks stay where they are, so the write names those and new ones in turn.
+            // Reserved blocks stay in place, so the write names reserved and new blocks in turn.
             [
                 vec![create(NEW)],
                 (0..4).map(|at| allocate(NEW, at * 2 * BLOCK, BLOCK, AllocateMode::Reserve)).collect(),
@@ -932,7 +936,8 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("delayed", 1, vec![Drain, mode(DedupMode::Delayed { interval_ms: 5, entries: 1 }), duplicate(), DrainStep]),
         ("a long chain", 0, [long_chain(), vec![Drain]].concat()),
         ("a long chain in order", 10, {
-            // The last ones of the chain are met again: they come to the front, and are met there.
+            // The last entries of the chain are found again: a reorder moves them to the front, where they are found
+            // again.
             let again = |name| vec![create(name), write(name, 0, 4 * BLOCK, distinct(12)), Drain];
             [long_chain(), vec![Drain], again(NEW), reorder(), again(25), reorder()].concat()
         }),
@@ -954,9 +959,9 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// Files that stay open while they are written to, so that policy deext goes on with their streams: name, the operation
-/// from which on crashes are made, operations. The first request leaves a tail, the second stores it anew to let it
-/// grow, and the third makes it grow. Pieces that nothing compresses end at 16 KiB.
+/// Returns workloads on files that stay open while they are written to, so that policy deext continues their streams:
+/// name, the operation from which on crashes are made, operations. The first request leaves a tail, the second stores
+/// it anew with room to grow, and the third makes it grow. Incompressible pieces end at 16 KiB.
 fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
     let append = |name: u8, len: u64| Op::Append { path: at(name), len, seed: NOISE };
     let open = |name: u8, slot: u8| Op::Open { path: at(name), slot };
@@ -965,7 +970,7 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
     let opened = |lens: &[u64]| [vec![open(EMPTY, 0)], appends(EMPTY, lens)].concat();
     let second = |lens: &[u64]| [vec![create(NEW), open(NEW, 1)], appends(NEW, lens)].concat();
     const GROWS: [u64; 3] = [1000, 901, 77];
-    // The last one ends a piece and begins another.
+    // The last append ends a piece and begins another.
     const CUT: [u64; 3] = [15_000, 701, 1503];
     vec![
         ("stream: a tail grows", 1, [opened(&GROWS), appends(EMPTY, &[130]), vec![close(0)]].concat()),
@@ -981,7 +986,7 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
             [opened(&GROWS), vec![close(0)], second(&GROWS), vec![close(1)]].concat(),
         ),
         (
-            // On a full device: what is open is nearly full, and there is no other segment, so the request is written to
+            // On a full device the open segment is nearly full and no other is free, so the request is written to
             // blocks.
             "stream: a tail grows, and what follows has no room",
             6,
@@ -1027,7 +1032,7 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// Emptying segments: those that the mount after a crash finds closed.
+/// Returns workloads that empty segments which the mount after a crash finds closed.
 fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
     let unlink = |name| Op::Unlink { path: at(name) };
     let begin = |ops: &[Op]| [&[Op::Reconcile], ops].concat();
@@ -1055,7 +1060,7 @@ fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// Writes of what was copied from files, as it was and with bytes changed.
+/// Returns workloads that write data copied from files, unchanged and with bytes changed.
 fn copied() -> Vec<(&'static str, usize, Vec<Op>)> {
     let copy = |from: u8, from_offset, to: u8, to_offset, len, changed| Op::Copy {
         from: at(from),
@@ -1103,8 +1108,8 @@ fn copied() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// Of a file that is gone a few bytes live, here and there, and give way to new chunks. The mount after a crash is
-/// reconciled first, for until then nothing is collected.
+/// Returns workloads in which a few bytes of a deleted file are still referenced, here and there, and are moved to
+/// new chunks. The mount after a crash is reconciled first, because nothing is collected before that.
 fn collected() -> Vec<(&'static str, usize, Vec<Op>)> {
     let parts = || {
         let new = vec![Op::Reconcile, create(NEW), write(NEW, 0, 4 * BLOCK, distinct(20)), create(MORE)];
@@ -1121,7 +1126,7 @@ fn collected() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
-/// The sequence of two workloads.
+/// Returns the sequence of two workloads.
 pub fn pair(first: &Workload, second: &Workload) -> Workload {
     let crashes_from = first.ops.len();
     let ops = [&first.ops[..], &second.ops].concat();
@@ -1129,14 +1134,15 @@ pub fn pair(first: &Workload, second: &Workload) -> Workload {
     Workload { name: format!("{}, {}", first.name, second.name), ops, crashes_from, only }
 }
 
-/// A random sequence of `count` operations.
+/// Returns a random sequence of `count` operations.
 pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
     let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
     Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0, only: None }
 }
 
-/// What goes in steps, each of them whole, takes one step only: between two of them the totals are those of neither end.
+/// Reduces operations that run in several atomic steps to one step, because between two steps the totals match
+/// neither end.
 fn in_one_step(op: Op) -> Op {
     match op {
         Op::Dedup { path, offset, .. } => Op::Dedup { path, offset: offset / BLOCK * BLOCK, len: BLOCK },
@@ -1173,12 +1179,12 @@ fn xattr(name: u8, xattr: u8, len: u64) -> Op {
     Op::SetXattr { path: at(name), name: xattr, seed: distinct(20), len, mode: XattrMode::Set }
 }
 
-/// The seed of the `number`-th data whose blocks are all different, also from those of the others.
+/// Returns the seed of the `number`-th data whose blocks all differ, also from those of the other numbers.
 fn distinct(number: usize) -> u64 {
     op::IN_CHAINS + number as u64
 }
 
-/// The seed of data whose first two blocks are equal.
+/// Returns the seed of data whose first two blocks are equal.
 fn twins() -> u64 {
     let are_equal = |seed: &u64| {
         let blocks = op::data(*seed, 2 * BLOCK);

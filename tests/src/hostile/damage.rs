@@ -1,15 +1,15 @@
-//! Damage to a valid image: fields of named structures set to values that mean something, structures swapped and
-//! copied, bits flipped, the device cut. Afterwards the checksums are put right, most of the time, so that what is
-//! then read is well formed and wrong.
+//! Damage to a valid image: fields of named structures set to meaningful values, structures swapped and copied, bits
+//! flipped, the device cut. Afterwards the checksums are corrected, most of the time, so that the structures are well
+//! formed and wrong.
 //!
-//! A piece of damage is eight bytes, whatever it is, so that a fuzzer's small changes stay small and a shrinking test
-//! drops whole pieces:
+//! A piece of damage is always eight bytes, so that a fuzzer's small changes stay small and a shrinking test drops
+//! whole pieces:
 //!
 //! ```text
 //! | layout | index | action | field | value | argument (2) | bit 0-2 all ones: leave the checksum; others: index |
 //! ```
 //!
-//! The fields are those that docs/media-format.md lists: one source for the format, its description, and its fuzzer.
+//! docs/media-format.md lists the fields: the format, its description and its fuzzer have one source.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -27,9 +27,9 @@ use crate::slate::Content;
 
 /// Bytes of one piece of damage.
 pub const RECORD_BYTES: usize = 8;
-/// How many ways to damage a structure the third byte of a record tells apart.
+/// Number of kinds of damage that the third byte of a record selects.
 pub const ACTIONS: u8 = 20;
-/// Pieces that are done to one image; more are ignored.
+/// Pieces applied to one image; more are ignored.
 const PIECES_MAX: usize = 24;
 
 /// One piece of damage.
@@ -49,7 +49,7 @@ pub fn read(bytes: &[u8]) -> Vec<Damage> {
     bytes.as_chunks::<RECORD_BYTES>().0.iter().take(PIECES_MAX).map(Damage::read).collect()
 }
 
-/// The image with the damage done, and what was done in words.
+/// Returns the image with the damage, and a description of it.
 pub fn apply(image: &Image, list: &[Damage]) -> (Content, Vec<String>) {
     let mut canvas = Canvas { image, content: image.content.clone() };
     let done = list.iter().map(|damage| canvas.carry_out(damage)).collect();
@@ -134,7 +134,7 @@ impl Canvas<'_> {
         format!("{}: {name} = {value:#x}", show(target))
     }
 
-    /// The field that a number picks, or eight bytes of a long one: name, offset, length.
+    /// Returns the field that a number selects, or eight bytes of a long one: name, offset, length.
     fn field(&self, target: Structure, number: u8) -> (String, u64, usize) {
         let fields = self.fields(target);
         let (number, part) = (usize::from(number) % fields.len(), usize::from(number) / fields.len());
@@ -168,7 +168,8 @@ impl Canvas<'_> {
             },
         };
         let mut fields = FORMAT.get(name).cloned().unwrap_or_default();
-        // What follows the head of a log entry: names, values, block addresses. Twice, for it is long.
+        // The part behind the head of a log entry (names, values, block addresses) is listed twice, because it is
+        // long.
         let end = fields.iter().map(|field| field.at + field.bytes).max().unwrap_or(0);
         if end < target.len {
             let payload = Field { name: "payload".into(), at: end, bytes: target.len - end };
@@ -177,7 +178,7 @@ impl Canvas<'_> {
         fields
     }
 
-    /// A value that means something somewhere.
+    /// Returns a value that is meaningful in some structure.
     fn value(&self, old: u64, target: Structure, damage: &Damage) -> u64 {
         let argument = u64::from(damage.argument);
         let other = self.image.any(damage.argument);
@@ -204,7 +205,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// The number of a chunk that has an entry: the links of a chain are such numbers.
+    /// Returns the number of a chunk that has an entry: the links of a chain are such numbers.
     fn chunk_with_entry(&self, index: u16) -> u64 {
         const PACKED: u64 = 1 << 31;
         let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
@@ -259,7 +260,7 @@ impl Canvas<'_> {
         format!("{} filled with {byte:#x}", show(target))
     }
 
-    /// A whole journal slot that stores a word in the target, as if an operation had been cut off.
+    /// Makes an intact journal slot that stores a word in the target, as if a crash had interrupted an operation.
     fn plant_in_journal(&mut self, target: Structure, damage: &Damage) -> String {
         let inodes = self.image.inodes();
         let inode = if target.layout == Layout::InodeHead { target } else { inodes[target.at as usize % inodes.len()] };
@@ -279,7 +280,7 @@ impl Canvas<'_> {
         format!("superblocks: state = {state}")
     }
 
-    /// A device that is shorter or longer, known to its superblock or not.
+    /// Makes the device shorter or longer, with or without a matching superblock.
     fn cut(&mut self, damage: &Damage) -> String {
         let step = if damage.field.is_multiple_of(2) { BLOCK_BYTES } else { SEGMENT_BYTES };
         let change = u64::from(damage.argument) * step;
@@ -304,7 +305,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// Puts the checksum right.
+    /// Corrects the checksum.
     fn mend(&mut self, structure: Structure) {
         let Structure { at, len, layout, owner } = structure;
         if matches!(layout, Layout::SavedState | Layout::SavedPayload) {
@@ -352,7 +353,7 @@ impl Canvas<'_> {
         self.content.write(at, &bytes);
     }
 
-    /// The checksum of the payload that the header names, if it names one, and then the header's.
+    /// Corrects the checksum of the payload that the header references, if there is one, and then the header's.
     fn mend_saved_state(&mut self, at: u64) {
         let bytes = self.content.read(at, BLOCK_BYTES);
         let mut header = SavedState::read_from_bytes(&bytes).expect("its length");
@@ -367,19 +368,19 @@ fn show(structure: Structure) -> String {
     format!("{:?} at {:#x} (of {:#x})", structure.layout, structure.at, structure.owner)
 }
 
-/// Where the copies of the superblock lie on a device of this size, if it has one that could be formatted.
+/// Returns the offsets of the superblock copies on a device of this size, if such a device can be formatted.
 pub fn superblocks(device_bytes: u64) -> Vec<u64> {
     let geometry = Geometry::of(device_bytes).map(Geometry::with_last_copy);
     geometry.map_or(COPIES.to_vec(), |geometry| geometry.copies().collect())
 }
 
-/// CRC-32C seeded with the owner, as docs/media-format.md says.
+/// Returns the CRC-32C seeded with the owner, as docs/media-format.md says.
 fn checksum(owner: u64, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(owner as u32 ^ (owner >> 32) as u32, bytes)
 }
 
-/// Of a log entry: all of it, the check taken as zero, and in extent entries (kinds 1 and 2) the dedupe flag as well.
-/// Of a skip (kind 7) only the first line counts.
+/// Returns the checksum of a log entry. It covers the whole entry with the check taken as zero, and in extent entries
+/// (kinds 1 and 2) the dedupe flag too. In a skip (kind 7) it covers only the first line.
 fn entry_checksum(ino: u64, entry: &[u8]) -> u32 {
     let mut copy = entry.to_vec();
     copy[4..8].fill(0);
@@ -411,7 +412,7 @@ mod tests {
             let mut canvas = Canvas { image, content: image.content.clone() };
             for structure in image.structures.iter().flatten() {
                 let before = canvas.content.read(structure.at, structure.len);
-                // A journal slot that holds nothing, and structures that were never written, have no checksum.
+                // An empty journal slot, and structures that were never written, have no checksum.
                 if before[..8] != [0; 8] && structure.layout != Layout::JournalSlot {
                     let whole = structure.layout != Layout::AttributeLine || before[..4] != [0; 4];
                     canvas.mend(*structure);

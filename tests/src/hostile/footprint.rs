@@ -1,7 +1,8 @@
-//! Which bytes of a device each inode stands on: its slot, its log, its attributes, its data and what leads to it.
+//! The bytes of a device on which each inode depends: its slot, its log, its attributes, its data and the references
+//! to it.
 //!
-//! Read from the bytes alone, as docs/media-format.md draws them, so that what repair keeps is judged by other code than
-//! its own.
+//! They are found from the bytes alone, as docs/media-format.md describes them, so that repair is judged by
+//! independent code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,30 +18,30 @@ use zerocopy::FromBytes;
 
 use crate::slate::Content;
 
-/// What one inode stands on.
+/// The bytes on which one inode depends.
 #[derive(Clone, Debug, Default)]
 pub struct Footprint {
     /// Slot, log areas and log pages: without them the inode cannot be read.
     pub metadata: Vec<Range<u64>>,
     /// Blocks of attributes and data, and bytes of packed chunks.
     pub blocks: Vec<Range<u64>>,
-    /// Entries of the packed chunks: without them nobody knows where the bytes are.
+    /// Entries of the packed chunks: without them the place of the bytes is unknown.
     pub entries: Vec<Range<u64>>,
 }
 
 impl Footprint {
-    /// Whether a range touches slot or log, or the entry of a packed chunk.
+    /// Returns whether a range touches slot or log, or the entry of a packed chunk.
     pub fn is_hit(&self, range: &Range<u64>) -> bool {
         self.metadata.iter().chain(&self.entries).any(|own| own.start < range.end && range.start < own.end)
     }
 
-    /// Whether a range touches data or attributes.
+    /// Returns whether a range touches data or attributes.
     pub fn is_content_hit(&self, range: &Range<u64>) -> bool {
         self.blocks.iter().any(|own| own.start < range.end && range.start < own.end)
     }
 }
 
-/// The footprints of all inodes of a whole device, by their numbers.
+/// Returns the footprints of all inodes of an undamaged device, by their numbers.
 pub fn footprints(content: &Content) -> BTreeMap<u64, Footprint> {
     let geometry = Geometry::of(content.len_bytes()).expect("a size that can be formatted").with_last_copy();
     let mut found = BTreeMap::new();
@@ -68,7 +69,7 @@ pub fn footprints(content: &Content) -> BTreeMap<u64, Footprint> {
     found
 }
 
-/// The log area or page whose first line lies here.
+/// Returns the log area or page whose first line is at this offset.
 pub fn part(first: u64) -> Range<u64> {
     match first % INODE_BYTES {
         AREA_LOG => first - AREA_LOG..first - AREA_LOG + INODE_BYTES,
@@ -76,12 +77,12 @@ pub fn part(first: u64) -> Range<u64> {
     }
 }
 
-/// Where the lines end that begin here.
+/// Returns the end of the lines that begin at this offset.
 pub fn part_end(first: u64) -> u64 {
     if first % INODE_BYTES == AREA_LOG { part(first).end } else { first + PAGE_LINES * LINE }
 }
 
-/// Where the parts of the table of packed entries begin.
+/// The offsets of the parts of the table of packed entries.
 type Parts = BTreeMap<u32, u64>;
 
 impl Footprint {

@@ -1,4 +1,4 @@
-//! Valid devices of many kinds, and where in them the structures lie.
+//! Valid devices of many kinds, and the offsets of their structures.
 
 use std::mem::offset_of;
 use std::sync::OnceLock;
@@ -28,14 +28,14 @@ use crate::slate::Content;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
-/// What is on a device. All are of the smallest size, and the same in every run.
+/// The content of a device. All devices have the smallest size and are the same in every run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing but the root.
+    /// Only the root.
     Empty,
     /// A file of each kind, small.
     Small,
-    /// Blocks that several files share, whole and in part.
+    /// Blocks that several files share, completely and in part.
     Shared,
     /// Extended attributes, short and long.
     Xattrs,
@@ -45,27 +45,27 @@ pub enum Kind {
     LongLogs,
     /// A bit of everything.
     Everything,
-    /// The same as a crash left it, with files that were open and had no name.
+    /// The same after a crash, with open files that had no name.
     Crashed,
-    /// A crash in the middle of a rename: the journal holds it.
+    /// A crash in the middle of a rename, which is in the journal.
     CutOff,
     /// No block left.
     Full,
-    /// What policy denova stored and shared in part, the rest of it queued.
+    /// Data that policy denova stored and shared in part, with the rest in the queue.
     Queued,
     /// The same with a pm index whose chains are long.
     Chains,
-    /// A crash while what was queued is shared: references are taken by the way, and entries say so.
+    /// A crash while the queue is shared: references are taken on the way, and entries say so.
     Sharing,
-    /// A crash while a chain is brought into order.
+    /// A crash while a chain is reordered.
     Ordering,
-    /// Pieces of files in packed chunks, equal ones among them, parts of which several files name.
+    /// Pieces of files in packed chunks, some of them equal, with parts that several files reference.
     Packed,
-    /// The same as a crash left it, with streams that go on.
+    /// The same after a crash, with open streams.
     Streams,
-    /// Blocks, and the ends of files in packed chunks, all of them in chains of a pm index.
+    /// Blocks, and the ends of files in packed chunks, all in chains of a pm index.
     Ends,
-    /// The same files as `Packed`, of which what is compressible is compressed.
+    /// The same files as `Packed`, with compressible chunks compressed.
     Compressed,
 }
 
@@ -91,9 +91,9 @@ pub const KINDS: [Kind; 18] = [
     Kind::Compressed,
 ];
 
-/// A valid device and where in it the structures lie.
+/// A valid device and the offsets of its structures.
 pub struct Image {
-    /// What it holds.
+    /// Its kind.
     pub kind: Kind,
     /// The bytes.
     pub content: Content,
@@ -108,14 +108,14 @@ pub struct Structure {
     pub at: u64,
     /// Length in bytes.
     pub len: u64,
-    /// What it is.
+    /// Its layout.
     pub layout: Layout,
-    /// What its checksum is seeded with: an inode number, a segment number, the address of a page or of the saved state.
-    /// Of the entry of a packed chunk, its number.
+    /// The seed of its checksum: an inode number, a segment number, the address of a page or of the saved state. For
+    /// the entry of a packed chunk, its number.
     pub owner: u64,
 }
 
-/// What lies there; docs/media-format.md has a table for each.
+/// The layout of a structure; docs/media-format.md has a table for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Layout {
@@ -135,13 +135,13 @@ pub enum Layout {
     PackedHeader,
 }
 
-/// How many layouts there are.
+/// Number of layouts.
 pub const LAYOUTS: usize = Layout::PackedHeader as usize + 1;
 
 /// Shards of a saved index.
 const INDEX_SHARDS: usize = 64;
 
-/// The image of a kind, made at its first use.
+/// Returns the image of a kind, made at its first use.
 pub fn image(kind: Kind) -> &'static Image {
     static IMAGES: [OnceLock<Image>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
     IMAGES[kind as usize].get_or_init(|| Image::make(kind))
@@ -155,20 +155,20 @@ impl Image {
         image
     }
 
-    /// A structure by two numbers, whatever they are.
+    /// Selects a structure by two numbers; any numbers are valid.
     pub fn structure(&self, layout: u8, index: u16) -> Structure {
         let present: Vec<_> = self.structures.iter().filter(|list| !list.is_empty()).collect();
         let list = present[usize::from(layout) % present.len()];
         list[usize::from(index) % list.len()]
     }
 
-    /// Any structure, whatever its layout.
+    /// Selects any structure, whatever its layout.
     pub fn any(&self, index: u16) -> Structure {
         let count: usize = self.structures.iter().map(Vec::len).sum();
         *self.structures.iter().flatten().nth(usize::from(index) % count).expect("less than the count")
     }
 
-    /// The `InodeHead` structures: one for each inode.
+    /// Returns the `InodeHead` structures: one for each inode.
     pub fn inodes(&self) -> &[Structure] {
         &self.structures[Layout::InodeHead as usize]
     }
@@ -187,7 +187,7 @@ impl Image {
             self.add(Layout::Superblock, at, size_of::<Superblock>() as u64, 0);
         }
         self.find_saved_state();
-        // Few of the journal's slots: they are all alike.
+        // Few of the journal's slots, because they are all alike.
         for slot in [0, 1, JOURNAL_SLOTS - 1] {
             self.add(Layout::JournalSlot, geometry.journal_slot_offset(slot), size_of::<JournalSlot>() as u64, 0);
         }
@@ -211,14 +211,14 @@ impl Image {
                 self.add(Layout::ChunkEntry, at, LINE, 0);
             }
         }
-        // Entries of blocks that hold data without being counted, or nothing.
+        // Entries of blocks that hold data without being counted, or hold nothing.
         for block in [geometry.data_offset + SEGMENT_BYTES, DEVICE_BYTES_MIN - 2 * BLOCK_BYTES] {
             let block = nvfold::media::BlockNumber::containing(block);
             self.add(Layout::ChunkEntry, geometry.chunk_entry_offset(block), LINE, 0);
         }
     }
 
-    /// What the unmount saved: its header, and the parts of its payload that mean one thing each.
+    /// Finds the saved state of the unmount: its header, and the meaningful parts of its payload.
     fn find_saved_state(&mut self) {
         let bytes = self.content.read(0, size_of::<Superblock>() as u64);
         let at = Superblock::read_from_bytes(&bytes).expect("its length").saved_state;
@@ -252,7 +252,7 @@ impl Image {
         parts.into_iter().for_each(|(start, len)| self.add(Layout::SavedPayload, start, len, at));
     }
 
-    /// The heads of chains, and two empty ones.
+    /// Finds the heads of chains, and two empty ones.
     fn find_chains(&mut self, segment: u64) {
         let chains = 1 << prefix_bits(DEVICE_BYTES_MIN / BLOCK_BYTES);
         let is_empty = |at: &u64| self.word(*at) == 0 && self.word(at + 8) == 0;
@@ -262,7 +262,7 @@ impl Image {
         heads.for_each(|at| self.add(Layout::DirectEntry, at, DIRECT_BYTES, 0));
     }
 
-    /// Entries of packed chunks in use, and of one that is not.
+    /// Finds the entries of packed chunks in use, and one that is not.
     fn find_packed_entries(&mut self, table: u64, part: u32) {
         let entries = (table..table + SEGMENT_BYTES).step_by(LINE as usize);
         let is_used = |at: &u64| self.content.read(*at, LINE).iter().any(|&byte| byte != 0);
@@ -273,7 +273,7 @@ impl Image {
         }
     }
 
-    /// Headers of packed chunks, those of chunks that are gone too, and the place of the next one.
+    /// Finds the headers of packed chunks, including those of freed chunks, and the place of the next one.
     fn find_packed_headers(&mut self, segment: u64, wear: u32) {
         let owner = segment ^ u64::from(wear) << 32;
         let mut at = segment + SEGMENT_BYTES;
@@ -301,7 +301,7 @@ impl Image {
             while first != 0 {
                 let (start, end) = (part(first).start, part_end(first));
                 let is_area = start != first;
-                // An area that the log has left behind may have another owner.
+                // An area that the log has left may have another owner.
                 if is_area && self.word(start + offset_of!(AreaHead, owner) as u64) != ino {
                     break;
                 }
@@ -327,15 +327,15 @@ impl Image {
     }
 }
 
-/// The payload of a saved state: its bytes, and where they lie.
+/// The payload of a saved state: its bytes, and their offsets.
 pub struct SavedPayload {
     runs: Vec<(u64, u64)>,
-    /// All of it.
+    /// The whole payload.
     pub bytes: Vec<u8>,
 }
 
 impl SavedPayload {
-    /// Device offset of a byte of the payload.
+    /// Returns the device offset of a byte of the payload.
     fn address_of(&self, mut at: u64) -> u64 {
         for (start, len) in &self.runs {
             if at < *len {
@@ -347,8 +347,8 @@ impl SavedPayload {
     }
 }
 
-/// Follows the runs of a header, which may say anything; `None` when the payload is not on the device or too long to be
-/// one of ours.
+/// Follows the runs of a header, which may contain anything. Returns `None` if the payload is not on the device or
+/// too long to be one of ours.
 pub fn saved_payload(content: &Content, header: &SavedState) -> Option<SavedPayload> {
     let mut left = header.payload_words.checked_mul(8).filter(|bytes| *bytes <= 1 << 20)?;
     let mut payload = SavedPayload { runs: Vec::new(), bytes: Vec::new() };
@@ -364,7 +364,7 @@ pub fn saved_payload(content: &Content, header: &SavedState) -> Option<SavedPayl
     (left == 0).then_some(payload)
 }
 
-// --- what the devices hold -----------------------------------------------------------------------
+// --- the content of the devices -----------------------------------------------------------------
 
 fn content(kind: Kind) -> Content {
     match kind {
@@ -407,7 +407,7 @@ fn content(kind: Kind) -> Content {
         }
         Kind::Crashed => {
             let open = everything(&fs);
-            // As they are while the files are open: nobody tidies up after a crash.
+            // The content while the files are open, as after a crash.
             let content = Content::of(&region);
             drop(open);
             return content;
@@ -431,7 +431,7 @@ fn mount(region: &Region, policy: Policy) -> FileSystem {
 
 fn mount_packing(region: &Region, policy: Policy, pack: Pack, compression: Compression) -> FileSystem {
     let denova = DeNovaOptions { reorder: ReorderOptions { references: 1, reads: 2 }, ..DeNovaOptions::default() };
-    // One allocation cursor: the images are the same whichever thread makes them.
+    // With one allocation cursor the images are the same, whichever thread makes them.
     let options = MountOptions { policy, denova, pack, compression, cores: 1, ..MountOptions::default() };
     FileSystem::mount(region.clone(), options).expect("mount")
 }
@@ -478,7 +478,7 @@ fn shared(fs: &FileSystem) {
     fs.unlink(ROOT, b"second").expect("unlink");
 }
 
-/// Files of pieces, one of which grows by appends; they stay open.
+/// Makes files of pieces, one of which grows by appends; returns the open files.
 fn packed(fs: &FileSystem) -> Vec<File> {
     let noise = op::data(1, 40_000);
     let lines = (0..3000u32).flat_map(|line| format!("line {} of a text\n", line * line % 977).into_bytes());
@@ -500,7 +500,7 @@ fn packed(fs: &FileSystem) -> Vec<File> {
     vec![first, parts, grows]
 }
 
-/// Small files and odd ends, some of them equal, and a clone of one.
+/// Makes small files and odd ends, some of them equal, and a clone of one.
 fn ends(fs: &FileSystem) {
     for number in 0..12u8 {
         let length = [10, 700, 4096 + 300][usize::from(number) % 3] + usize::from(number / 6);
@@ -557,7 +557,7 @@ fn long_logs(fs: &FileSystem) {
     }
 }
 
-/// Files that stay open: one of them never had a name, one has lost it.
+/// Makes one of everything and returns files that stay open: one never had a name, one has lost it.
 fn everything(fs: &FileSystem) -> Vec<File> {
     small(fs);
     let dir = fs.lookup(ROOT, b"dir").expect("look up").ino;
@@ -591,7 +591,7 @@ fn everything(fs: &FileSystem) -> Vec<File> {
     vec![extents, clone, orphan, unlinked]
 }
 
-/// A rename over an existing file in another directory, stopped when the journal holds it and nothing is stored yet.
+/// Renames over an existing file in another directory, stopped when the rename is in the journal and not applied yet.
 fn cut_off() -> Content {
     let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() }, IndexKind::Dram);
     let fs = mount(&region, Policy::Inline);
@@ -609,13 +609,13 @@ fn cut_off() -> Content {
     stopped(&region, rename, holds_an_operation)
 }
 
-/// What is guaranteed when this is first so while something is done.
+/// Returns the guaranteed content at the first point of `doing` at which `when` is true.
 fn stopped(region: &Region, doing: impl FnOnce(), when: impl Fn(&[u8]) -> bool) -> Content {
     region.take_recording();
     let before = region.to_vec(0, region.len_bytes());
     doing();
     let recording = region.take_recording();
-    // Of what is on its way at that moment nothing has got there.
+    // Of the words in flight at that moment none has reached the media.
     let mut states =
         (0..=recording.events.len()).map(|events| recording.image(&before, events, StoreOrder::Line, |_| false));
     let state = states.find(|state| when(state)).expect("it comes by that");
@@ -628,8 +628,8 @@ fn stopped(region: &Region, doing: impl FnOnce(), when: impl Fn(&[u8]) -> bool) 
     content
 }
 
-/// Blocks that lie in one chain of a pm index, some of them shared, some in the queue. Unmounted in order, or as it is
-/// when something is so while the queue is worked on.
+/// Makes blocks in one chain of a pm index, some of them shared, some in the queue. The device is unmounted in order,
+/// or stopped at the first moment of the drain for which a condition is true.
 fn queued(index: IndexKind, stopped_when: Option<fn(&[u8]) -> bool>) -> Content {
     let region = formatted(&OpenOptions { record: true, ..OpenOptions::default() }, index);
     let fs = mount(&region, Policy::DeNova);
@@ -656,14 +656,14 @@ fn queued(index: IndexKind, stopped_when: Option<fn(&[u8]) -> bool>) -> Content 
     Content::of(&region)
 }
 
-/// Whether a chunk entry has an update count.
+/// Returns whether a chunk entry has an update count.
 fn is_sharing(image: &[u8]) -> bool {
     let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
     let entries = geometry.chunk_table_offset as usize..geometry.data_offset as usize;
     image[entries].as_chunks::<{ LINE as usize }>().0.iter().any(|entry| entry[12..16] != [0; 4])
 }
 
-/// Whether a chain has its new order and not yet its old form again.
+/// Returns whether a chain has its new order but not its normal form yet.
 fn is_ordering(image: &[u8]) -> bool {
     let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
     let is_index = |segment: &u64| {
@@ -681,11 +681,11 @@ fn full(fs: &FileSystem) {
     small(fs);
     let dir = mkdir(fs, ROOT, b"crowded");
     let big = create(fs, ROOT, b"big");
-    // Most of it reserved, for what is written is read by every fsck.
+    // Most of it is reserved, not written, because every fsck reads what is written.
     big.allocate(1 << 30, (fs.statfs().blocks_available - 300) * BLOCK_BYTES, AllocateMode::ReserveKeepSize)
         .expect("reserve");
     for piece in [65_536, 4096] {
-        // Zeros are stored like anything else under this policy, and take no memory in the image.
+        // Under this policy zeros are stored like other data, and they take no memory in the image.
         while big.append(&vec![0; piece]).is_ok() {}
     }
     let name = |number: u32| format!("{number} {}", "name ".repeat(40)).into_bytes();

@@ -1,14 +1,15 @@
-//! Devices that no nvfold would have written, and what is demanded of nvfold on them.
+//! Devices that no nvfold would write, and the requirements on nvfold for them.
 //!
-//! Random bytes alone never get past the first checksum, so a valid [`image`] is damaged at structures that are known
-//! to matter, and most of the time the checksum is put right again ([`damage`]). On the result mount, fsck and repair
-//! are tried, and beyond "no panic, no hang" they are held to what they say of one another:
+//! Random bytes alone never get past the first checksum. So a valid [`image`] is damaged in structures that are known
+//! to matter, and most of the time the checksum is then corrected ([`damage`]). The test runs mount, fsck and repair
+//! on the result. Beyond "no panic, no hang", their results must agree:
 //!
-//! * what fsck calls consistent is mounted, read whole, changed without an error and consistent afterwards;
-//! * what cannot be mounted, or not be read whole, fsck has named;
-//! * repair leaves what it says: consistent and clean, or findings that it calls not repaired. The latter only where
-//!   structures were forged, checksums and all; after noise a second fsck finds nothing, and it mounts;
-//! * what no piece of damage lay on is there afterwards, with its content ([`run_overwritten`]);
+//! * a device that fsck calls consistent is mounted, read completely, changed without an error and then consistent;
+//! * a device that cannot be mounted, or not be read completely, has a finding of fsck;
+//! * repair leaves a device consistent and clean, or with findings that it reports as not repaired. The latter is
+//!   allowed only where structures were forged, checksums included; after noise a second fsck finds nothing, and the
+//!   device mounts;
+//! * a structure that no damage touched is there afterwards, with its content ([`run_overwritten`]);
 //! * fsck without repair and a read-only mount write nothing.
 //!
 //! [`run_damaged`] and [`run_arbitrary`] turn bytes into a device and try it; the fuzz targets and the tests in
@@ -55,7 +56,8 @@ pub fn run_damaged(bytes: &[u8]) {
     }
 }
 
-/// Writes bytes anywhere over an image: records of a place in one of its blocks, a length and that many bytes.
+/// Writes bytes anywhere over an image. The input has records of a place in one of the image's blocks, a length and
+/// that many bytes.
 #[track_caller]
 pub fn run_arbitrary(bytes: &[u8]) {
     let (head, mut rest) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
@@ -66,7 +68,7 @@ pub fn run_arbitrary(bytes: &[u8]) {
     while let [block, low, high, len, more @ ..] = rest {
         let inside = u64::from(u16::from_le_bytes([*low, *high]) % 4096);
         let (written, left) = more.split_at(more.len().min(usize::from(*len)));
-        // Half of the numbers name the first blocks, where the tables begin.
+        // Half of the numbers stand for the first blocks, where the tables begin.
         let block = if *block < 128 { usize::from(*block) } else { usize::from(*block) * 31 };
         content.write(blocks[block % blocks.len()] + inside, written);
         rest = left;
@@ -76,14 +78,14 @@ pub fn run_arbitrary(bytes: &[u8]) {
     }
 }
 
-/// Overwrites up to 4 KiB of metadata with noise: kind of image, policy, a place, a length and a seed. Beyond what is
-/// demanded of all, whatever the noise did not lie on must be there after a repair, with its content.
+/// Overwrites up to 4 KiB of metadata with noise: kind of image, policy, a place, a length and a seed. In addition to
+/// the common requirements, everything that the noise did not touch must be there after a repair, with its content.
 #[track_caller]
 pub fn run_overwritten(bytes: &[u8]) {
     let mut record = [0; OVERWRITTEN_BYTES];
     record.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     let [kind, by, low, high, inside_low, inside_high, len_low, len_high, seed] = record;
-    // Of the operation that a journal holds either side may be what is left when the journal is hit.
+    // If the noise hits the journal, the operation in it may be done or not.
     let kinds: Vec<_> = KINDS.into_iter().filter(|kind| *kind != image::Kind::CutOff).collect();
     let image = image::image(kinds[usize::from(kind) % kinds.len()]);
     let policy = policy(Some(&by));
@@ -122,7 +124,7 @@ fn policy(byte: Option<&u8>) -> Policy {
     POLICIES[usize::from(byte.copied().unwrap_or(0)) % POLICIES.len()]
 }
 
-/// Mounts, reads, changes, checks and repairs the device; says what was not as the page's head demands.
+/// Mounts, reads, changes, checks and repairs the device; returns the first violation of the module's requirements.
 pub fn try_device(content: &Content, policy: Policy) -> Result<(), String> {
     try_content(content, policy, false)
 }
@@ -143,7 +145,7 @@ fn try_content(content: &Content, policy: Policy, must_end_whole: bool) -> Resul
     try_repair(&slate.with(content), policy, must_end_whole)
 }
 
-/// A slate that is given back when done with; several threads may try devices at once.
+/// A slate that returns to the pool on drop; several threads may try devices at once.
 struct Borrowed(Option<Slate>);
 
 static SLATES: Mutex<Vec<Slate>> = Mutex::new(Vec::new());
@@ -184,7 +186,7 @@ fn told(report: &Report) -> String {
     format!("clean: {}, recoverable: {}, findings:{}", report.clean, report.recoverable, lines.concat())
 }
 
-// --- what is tried -------------------------------------------------------------------------------
+// --- the trials ---------------------------------------------------------------------------------
 
 fn try_read_only(region: &Region) -> nvfold::Result<()> {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
@@ -197,9 +199,9 @@ fn try_read_only(region: &Region) -> nvfold::Result<()> {
 /// How far a read-write mount got.
 enum Writing {
     Refused(Error),
-    /// Something could not be read.
+    /// Some part was unreadable.
     Damaged(Error),
-    /// All was read. Changes that failed as they should not, and what fsck says afterwards.
+    /// Everything was read. Holds unexpected failures of changes, and the report of the fsck afterwards.
     Changed(nvfold::Result<()>, Box<nvfold::Result<Report>>),
 }
 
@@ -208,7 +210,7 @@ fn try_read_write(region: &Region, policy: Policy) -> Writing {
         Ok(fs) => fs,
         Err(error) => return Writing::Refused(error),
     };
-    // After a crash everything can be used before the counts are exact, and while they are found.
+    // After a crash every operation must work before the counts are exact, and while they are being reconciled.
     let walked = walk(&fs);
     let reconciled = fs.reconcile_step();
     let changed = disturb(&fs);
@@ -223,7 +225,7 @@ fn try_read_write(region: &Region, policy: Policy) -> Writing {
 fn agree_on_reading(report: &nvfold::Result<Report>, read_only: nvfold::Result<()>) -> Result<(), String> {
     match (report, read_only) {
         (Err(fsck), Ok(())) => Err(format!("mounted read-only, but fsck fails: {fsck}")),
-        // What a crash left may be in the way of a mount that cannot write.
+        // A mount that cannot write may fail because of what a crash left.
         (Ok(report), Err(error)) if nothing_found(report) && report.recoverable == 0 => {
             Err(format!("fsck finds nothing, read-only: {error}; {}", told(report)))
         }
@@ -241,7 +243,7 @@ fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &
         return Ok(());
     }
     match writing {
-        // A feature that only writers must know is no damage.
+        // A feature that only writers must know is not damage.
         Writing::Refused(Error::Newer { .. }) => Ok(()),
         Writing::Refused(error) => Err(format!("fsck finds nothing, mount: {error}; {}", told(report))),
         Writing::Damaged(error) => Err(format!("fsck finds nothing, reading: {error}; {}", told(report))),
@@ -249,7 +251,7 @@ fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &
     }
 }
 
-/// A consistent file system was changed: nothing may have gone wrong.
+/// Checks that changes to a consistent file system have succeeded and left it consistent.
 fn stays_consistent(changed: nvfold::Result<()>, after: nvfold::Result<Report>) -> Result<(), String> {
     changed.map_err(|error| format!("a change of a consistent file system failed: {error}"))?;
     match after {
@@ -271,7 +273,8 @@ fn try_repair(region: &Region, policy: Policy, must_end_whole: bool) -> Result<(
     let Ok(repaired) = checked(region, true) else { return Ok(()) };
     let after = checked(region, false).map_err(|error| format!("after repair fsck fails: {error}"))?;
     if !repaired.is_consistent() && !must_end_whole {
-        // Structures that were forged, checksum and all, may contradict one another for good: what is left is told.
+        // Structures that were forged, checksums included, may contradict one another for good; fsck then reports the
+        // rest.
         return Ok(());
     }
     if !repaired.is_consistent() || !nothing_found(&after) || !after.clean || after.recoverable > 0 {
@@ -281,9 +284,9 @@ fn try_repair(region: &Region, policy: Policy, must_end_whole: bool) -> Result<(
     agree_on_writing(&Ok(after), try_read_write(region, policy), region).map_err(|why| format!("after repair: {why}"))
 }
 
-// --- reading and changing what is there ----------------------------------------------------------
+// --- reading and changing the content -----------------------------------------------------------
 
-/// Keeps the first error that damage can explain; all others are fair answers.
+/// Keeps the first error that damage can explain; all other errors are legitimate answers.
 #[derive(Default)]
 struct Damages(Option<Error>);
 
@@ -312,7 +315,7 @@ fn entries(fs: &FileSystem, dir: InodeNumber, damages: &mut Damages) -> Vec<DirE
     entries
 }
 
-/// Asks after everything that can be reached. A name must lead somewhere.
+/// Reads everything that can be reached. A name must lead to an inode.
 fn walk(fs: &FileSystem) -> nvfold::Result<()> {
     let mut damages = Damages::default();
     let mut dirs = vec![InodeNumber::ROOT];
@@ -351,7 +354,7 @@ fn inspect(fs: &FileSystem, ino: InodeNumber, damages: &mut Damages) {
     }
 }
 
-/// Changes what can be reached: every operation once or more.
+/// Changes everything that can be reached, with every operation at least once.
 fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     let mut damages = Damages::default();
     let root = InodeNumber::ROOT;
@@ -394,7 +397,7 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     damages.of(fs.mkdir(root, b"new dir", &device::directory()));
     damages.of(fs.rmdir(root, b"new dir"));
     damages.of(fs.tmpfile(&device::regular()));
-    // What is queued is shared, and what was made finds equal blocks.
+    // Share the queue, so that the new files find equal blocks.
     while damages.of(fs.drain_step()) == Some(false) {}
     while damages.of(fs.reorder_step()) == Some(false) {}
     while damages.of(fs.fill_step()) == Some(false) {}

@@ -1,7 +1,8 @@
-//! What was on a device before it was damaged, and what must be there after it was repaired.
+//! The content of a device before it was damaged, and the part that must be there after it was repaired.
 //!
-//! Demanded: an inode is given up only if a line that it stands on was hit, and fsck has said so; every other one is
-//! there, with kind, content, attributes and names. Where a directory was given up, what was in it is in `lost+found`.
+//! An inode may be given up only if a line on which it depends was hit, and fsck must report it. Every other inode
+//! must be there, with kind, content, attributes and names. If a directory was given up, its content is in
+//! `lost+found`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -17,7 +18,7 @@ use crate::slate::{Content, Slate};
 /// An inode as a user sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     content: Vec<(u64, Vec<u8>)>,
     target: Option<Vec<u8>>,
@@ -30,20 +31,20 @@ pub struct Seen {
 /// Paths, and the inodes that they lead to.
 pub type Paths = BTreeMap<Vec<u8>, u64>;
 
-/// What is on a whole device.
+/// The content of an undamaged device.
 pub struct Survivors {
     inodes: BTreeMap<u64, Seen>,
     paths: Paths,
     footprints: BTreeMap<u64, Footprint>,
 }
 
-/// Of an image, found at its first use.
+/// Returns the survivors of an image, found at the first use.
 pub fn survivors(of: &'static Image) -> &'static Survivors {
     static FOUND: [OnceLock<Survivors>; KINDS.len()] = [const { OnceLock::new() }; KINDS.len()];
     FOUND[of.kind as usize].get_or_init(|| Survivors::of(&of.content, &Slate::new(of.content.len_bytes())))
 }
 
-/// Everything that the root leads to.
+/// Reads everything that the root leads to.
 ///
 /// # Errors
 /// Those of reading it.
@@ -70,7 +71,7 @@ pub fn look(fs: &FileSystem) -> nvfold::Result<(BTreeMap<u64, Seen>, Paths)> {
     Ok((inodes, paths))
 }
 
-/// One inode.
+/// Reads one inode.
 ///
 /// # Errors
 /// Those of reading it.
@@ -86,7 +87,7 @@ pub fn see(fs: &FileSystem, ino: InodeNumber) -> nvfold::Result<Seen> {
     if attr.kind == FileKind::Regular {
         size = attr.size;
         let file = fs.open(ino)?;
-        // Of a file of terabytes, what is no hole.
+        // In a file of terabytes, only what is not a hole.
         let mut at = 0;
         while let Ok(start) = file.seek(at, nvfold::Whence::Data) {
             let end = file.seek(start, nvfold::Whence::Hole)?;
@@ -102,7 +103,7 @@ pub fn see(fs: &FileSystem, ino: InodeNumber) -> nvfold::Result<Seen> {
 }
 
 impl Survivors {
-    /// Looks at a whole device, clean or as a crash left it. `slate`: of its size.
+    /// Reads an undamaged device, clean or after a crash. `slate` has its size.
     pub fn of(content: &Content, slate: &Slate) -> Survivors {
         let region = slate.with(content);
         let fs = FileSystem::mount(region, MountOptions::default()).expect("a whole device");
@@ -111,26 +112,26 @@ impl Survivors {
         Survivors { inodes, paths, footprints: footprints(content) }
     }
 
-    /// How many there are.
+    /// Returns the number of inodes.
     pub fn count(&self) -> usize {
         self.inodes.len()
     }
 
-    /// The footprints.
+    /// Returns the footprints.
     pub fn footprints(&self) -> &BTreeMap<u64, Footprint> {
         &self.footprints
     }
 
-    /// Whether nothing that these bytes held belongs to an inode's content.
+    /// Returns whether these bytes hold no content of any inode.
     pub fn is_metadata(&self, hit: &Range<u64>) -> bool {
         !self.footprints.values().any(|own| own.is_content_hit(hit))
     }
 
-    /// Looks at a device that was damaged and not repaired: what can be read is right, and what cannot is EIO, never
-    /// absent.
+    /// Reads a device that was damaged and not repaired: everything that can be read is right, and the rest is EIO,
+    /// never absent.
     ///
     /// # Errors
-    /// What is not so.
+    /// The first violation.
     pub fn serve_before_repair(&self, fs: &FileSystem) -> Result<(), String> {
         for (path, ino) in &self.paths {
             let shown = String::from_utf8_lossy(path);
@@ -150,10 +151,10 @@ impl Survivors {
         Ok(())
     }
 
-    /// Looks at a device that was repaired. Returns how many inodes were given up, and how many are in `lost+found`.
+    /// Reads a device that was repaired. Returns how many inodes were given up, and how many are in `lost+found`.
     ///
     /// # Errors
-    /// What is not there and should be.
+    /// What is missing.
     pub fn check_repaired(
         &self,
         fs: &FileSystem,
@@ -164,7 +165,7 @@ impl Survivors {
         let told: BTreeSet<u64> = report.given_up.iter().map(|lost| lost.ino).collect();
         let mut lost = BTreeSet::new();
         for (ino, seen) in &self.inodes {
-            // A name that went with its directory is one link less.
+            // A name that was lost with its directory is one link less.
             let names = paths.values().filter(|named| *named == ino).count() as u32;
             let nlink = if seen.kind == FileKind::Directory { 0 } else { names };
             let seen = &Seen { nlink, ..seen.clone() };
@@ -172,9 +173,10 @@ impl Survivors {
             match inodes.get(ino) {
                 _ if told.contains(ino) && is_hit => drop(lost.insert(*ino)),
                 _ if told.contains(ino) => return Err(format!("inode {ino} was given up, and nothing of it was hit")),
-                // A slot that looks free, and whose name went with its directory: nobody knows that it was one.
+                // A slot that looks free, and whose name was lost with its directory: nothing shows that it was an
+                // inode.
                 None if is_hit && !told.is_empty() => drop(lost.insert(*ino)),
-                // And its number was the next free one.
+                // Its number was then the next free one.
                 Some(_) if is_hit && !told.is_empty() && paths.get(&b"/lost+found"[..]) == Some(ino) => {
                     lost.insert(*ino);
                 }
@@ -199,20 +201,20 @@ impl Survivors {
         Ok((lost.len(), moved))
     }
 
-    /// The directories above a path.
+    /// Returns the directories above a path.
     fn ancestors(&self, path: &[u8]) -> Vec<u64> {
         let slashes = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
         slashes.map(|at| self.paths[&path[..at]]).chain([InodeNumber::ROOT.0]).collect()
     }
 
-    /// Whether the directory that it is in is whole, and came into `lost+found` with it.
+    /// Returns whether the directory of a path is intact, and came into `lost+found` with the path.
     fn is_below_lost(&self, path: &[u8], lost: &BTreeSet<u64>) -> bool {
         let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         !lost.contains(self.paths.get(&path[..end]).unwrap_or(&InodeNumber::ROOT.0))
     }
 }
 
-/// Follows names, and no symbolic links.
+/// Follows names, but no symbolic links.
 fn follow(fs: &FileSystem, path: &[u8]) -> nvfold::Result<u64> {
     let mut at = InodeNumber::ROOT;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {

@@ -16,42 +16,44 @@ pub struct Library {
     options: MountOptions,
     root: InodeNumber,
     mounted: Option<FileSystem>,
-    /// Crashes so far: every other one comes, and is recovered from, while counts are still being found.
+    /// Crashes so far. After every other crash the next crash and recovery come while counts are still being
+    /// reconciled.
     crashes: u64,
     slots: [Option<File>; SLOTS as usize],
 }
 
 impl Library {
-    /// A fresh file system of `mib` MiB in memory.
+    /// Makes a file system of `mib` MiB in memory.
     pub fn fresh(mib: u64, policy: Policy) -> Library {
         Library::indexed(mib, policy, device::index_of(policy))
     }
 
-    /// The same with this index.
+    /// As `fresh`, with this index.
     pub fn indexed(mib: u64, policy: Policy, index: IndexKind) -> Library {
         let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).expect("a memory device");
         FileSystem::mkfs(&region, &MkfsOptions { index, now: device::now(), ..MkfsOptions::default() }).expect("mkfs");
         Library::on(region, MountOptions { policy, ..device::options() })
     }
 
-    /// A formatted device, mounted.
+    /// Mounts a formatted device.
     pub fn on(region: Region, options: MountOptions) -> Library {
         let mounted = Some(mount(&region, &options));
         Library { region, options, root: InodeNumber::ROOT, mounted, crashes: 0, slots: Default::default() }
     }
 
-    /// What lies below a directory. Such a subject is not to be mounted again: it is not alone.
+    /// Makes a subject of the tree below a directory. It must not be remounted, because other subjects use the file
+    /// system.
     pub fn below(fs: FileSystem, root: InodeNumber) -> Library {
         let (region, options) = (fs.region().clone(), MountOptions { policy: fs.policy(), ..device::options() });
         Library { region, options, root, mounted: Some(fs), crashes: 0, slots: Default::default() }
     }
 
-    /// The file system as it is mounted now.
+    /// Returns the mounted file system.
     pub fn fs(&self) -> &FileSystem {
         self.mounted.as_ref().expect("mounted")
     }
 
-    /// Whether an open slot holds a file that has no name.
+    /// Returns whether an open slot holds a file without a name.
     pub fn holds_nameless(&self) -> bool {
         self.slots.iter().flatten().any(|file| file.attr().nlink == 0)
     }
@@ -63,12 +65,13 @@ impl Library {
         self.region
     }
 
-    /// Blocks that writers may still take.
+    /// Returns the blocks that writers may still take.
     pub fn blocks_available(&self) -> u64 {
         self.fs().statfs().blocks_available
     }
 
-    /// Closes all slots and mounts again, in order or as after a crash. What is stored is the same before and after.
+    /// Closes all slots and mounts again, in order or as after a crash. The stored bytes are the same before and
+    /// after.
     fn mount_again(&mut self, in_order: bool) {
         self.slots = Default::default();
         let fs = self.mounted.take().expect("mounted");
@@ -89,7 +92,7 @@ impl Library {
         self.mounted = Some(fs);
     }
 
-    /// Closes all slots and gives the device the other index. One without room for it keeps the one it has.
+    /// Closes all slots and converts the device to the other index. A device without space for that keeps its index.
     fn convert(&mut self) {
         self.slots = Default::default();
         let fs = self.mounted.take().expect("mounted");
@@ -115,7 +118,7 @@ impl Library {
             let attr = self.fs().lookup(dir, &op::name(index)).map_err(|error| error.errno())?;
             match attr.kind {
                 FileKind::Directory => dir = attr.ino,
-                // The kernel would follow it, and all targets dangle.
+                // The kernel would follow the link, and all targets dangle.
                 FileKind::Symlink => return Err(errno::ENOENT),
                 _ => return Err(errno::ENOTDIR),
             }
@@ -169,7 +172,7 @@ impl Library {
             Op::Link { from, to } => {
                 let source = self.find(from)?;
                 let (dir, name) = self.parent(to)?;
-                // The kernel looks at the new name before it looks at what is to be linked.
+                // The kernel checks the new name before the file that is to be linked.
                 if source.kind == FileKind::Directory && self.fs().lookup(dir, &name).is_ok() {
                     return Err(errno::EEXIST);
                 }
@@ -244,7 +247,7 @@ impl Library {
             Op::Allocate { path, offset, len, mode } => done(self.open(path)?.allocate(*offset, *len, *mode)),
             Op::Clone { from, from_offset, to, to_offset, len } => {
                 let (from, to) = (self.open(from)?, self.open(to)?);
-                // A system call clips the range to the source before it looks for an overlap.
+                // A system call clips the range to the source before it checks for an overlap.
                 let len = (*len).min(from.attr().size.saturating_sub(*from_offset));
                 done(to.clone_from(&from, *from_offset, *to_offset, len))
             }
@@ -342,7 +345,7 @@ impl Library {
         let (from_dir, from_name) = self.parent(from)?;
         let (to_dir, to_name) = self.parent(to)?;
         let answer = done(self.fs().rename(from_dir, &from_name, to_dir, &to_name, mode));
-        // The kernel refuses a target above the source before it looks at kinds.
+        // The kernel refuses a target above the source before it compares kinds.
         match answer {
             Err(errno::EISDIR) if from.starts_with(to) => Err(errno::ENOTEMPTY),
             answer => answer,

@@ -1,10 +1,9 @@
-//! A file system so simple that it is right, to compare with.
+//! A file system simple enough to be right, to compare with.
 //!
-//! The same operations go to several [`Subject`]s: the [`oracle::Oracle`] (maps and vectors in
-//! memory), the library ([`library::Library`]) and any directory through system calls
-//! ([`posix::Posix`]). After each one their answers must be equal, errno included. Nothing that a
-//! subject may choose freely is part of an answer: no inode numbers, no sizes of directories, no
-//! times but those that were set.
+//! The same operations go to several [`Subject`]s: the [`oracle::Oracle`] (maps and vectors in memory), the library
+//! ([`library::Library`]) and any directory through system calls ([`posix::Posix`]). After each operation the answers
+//! must be equal, including errno. An answer contains nothing that a subject may choose freely: no inode numbers, no
+//! sizes of directories, and only times that were set.
 //!
 //! ```text
 //! generate(seed) -> [Op] -> each Subject -> [Answer] -> equal, or shrink to the few operations
@@ -20,7 +19,7 @@ pub mod shrink;
 
 pub use op::{Answer, Kind, NodePath, Op, Stat};
 
-/// Something that carries out operations.
+/// An implementation that carries out operations.
 pub trait Subject {
     /// Its name, for messages.
     fn name(&self) -> &'static str;
@@ -28,7 +27,7 @@ pub trait Subject {
     fn apply(&mut self, op: &Op) -> Answer;
 }
 
-/// Applies the operations to all subjects, then compares everything there is; tells the first difference.
+/// Applies the operations to all subjects, then compares everything; returns the first difference.
 pub fn compare(ops: &[Op], subjects: &mut [&mut dyn Subject]) -> Result<(), String> {
     let mut oracle = oracle::Oracle::new();
     for (step, op) in ops.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The language: operations, answers, and a generator that makes them likely to meet.
+//! The language: operations, answers, and a generator that lets them meet.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use nvfold::{AllocateMode, DedupMode, Policy, RenameMode, XattrMode, errno};
 /// A path as indices into [`name`]; empty is the root.
 pub type NodePath = Vec<u8>;
 
-/// How many names there are: few, so that operations meet.
+/// Number of names: few, so that operations meet.
 const NAMES: u8 = 7;
 /// Slots for open files.
 pub const SLOTS: u8 = 3;
@@ -17,7 +17,7 @@ const OFFSET_MAX: u64 = 192 << 10;
 /// Largest piece of data.
 const LEN_MAX: u64 = 40 << 10;
 
-/// The bytes of a name: a short one, the longest possible, or one that is not UTF-8.
+/// Returns the bytes of a name: a short one, the longest possible, or one that is not UTF-8.
 pub fn name(index: u8) -> Vec<u8> {
     match index {
         5 => vec![b'n'; 255],
@@ -26,8 +26,8 @@ pub fn name(index: u8) -> Vec<u8> {
     }
 }
 
-/// The bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from [`IN_CHAINS`]
-/// on write blocks that are all different and meet in few chains of the pm index.
+/// Returns the bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from
+/// [`IN_CHAINS`] on give blocks that are all different and are in few chains of the pm index.
 pub fn data(seed: u64, len: u64) -> Vec<u8> {
     if let Some(number) = seed.checked_sub(TEXT) {
         return text(number, len);
@@ -40,7 +40,7 @@ pub fn data(seed: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// What a [`Op::Copy`] writes: these bytes with so many of them changed.
+/// Returns what a [`Op::Copy`] writes: these bytes with so many of them changed.
 pub fn with_changes(mut bytes: Vec<u8>, changed: u8) -> Vec<u8> {
     let (count, len) = (usize::from(changed), bytes.len());
     (1..=count).filter(|_| len > 0).for_each(|at| bytes[len * at / (count + 1)] ^= 0x55);
@@ -50,21 +50,21 @@ pub fn with_changes(mut bytes: Vec<u8>, changed: u8) -> Vec<u8> {
 /// The first seed of data that can be compressed.
 pub const TEXT: u64 = 1 << 41;
 
-/// Lines that differ in few bytes.
+/// Returns lines that differ in few bytes.
 fn text(number: u64, len: u64) -> Vec<u8> {
     let lines = (0u64..).flat_map(|line| format!("line {} of text {number}\n", line * line % 977).into_bytes());
     lines.take(len as usize).collect()
 }
 
-/// The first seed of data that meets in chains.
+/// The first seed of data whose blocks are in few chains.
 pub const IN_CHAINS: u64 = 1 << 40;
-/// Seeds from there on whose blocks differ from one another's.
+/// Number of seeds from there on whose blocks all differ.
 pub const IN_CHAINS_COUNT: u64 = 24;
-/// Blocks of such a seed before those of the next begin.
+/// Number of blocks of such a seed before the blocks of the next begin.
 const IN_CHAINS_BLOCKS: usize = 4;
 
-/// Blocks whose fingerprints begin alike, those of four neighbouring seeds with four neighbouring prefixes: the chains
-/// are long, and the direct nodes that they begin at share a line.
+/// Returns blocks whose fingerprints begin alike; four neighbouring seeds have four neighbouring prefixes. So the
+/// chains are long, and the direct nodes at which they begin share a line.
 fn in_chains(number: u64, len: u64) -> Vec<u8> {
     const CHAINS: usize = 4;
     /// Devices up to 16 MiB have direct areas for prefixes of at most so many bits.
@@ -92,7 +92,7 @@ fn in_chains(number: u64, len: u64) -> Vec<u8> {
     blocks.copied().take(len as usize).collect()
 }
 
-/// One operation. Data operations want a regular file and answer EINVAL on anything else.
+/// One operation. Data operations need a regular file and answer EINVAL on anything else.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Op {
@@ -175,8 +175,8 @@ pub enum Op {
         mode: u32,
         xattrs: Vec<(u8, u64, u64)>,
     },
-    /// Changes several attributes of a regular file together; an extended one by seed and length, or it is taken away if
-    /// it is there. One call of the library; a mount needs several.
+    /// Changes several attributes of a regular file together; an extended one is set by seed and length, or removed
+    /// if it exists. One call of the library; a mount needs several.
     SetTogether {
         path: NodePath,
         mode: Option<u32>,
@@ -217,14 +217,14 @@ pub enum Op {
         to_offset: u64,
         len: u64,
     },
-    /// Writes what a file holds elsewhere, with some bytes changed, and tells where it comes from.
+    /// Writes the content of another file, with some bytes changed, and tells the library where it comes from.
     Copy {
         from: NodePath,
         from_offset: u64,
         to: NodePath,
         to_offset: u64,
         len: u64,
-        /// How many bytes of it are changed.
+        /// How many bytes are changed.
         changed: u8,
     },
     Sync {
@@ -236,30 +236,30 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
-    /// Gives blocks of the file copies of their own. Nothing that can be read changes.
+    /// Gives blocks of the file their own copies. Nothing that can be read changes.
     Undedup {
         path: NodePath,
         offset: u64,
         len: u64,
     },
-    /// What the policy does in the background, to its end. Nothing that can be read changes.
+    /// Does the policy's background work to its end. Nothing that can be read changes.
     Fill,
-    /// Empties segments of packed chunks as long as that gives space. Nothing that can be read changes.
+    /// Empties segments of packed chunks as long as that frees space. Nothing that can be read changes.
     Reclaim,
-    /// One step of sharing what policy denova has queued. Nothing that can be read changes.
+    /// Does one step of sharing the queue of policy denova. Nothing that can be read changes.
     DrainStep,
-    /// All of them, until nothing is queued.
+    /// Does all of these steps, until the queue is empty.
     Drain,
-    /// One step of bringing a chain of the pm index into order, if a search asked for it. Nothing that can be read
+    /// Does one step of reordering a chain of the pm index, if a search asked for it. Nothing that can be read
     /// changes.
     ReorderStep,
-    /// When policy denova shares, from now on. Nothing that can be read changes.
+    /// Sets when policy denova shares from now on. Nothing that can be read changes.
     SetMode {
         mode: DedupMode,
     },
-    /// Closes all slots, unmounts, gives the device the other index and mounts it again.
+    /// Closes all slots, unmounts, converts the device to the other index and mounts it again.
     Convert,
-    /// Gives a file or directory a policy of its own, or takes it away. EINVAL on anything else.
+    /// Gives a file or directory its own policy, or removes it. EINVAL on anything else.
     SetPolicy {
         path: NodePath,
         policy: Option<Policy>,
@@ -289,28 +289,28 @@ pub enum Op {
     Close {
         slot: u8,
     },
-    /// A file without a name, open in a slot.
+    /// Makes a file without a name, open in a slot.
     Tmpfile {
         slot: u8,
         mode: u32,
     },
-    /// Gives what a slot holds a name.
+    /// Gives the file of a slot a name.
     SlotLink {
         slot: u8,
         to: NodePath,
     },
-    /// Finds out all that a mount after a crash left to find out.
+    /// Completes everything that a mount after a crash left for the background.
     Reconcile,
     /// Gives the memory of free segments back to the host. Nothing that can be read changes.
     Trim,
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
-    /// Closes all slots and crashes: the process is gone without unmounting. Everything that was
-    /// acknowledged (over the mount: and synced) must be there after the next mount.
+    /// Closes all slots and crashes: the process ends without unmounting. Everything that was acknowledged (over the
+    /// mount: and synced) must be there after the next mount.
     Crash,
 }
 
-/// What an inode is.
+/// The kind of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Kind {
@@ -323,7 +323,7 @@ pub enum Kind {
 /// The part of `stat` that a file system may not choose.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stat {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
@@ -335,11 +335,11 @@ pub struct Stat {
     pub nlink: u32,
     /// Bytes, of a regular file or symlink.
     pub size: Option<u64>,
-    /// Modification time; the oracle knows it only while it stands as it was set.
+    /// Modification time; the oracle knows it only as long as the last change set it.
     pub mtime: Option<i64>,
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Clone, PartialEq)]
 #[allow(missing_docs)]
 pub enum Answer {
@@ -354,7 +354,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Equal to what the oracle expects, in all that it knows.
+    /// Returns whether the answer equals the oracle's, in everything that the oracle knows.
     pub fn agrees_with(&self, expected: &Answer) -> bool {
         match (self, expected) {
             (Answer::Stat(got), Answer::Stat(want)) if want.mtime.is_none() => {
@@ -400,7 +400,7 @@ pub const NOT_A_FILE: i32 = errno::EINVAL;
 /// EBADF, the agreed answer on an empty slot.
 pub const EMPTY_SLOT: i32 = 9;
 
-/// A random sequence; one operation in `remount_every` is a remount or a crash (0: none).
+/// Returns a random sequence; one operation in `remount_every` is a remount or a crash (0: none).
 pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
     (0..count)
         .map(|_| {
@@ -500,7 +500,7 @@ fn path(random: &mut fastrand::Rng) -> NodePath {
     (0..depth).map(|_| random.u8(0..NAMES)).collect()
 }
 
-/// The path or its parent, so that the root is asked after too.
+/// Returns the path or its parent, so that the root is used too.
 fn prefix(random: &mut fastrand::Rng, mut path: NodePath) -> NodePath {
     if random.bool() {
         path.pop();
@@ -508,7 +508,7 @@ fn prefix(random: &mut fastrand::Rng, mut path: NodePath) -> NodePath {
     path
 }
 
-/// Half of the offsets at block boundaries or beside one.
+/// Returns an offset; half of them are at block boundaries or next to one.
 fn offset(random: &mut fastrand::Rng) -> u64 {
     let any = random.u64(0..OFFSET_MAX);
     match random.u8(0..4) {

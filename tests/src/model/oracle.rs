@@ -43,18 +43,18 @@ impl Default for Oracle {
 }
 
 impl Oracle {
-    /// An empty file system.
+    /// Makes an empty file system.
     pub fn new() -> Oracle {
         let root = Node::new(Kind::Directory, 0o755);
         Oracle { nodes: vec![root], slots: [None; SLOTS as usize] }
     }
 
-    /// The operations that ask after everything there is.
+    /// Returns the operations that read everything.
     pub fn questions(&self) -> Vec<Op> {
         let mut questions = Vec::new();
         for (path, id) in self.walk() {
             let node = &self.nodes[id];
-            // The root's mode and owner are the subject's own.
+            // The root's mode and owner depend on the subject.
             if !path.is_empty() {
                 questions.push(Op::Stat { path: path.clone() });
                 questions.push(Op::ListXattr { path: path.clone() });
@@ -280,7 +280,7 @@ impl Oracle {
         }
     }
 
-    /// The directory that holds the last name, which may be absent.
+    /// Returns the directory that holds the last name, which may be absent.
     fn parent(&self, path: &NodePath) -> Result<(Id, Vec<u8>), i32> {
         let (last, dirs) = path.split_last().ok_or(EINVAL)?;
         let mut dir = ROOT;
@@ -428,7 +428,7 @@ impl Oracle {
         self.put(to_dir, name, id);
     }
 
-    /// Whether `inner` is `outer` or below it.
+    /// Returns whether `inner` is `outer` or below it.
     fn is_inside(&self, inner: Id, outer: Id) -> bool {
         inner == outer
             || self.nodes[outer]
@@ -513,12 +513,12 @@ impl Node {
     }
 }
 
-/// The name of an extended attribute: trusted., which Linux allows on inodes of every kind.
+/// Returns the name of an extended attribute. It begins with trusted., which Linux allows on inodes of every kind.
 pub fn xattr_name(index: u8) -> Vec<u8> {
     format!("trusted.attribute{index}").into_bytes()
 }
 
-/// A target that leads nowhere, in components short enough to be names.
+/// Returns a target that leads nowhere, in components short enough to be names.
 pub fn symlink_target(len: u64) -> Vec<u8> {
     (0..len).map(|at| if at % 200 == 199 { b'/' } else { b'p' + (at % 7) as u8 }).collect()
 }

@@ -16,25 +16,25 @@ use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS,
 use super::{Subject, oracle};
 use crate::mount::Mount;
 
-/// A directory, and the mount it belongs to if it can be remounted.
+/// A directory, and its mount if it can be remounted.
 pub struct Posix {
     name: &'static str,
     root: PathBuf,
     mount: Option<Mount>,
     slots: [Option<File>; SLOTS as usize],
-    /// tmpfs has no FALLOC_FL_ZERO_RANGE: written as zeros instead.
+    /// tmpfs has no FALLOC_FL_ZERO_RANGE, so zeros are written instead.
     zero_by_writing: bool,
 }
 
 impl Posix {
-    /// A mount, which [`Op::Remount`] remounts.
+    /// Makes a subject of a mount, which [`Op::Remount`] remounts.
     pub fn mounted(mount: Mount) -> Posix {
         let zero_by_writing = !mount.is_real();
         let root = mount.path().to_owned();
         Posix { name: "the mount", root, mount: Some(mount), slots: Default::default(), zero_by_writing }
     }
 
-    /// A directory on tmpfs.
+    /// Makes a subject of a directory on tmpfs.
     pub fn tmpfs(root: &Path) -> Posix {
         let root = root.to_owned();
         Posix { name: "tmpfs", root, mount: None, slots: Default::default(), zero_by_writing: true }
@@ -145,7 +145,7 @@ impl Posix {
                         let (path, mode) = (path.clone(), XattrMode::Set);
                         self.carry_out(&Op::SetXattr { path, name, seed, len, mode })?;
                     }
-                    // It may not be there.
+                    // The attribute may be absent.
                     Some((name, None)) => drop(self.carry_out(&Op::RemoveXattr { path: path.clone(), name })),
                     None => {}
                 }
@@ -178,8 +178,7 @@ impl Posix {
             Op::Sync { path } => done(self.open(path)?.sync_all()),
             Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
             Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
-            // A mount does it by itself.
-            // A mount does it by itself.
+            // A mount does these by itself.
             Op::Fill | Op::Reclaim | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => {
                 Ok(Answer::Done)
             }
@@ -251,7 +250,7 @@ impl Posix {
         }
     }
 
-    /// Asks a mount to do something with a file of it.
+    /// Asks the server of a mount to do something with one of its files.
     fn ask(&self, path: &NodePath, request: &str) -> io::Result<Answer> {
         self.open(path)?;
         if self.mount.as_ref().is_some_and(Mount::is_real) {
@@ -318,7 +317,7 @@ fn read(file: &File, offset: u64, len: u64) -> io::Result<Answer> {
 }
 
 fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len: u64) -> io::Result<Answer> {
-    // Once: a copy within one file may move its end.
+    // Once, before the copy: a copy within one file may move the end of the file.
     let len = len.min(from.metadata()?.len().saturating_sub(from_offset));
     let mut copied = 0;
     while copied < len {
@@ -333,7 +332,7 @@ fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len: u64
     Ok(Answer::Done)
 }
 
-/// The names a test set; a security module may have added its own.
+/// Returns the names that a test set; a security module may have added others.
 fn list_xattr(path: &Path) -> io::Result<Answer> {
     let mut list = vec![0; 65536];
     let len = rustix::fs::llistxattr(path, &mut list[..])?;
@@ -378,7 +377,7 @@ fn done<T, E: Into<Failure>>(result: Result<T, E>) -> io::Result<Answer> {
     result.map(|_| Answer::Done).map_err(|error| error.into().0)
 }
 
-/// Either of the two error types that system calls come back with.
+/// Either of the two error types of system calls.
 struct Failure(io::Error);
 
 impl From<io::Error> for Failure {

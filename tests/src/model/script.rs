@@ -1,17 +1,17 @@
-//! Operation sequences read from plain bytes, run on the library beside the oracle.
+//! Operation sequences read from plain bytes, run on the library and on the oracle.
 //!
-//! A fuzzer changes bytes and a property test shrinks them, so the reading must be such that a small change of the
-//! bytes is a small change of the sequence: every operation is a record of eight bytes, whatever it is, and a zero
-//! byte means the simplest thing. Dropping eight bytes drops one operation.
+//! A fuzzer changes bytes and a property test shrinks them, so a small change of the bytes must be a small change of
+//! the sequence. Every operation is a record of eight bytes, and a zero byte stands for the simplest value. Dropping
+//! eight bytes drops one operation.
 //!
 //! ```text
 //! | policy | room | kind path other offset other_offset length seed extra | kind path ...
 //! ```
 //!
-//! There are two files and two directories to begin with, and few names, so that most operations find something.
-//! `room` can fill the smallest device but for a few blocks first: then ENOSPC is an answer as well. It is one that
-//! the oracle does not know, so it is judged here: an operation that was refused must have changed nothing, must have
-//! had a reason, and must not be one that frees space.
+//! A script begins with two files and two directories, and uses few names, so that most operations find something.
+//! `room` can first fill the smallest device except for a few blocks: then ENOSPC is an answer too. The oracle does
+//! not know ENOSPC, so this module judges it: a refused operation must have changed nothing, must have had a reason,
+//! and must not be one that frees space.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,36 +32,37 @@ pub const HEAD_BYTES: usize = 2;
 pub const RECORD_BYTES: usize = 8;
 /// Operations of a script that are run; more are ignored.
 pub const OPS_MAX: usize = 100;
-/// How many kinds of operation the first byte of a record tells apart.
+/// Number of kinds of operations that the first byte of a record selects.
 pub const KINDS: u8 = 38;
 
 /// From this `room` on the device is filled first.
 const FILLED_FROM: u8 = 128;
-/// What an operation may need beyond its data: patched first and last blocks, log pages, a compacted log.
+/// Blocks that an operation may need beyond its data: patched first and last blocks, log pages, a compacted log.
 const OVERHEAD_BLOCKS: u64 = 24;
 
 const LENGTHS: [u64; 12] = [1, 0, 63, 100, 1024, 4095, 4096, 4097, 8192, 12_289, 20_000, 40_960];
 const XATTR_LENGTHS: [u64; 8] = [0, 1, 100, 1000, 1024, 1025, 5000, 65_536];
 const TARGET_LENGTHS: [u64; 4] = [1, 30, 1500, 4095];
 const MODES: [u32; 4] = [0o644, 0o600, 0o755, 0o400];
-/// Far from the other offsets, so that what fills the device is in nobody's way.
+/// Far from the other offsets, so that the filler does not disturb them.
 const FILLER_OFFSET: u64 = 1 << 32;
 
-/// A sequence, and what it runs on.
+/// A sequence of operations, and the device that it runs on.
 #[derive(Clone, Debug)]
 pub struct Script {
     /// The policy of the mount.
     pub policy: Policy,
-    /// How entries are found at first.
+    /// The index at the start.
     pub index: IndexKind,
-    /// About how many blocks writers may still take when the first operation begins; `None`: all of the smallest device.
+    /// About how many blocks writers may still take when the first operation begins; `None`: all of the smallest
+    /// device.
     pub blocks_left: Option<u64>,
     /// The operations.
     pub ops: Vec<Op>,
 }
 
 impl Script {
-    /// Reads a script; any bytes are one.
+    /// Reads a script; any bytes are valid.
     pub fn read(bytes: &[u8]) -> Script {
         let (head, records) = bytes.split_at(HEAD_BYTES.min(bytes.len()));
         let first = usize::from(head.first().copied().unwrap_or(0));
@@ -71,8 +72,8 @@ impl Script {
         Script { policy, index, blocks_left: room.checked_sub(FILLED_FROM).map(u64::from), ops }
     }
 
-    /// Runs it on a fresh device and tells the first thing that is not as the oracle says. Then everything is asked
-    /// after, the device is mounted again in order and as after a crash, and everything is asked after again.
+    /// Runs the script on a fresh device and returns the first difference to the oracle. Then it reads everything,
+    /// mounts the device again in order and as after a crash, and reads everything again.
     pub fn run(&self) -> Result<(), String> {
         let mut library = Library::on(
             device(self.blocks_left, self.index),
@@ -97,7 +98,7 @@ impl Script {
     }
 }
 
-/// Reads and runs; panics where the library and the oracle differ. What the fuzz target and its twin call.
+/// Reads and runs a script; panics if the library and the oracle differ. The fuzz target and its twin test call it.
 #[track_caller]
 pub fn run(bytes: &[u8]) {
     let script = Script::read(bytes);
@@ -106,7 +107,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A formatted device of the smallest size where writers can take `blocks_left` more blocks.
+/// Returns a formatted device of the smallest size on which writers can take `blocks_left` more blocks.
 fn device(blocks_left: Option<u64>, index: IndexKind) -> Region {
     static CONTENTS: Mutex<BTreeMap<(Option<u64>, u8), Arc<Content>>> = Mutex::new(BTreeMap::new());
     thread_local!(static SLATE: Slate = Slate::new(DEVICE_BYTES_MIN));
@@ -124,7 +125,7 @@ fn make_content(blocks_left: Option<u64>, index: IndexKind) -> Content {
     }
     if let Some(left) = blocks_left {
         assert_eq!(library.apply(&create_filler()), Answer::Done);
-        // A reservation that fragments takes log pages as well: first most of it, then what fits.
+        // A fragmented reservation takes log pages too, so most of it is taken first, then what fits.
         let reserve = |library: &mut Library, number: u64, blocks: u64| {
             let (offset, len, mode) = (number * FILLER_OFFSET, blocks * BLOCK_BYTES, AllocateMode::ReserveKeepSize);
             library.apply(&Op::Allocate { path: vec![0], offset, len, mode }) == Answer::Done
@@ -132,7 +133,7 @@ fn make_content(blocks_left: Option<u64>, index: IndexKind) -> Content {
         let most = library.blocks_available() - left - 4;
         assert!((0..4).any(|spare| reserve(&mut library, 1, most - spare)), "filling the device");
         for number in 2.. {
-            // The last one may have no room for its log page.
+            // The last reservation may have no space for its log page.
             let missing = library.blocks_available().saturating_sub(left);
             if !(0..missing).any(|spare| reserve(&mut library, number, missing - spare)) {
                 break;
@@ -143,7 +144,8 @@ fn make_content(blocks_left: Option<u64>, index: IndexKind) -> Content {
     Content::of(&library.unmount())
 }
 
-/// What every script finds: files `1`, `3/1` and, with a part in common with the first, `2`; directories `3` and `3/2`.
+/// Returns the operations before every script: files `1`, `3/1` and, with a part in common with the first, `2`;
+/// directories `3` and `3/2`.
 fn furniture() -> [Op; 9] {
     let create = |path: &[u8]| Op::Create { path: path.to_vec(), mode: 0o644 };
     let write = |path: &[u8], len| Op::Write { path: path.to_vec(), offset: 0, len, seed: 1 };
@@ -160,7 +162,7 @@ fn furniture() -> [Op; 9] {
     ]
 }
 
-/// What fills a device is reserved behind the end of this file. The oracle sees only the file, an empty one.
+/// Makes the filler: the space is reserved behind the end of this file. The oracle sees only an empty file.
 fn create_filler() -> Op {
     Op::Create { path: vec![0], mode: 0o644 }
 }
@@ -173,7 +175,7 @@ fn step(op: &Op, oracle: &mut Oracle, library: &mut Library) -> Result<(), Strin
         if expected != Answer::Done {
             return Err(format!("the library has no space, the oracle answers {expected:?}"));
         }
-        // The refused operation must have changed nothing: the oracle never hears of it.
+        // The refused operation must have changed nothing: the oracle does not apply it.
         return match blocks_needed(op) {
             Some(needed) if available < needed + OVERHEAD_BLOCKS => Ok(()),
             needed => Err(format!("no space with {available} blocks left and {needed:?} needed")),
@@ -186,7 +188,7 @@ fn step(op: &Op, oracle: &mut Oracle, library: &mut Library) -> Result<(), Strin
     Err(format!("the library answers {got:?}, expected {expected:?}"))
 }
 
-/// Blocks an operation may take; `None`: it frees space, or takes none, and must always succeed.
+/// Returns the blocks that an operation may take; `None`: it frees space, or takes none, and must always succeed.
 fn blocks_needed(op: &Op) -> Option<u64> {
     match op {
         Op::Write { len, .. }
@@ -223,7 +225,7 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
     let (path, other) = (node_path(path), node_path(other));
     let (offset, other_offset) = (self::offset(offset), self::offset(other_offset));
     let len = pick(&LENGTHS, length);
-    // The upper half is data that meets in the chains of a pm index.
+    // The upper half is data in few chains of a pm index.
     let seed = if seed < 128 { u64::from(seed) } else { op::IN_CHAINS + u64::from(seed) % op::IN_CHAINS_COUNT };
     let slot = length % SLOTS;
     let xattr = offset as u8 % 4;
@@ -286,7 +288,7 @@ fn pick<T: Copy, const N: usize>(choices: &[T; N], byte: u8) -> T {
     choices[usize::from(byte) % N]
 }
 
-/// Half of the bytes: a name in the root; the others: one or two directories further down.
+/// Returns a path: for half of the bytes a name in the root, else one or two directories further down.
 fn node_path(byte: u8) -> NodePath {
     let name = |byte: u8| pick(&[1, 2, 3, 0, 1, 2, 5, 6], byte);
     let directory = |byte: u8| pick(&[3, 3, 2, 1], byte);
@@ -304,7 +306,7 @@ fn parent_if_odd(mut path: NodePath, byte: u8) -> NodePath {
     path
 }
 
-/// The first 32 blocks' boundaries and places beside them.
+/// Returns an offset: the boundaries of the first 32 blocks and places next to them.
 fn offset(byte: u8) -> u64 {
     let boundary = u64::from(byte % 32) * 4096;
     match byte / 32 {

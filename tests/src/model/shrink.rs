@@ -4,11 +4,10 @@ use std::panic::{self, AssertUnwindSafe};
 
 use super::Op;
 
-/// How many times a sequence is tried while shrinking.
+/// Number of times that a sequence is tried while shrinking.
 const TRIES_MAX: usize = 600;
 
-/// Runs the sequence; when it fails, drops operations while it keeps failing and panics with what
-/// is left.
+/// Runs the sequence. If it fails, drops operations as long as it keeps failing and panics with the rest.
 #[track_caller]
 pub fn assert_holds(ops: Vec<Op>, check: impl Fn(&[Op]) -> Result<(), String>) {
     let check = |ops: &[Op]| -> Result<(), String> {
@@ -38,7 +37,7 @@ fn shrink(mut ops: Vec<Op>, mut why: String, check: impl Fn(&[Op]) -> Result<(),
                 Ok(()) => start = end,
             }
         }
-        // The single operations are gone over again until none can go.
+        // The single operations are tried again until none can be dropped.
         run = if run == 1 && removed { 1 } else { run / 2 };
     }
     (ops, why)

@@ -1,36 +1,36 @@
-//! Who uses whom in a crate: an arrow from each file to each file that its paths lead to.
+//! The dependencies in a crate: an arrow from each file to each file that its paths lead to.
 //!
-//! A path leads to the deepest file that exists for it: `crate::a::b::C` to `a/b.rs` or else to `a/mod.rs`. A file that
-//! lies above another one (`a/mod.rs` above `a/b.rs`, the crate's root above all) holds what its family shares, so what
-//! lies below may use it, and no arrow is drawn. But what such a file only hands on (`pub use b::C`) is not its own: the
-//! arrow goes to where it comes from.
+//! A path leads to the deepest file that exists for it: `crate::a::b::C` to `a/b.rs` or else to `a/mod.rs`. A file
+//! above another one (`a/mod.rs` above `a/b.rs`, the crate's root above all) holds what its family shares, so the
+//! files below may use it without an arrow. But an item that such a file only re-exports (`pub use b::C`) is not its
+//! own: the arrow goes to the file that defines it.
 
 use super::source::{Brought, Mention, Path, Source};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// `a` uses `b`, and where.
+/// `a` uses `b`, and the place where it does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrow {
     pub from: Path,
     pub to: Path,
     /// `folder/file.rs:12`
     pub place: String,
-    /// As it stands there.
+    /// The path as written there.
     pub path: String,
 }
 
-/// Files of which each leads to each other one.
+/// Files each of which leads to each other one.
 pub struct Circle {
     pub files: BTreeSet<Path>,
     /// The shortest way from one of them back to itself.
     pub way: Vec<Arrow>,
 }
 
-/// The files of a crate, and who uses whom among them.
+/// The files of a crate, and the arrows among them.
 pub struct Graph {
     files: BTreeMap<Path, File>,
     pub arrows: Vec<Arrow>,
-    /// Paths to the crate's root of which it cannot be told where they lead.
+    /// Paths to the crate's root whose target is unknown.
     pub unresolved: Vec<String>,
 }
 
@@ -39,7 +39,7 @@ struct File {
     source: Source,
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     File(Path),
@@ -47,17 +47,17 @@ enum Target {
     Unknown,
 }
 
-/// Name of a room or a file for people.
+/// Returns the readable name of a room or a file.
 pub fn name(module: &[String]) -> String {
     if module.is_empty() { "the root".into() } else { module.join("/") }
 }
 
-/// The room that a file lies in; the root is none.
+/// Returns the room of a file; the root has none.
 pub fn room(module: &[String]) -> &str {
     module.first().map_or("", String::as_str)
 }
 
-/// `a/mod.rs` and `a.rs` are module `a`.
+/// Returns the module of a file: `a/mod.rs` and `a.rs` are module `a`.
 fn module_of(file: &str) -> Path {
     let mut module: Path = file.trim_end_matches(".rs").split('/').map(String::from).collect();
     if matches!(module.last().map(String::as_str), Some("mod" | "lib" | "main")) {
@@ -71,8 +71,8 @@ fn is_above(upper: &[String], lower: &[String]) -> bool {
 }
 
 impl Graph {
-    /// Of the files in a folder `src`: names from there on, and contents. What is not reached from the root without
-    /// tests is left out.
+    /// Makes the graph of the files in a folder `src`, given by their names from there on and their contents. Files
+    /// that the root does not reach without tests are left out.
     pub fn new<'a>(sources: impl IntoIterator<Item = (&'a str, &'a str)>) -> Graph {
         let mut found: BTreeMap<Path, File> = BTreeMap::new();
         for (name, text) in sources {
@@ -89,12 +89,12 @@ impl Graph {
         graph
     }
 
-    /// The files, each with what it says.
+    /// Iterates over the files, each with its parsed source.
     pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         self.files.values().map(|file| (file.name.as_str(), &file.source))
     }
 
-    /// All rooms, each once.
+    /// Iterates over all rooms, each once.
     pub fn rooms(&self) -> impl Iterator<Item = &str> {
         let rooms: BTreeSet<&str> =
             self.files.keys().map(|module| room(module)).filter(|room| !room.is_empty()).collect();
@@ -128,7 +128,7 @@ impl Graph {
         absolute.map_or(Target::AnotherCrate, |path| self.follow(from, path, 0))
     }
 
-    /// A path from the crate's root on; `None`: it leads to another crate, or begins with a name in scope.
+    /// Returns a path from the crate's root on; `None`: it leads to another crate, or begins with a name in scope.
     fn absolute(&self, from: &[String], within: &[String], path: &[String]) -> Option<Path> {
         let here = [from, within].concat();
         let supers = path.iter().take_while(|name| *name == "super").count();
@@ -143,7 +143,7 @@ impl Graph {
         }
     }
 
-    /// A path in a body that begins with a name that the file brought into scope.
+    /// Resolves a path in a body that begins with a name that the file brought into scope.
     fn through_use(&self, from: &[String], mention: &Mention) -> Option<Path> {
         let first = &mention.path[0];
         let here = self.files[from].source.mentions.iter().filter(|other| other.within == mention.within);
@@ -168,7 +168,8 @@ impl Graph {
         }
     }
 
-    /// The file that a path from the root on leads to. A file above the one that asks may hand on what is another's.
+    /// Returns the file that a path from the root on leads to. A file above the one that asks may re-export an item
+    /// of another.
     fn follow(&self, from: &[String], path: Path, steps: usize) -> Target {
         const MOST_STEPS: usize = 8;
         let depth = (0..=path.len()).rev().find(|depth| self.files.contains_key(&path[..*depth]));
@@ -194,7 +195,7 @@ impl Graph {
         }
         let globs = handed_on(Brought::All).filter_map(|glob| self.absolute(module, &[], &glob.path));
         let globs: Vec<Path> = globs.filter(|glob| self.files.contains_key(glob)).collect();
-        // What a macro makes is declared by no keyword, but its name stands there.
+        // No keyword declares an item that a macro makes, but its name is in the file.
         let declares = |glob: &&Path| self.files[*glob].source.items.contains(first);
         let names = |glob: &&Path| self.files[*glob].source.tokens.iter().any(|token| token.text == *first);
         match globs.iter().find(declares).or_else(|| globs.iter().find(names)) {
@@ -204,7 +205,7 @@ impl Graph {
         }
     }
 
-    /// The circles: groups of files of which each leads to each other one.
+    /// Returns the circles: groups of files each of which leads to each other one.
     pub fn circles(&self) -> Vec<Circle> {
         let mut circles: Vec<Circle> = Vec::new();
         for file in self.files.keys() {
@@ -221,7 +222,7 @@ impl Graph {
     }
 
     fn arrows_from<'a>(&'a self, file: &'a [String]) -> impl Iterator<Item = &'a Arrow> {
-        // The root is the map of the crate: it names everything.
+        // The root is the map of the crate, and names everything.
         self.arrows.iter().filter(move |arrow| arrow.from == *file && !file.is_empty())
     }
 
@@ -236,7 +237,7 @@ impl Graph {
         reached
     }
 
-    /// The shortest way from a file back to itself.
+    /// Returns the shortest way from a file back to itself.
     fn way_around(&self, start: &Path) -> Option<Vec<Arrow>> {
         let mut reached: BTreeSet<&Path> = BTreeSet::new();
         let mut pending: VecDeque<Vec<&Arrow>> = self.arrows_from(start).map(|arrow| vec![arrow]).collect();
@@ -257,7 +258,7 @@ impl Graph {
 mod tests {
     use super::*;
 
-    /// Arrows as `from -> to`.
+    /// Returns arrows as `from -> to`.
     fn arrows(sources: &[(&str, &str)]) -> Vec<String> {
         let graph = Graph::new(sources.iter().copied());
         assert_eq!(graph.unresolved, Vec::<String>::new());

@@ -1,9 +1,9 @@
-//! What a Rust source file names: the paths of its `use` declarations and of its code.
+//! The names in a Rust source file: the paths of its `use` declarations and of its code.
 //!
-//! The problem: who uses whom stands in nested `use` trees, in paths in the middle of an expression and in macro calls,
-//! and the same characters in a comment, a string or a test mean nothing. The idea: cut the text into words and marks,
-//! drop what only tests compile, and read paths off what is left; a parser of the whole language is not needed, and
-//! would not look into macro calls.
+//! The problem: dependencies are in nested `use` trees, in paths in the middle of an expression and in macro calls,
+//! and the same characters in a comment, a string or a test mean nothing. The idea: cut the text into words and
+//! marks, drop what only tests compile, and read the paths from the rest. A parser of the whole language is not
+//! needed, and would not look into macro calls.
 
 use std::collections::BTreeSet;
 
@@ -32,12 +32,12 @@ fn is_word_char(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What a `use` declaration brings into scope.
+/// The names that a `use` declaration brings into scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Brought {
-    /// One thing, under this name.
+    /// One item, under this name.
     Name(String),
-    /// Everything that is there.
+    /// All items of the module.
     All,
 }
 
@@ -45,21 +45,21 @@ pub enum Brought {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mention {
     pub line: usize,
-    /// Modules of this file around it.
+    /// Modules of this file that enclose it.
     pub within: Path,
     pub path: Path,
-    /// Of a `use` declaration.
+    /// Set for a `use` declaration.
     pub brought: Option<Brought>,
 }
 
-/// A source file without what only tests compile.
+/// A source file without the items that only tests compile.
 #[derive(Clone, Debug, Default)]
 pub struct Source {
     pub tokens: Vec<Token>,
     pub mentions: Vec<Mention>,
-    /// Modules that it declares and that are files of their own: names from this file on.
+    /// Modules that it declares and that have their own files: names from this file on.
     pub module_files: Vec<Path>,
-    /// What it declares at its top level.
+    /// Items that it declares at its top level.
     pub items: BTreeSet<String>,
 }
 
@@ -77,7 +77,7 @@ impl Source {
         source
     }
 
-    /// Reads what stands at a token; where the next thing stands.
+    /// Reads the construct at a token; returns the position of the next one.
     fn read(&mut self, tokens: &[Token], at: usize, within: Path, open: &mut Vec<Option<String>>) -> usize {
         let token = &tokens[at];
         let follows = |distance: usize, text: &str| tokens.get(at + distance).is_some_and(|token| token.is(text));
@@ -128,7 +128,7 @@ impl Source {
     }
 }
 
-/// The name of an item whose keyword stands here.
+/// Returns the name of the item whose keyword is at this position.
 fn declared(tokens: &[Token], at: usize) -> Option<String> {
     const KEYWORDS: [&str; 9] = ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod"];
     let name = match tokens[at].text.as_str() {
@@ -152,7 +152,7 @@ impl UseTree<'_> {
         self.tokens.get(self.at).map_or(";", |token| &token.text)
     }
 
-    /// One branch, up to the mark behind it.
+    /// Reads one branch, up to the mark behind it.
     fn read(&mut self, mut path: Path) {
         let line = self.tokens.get(self.at).map_or(0, |token| token.line);
         let (mut brought, mut is_global) = (None, false);
@@ -193,7 +193,7 @@ impl UseTree<'_> {
     }
 }
 
-/// Cuts a text into words, marks and strings; comments, characters and lifetimes are left out.
+/// Cuts a text into words, marks and strings; leaves out comments, characters and lifetimes.
 fn tokens(text: &str) -> Vec<Token> {
     let chars: Vec<char> = text.chars().collect();
     let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
@@ -232,7 +232,7 @@ fn tokens(text: &str) -> Vec<Token> {
     found
 }
 
-/// Comments nest.
+/// Returns the length of a block comment; comments nest.
 fn block_comment_len(rest: &[char]) -> usize {
     let (mut depth, mut at) = (0, 0);
     while at < rest.len() {
@@ -252,7 +252,7 @@ fn block_comment_len(rest: &[char]) -> usize {
     at
 }
 
-/// Length and content of the string that begins here: plain, of bytes, of C, or raw.
+/// Returns length and content of the string that begins here: plain, of bytes, of C, or raw.
 fn string(rest: &[char]) -> Option<(usize, String)> {
     let prefix = rest.iter().take_while(|c| "bcr".contains(**c)).count();
     let is_raw = prefix > 0 && rest[prefix - 1] == 'r';
@@ -274,21 +274,21 @@ fn string(rest: &[char]) -> Option<(usize, String)> {
     Some(((end + 1 + hashes).min(rest.len()), rest[start..end].iter().collect()))
 }
 
-/// Length of the character that begins here, such as `'a'`, `'\n'` or `b'a'`; a lifetime is none.
+/// Returns the length of the character that begins here, such as `'a'`, `'\n'` or `b'a'`; `None` for a lifetime.
 fn character_len(rest: &[char]) -> Option<usize> {
     let start = if rest.starts_with(&['b', '\'']) { 2 } else { 1 };
     if rest.get(start - 1) != Some(&'\'') {
         return None;
     }
     if rest.get(start) == Some(&'\\') {
-        // Behind the backslash any character, also a quote.
+        // Behind the backslash any character may follow, also a quote.
         let end = rest.get(start + 2..)?.iter().position(|c| *c == '\'')?;
         return Some(start + 2 + end + 1);
     }
     (rest.get(start + 1) == Some(&'\'')).then_some(start + 2)
 }
 
-/// Leaves out every item under `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
+/// Removes every item under `#[cfg(test)]` or `#[cfg(all(test, ..))]`.
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -316,7 +316,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
 struct Attribute {
     len: usize,
     is_for_tests: bool,
-    /// `#![..]`: of all that follows.
+    /// `#![..]`: it applies to everything that follows.
     is_of_file: bool,
 }
 
@@ -324,7 +324,7 @@ fn attribute_len(tokens: &[Token]) -> Option<usize> {
     attribute(tokens).map(|attribute| attribute.len)
 }
 
-/// The attribute that begins here.
+/// Parses the attribute that begins here.
 fn attribute(tokens: &[Token]) -> Option<Attribute> {
     if !tokens.first()?.is("#") {
         return None;
@@ -344,7 +344,7 @@ fn attribute(tokens: &[Token]) -> Option<Attribute> {
     Some(Attribute { len, is_for_tests: is_cfg && is_test, is_of_file })
 }
 
-/// Tokens outside of brackets, up to the bracket that closes what is around them.
+/// Iterates over tokens outside of brackets, up to the bracket that closes the enclosing group.
 struct FirstLevel<'a> {
     tokens: &'a [Token],
     at: usize,
@@ -368,7 +368,7 @@ fn is_closing(token: &Token) -> bool {
     [")", "]", "}"].iter().any(|mark| token.is(mark))
 }
 
-/// Tokens from an opening bracket to the one that closes it.
+/// Returns the number of tokens from an opening bracket to the one that closes it.
 fn group_len(tokens: &[Token]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
@@ -380,8 +380,8 @@ fn group_len(tokens: &[Token]) -> usize {
     tokens.len()
 }
 
-/// Tokens of the item, field or statement that begins here. An item ends with its block or a semicolon; a field or an
-/// arm of a match also with a comma.
+/// Returns the number of tokens of the item, field or statement that begins here. An item ends with its block or a
+/// semicolon; a field or an arm of a match also with a comma.
 fn item_len(tokens: &[Token]) -> usize {
     const KEYWORDS: [&str; 16] = [
         "mod",
@@ -419,7 +419,7 @@ fn item_len(tokens: &[Token]) -> usize {
 mod tests {
     use super::*;
 
-    /// Paths that a text names, with their lines.
+    /// Returns the paths that a text names, with their lines.
     fn mentions(text: &str) -> Vec<(usize, String)> {
         Source::parse(text).mentions.into_iter().map(|mention| (mention.line, mention.path.join("::"))).collect()
     }

@@ -1,7 +1,7 @@
-//! Policy `zeros`: blocks of zeros are stored once, everything else as it comes. The whole of a policy of a program's own, in
-//! one file outside of the crate.
+//! Policy `zeros`: blocks of zeros are stored once, all other data unchanged. This one file outside of the crate is a
+//! complete policy of a program.
 //!
-//! It has no use for the index: it remembers the one block itself, from the moment when the block can be reached until it
+//! It does not use the index: it remembers the one block itself, from the moment when the block is reachable until it
 //! is free. The lock is held while a reference is taken, so that the block cannot be freed and get another content in
 //! between: `released` waits.
 
@@ -19,15 +19,16 @@ pub struct Zeros {
 }
 
 impl Zeros {
-    /// The block of zeros, if there is one.
+    /// Takes a reference on the block of zeros, if there is one.
     fn shared(&self, tx: &mut Transaction<'_>) -> Place {
-        // Before the lock: whoever waits for a generator keeps nobody else waiting.
+        // Before the lock, so that a thread that waits for a generator blocks no other thread.
         tx.begin();
         let mut block = self.block.lock().expect("nobody panics with it");
         match block.and_then(|block| tx.share_known(block)) {
             Some(reference) => Place::Shared(reference),
             None => {
-                // It is about to be freed, or has as many references as can be counted: the next one takes its place.
+                // The block is about to be freed, or has the maximum number of references: the next block of zeros
+                // takes its place.
                 *block = None;
                 Place::Store
             }
@@ -36,7 +37,7 @@ impl Zeros {
 }
 
 impl Dedup for Zeros {
-    /// Zeros have one, so that they get an entry in the chunk table and references can be counted; nothing else has.
+    /// Gives zeros a fingerprint, so that they get an entry in the chunk table and a count; other data gets none.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         let is_zero = piece.iter().all(|byte| *byte == 0);
         Fingerprint { weak: None, strong: is_zero.then(|| StrongFunction::default().of(piece)) }

@@ -1,8 +1,8 @@
-//! The compressible check beside lz4, which says what is compressible.
+//! The compressible check compared with lz4, which defines what is compressible.
 //!
-//! A piece of 16 KiB is compressible if lz4 takes an eighth of it away. Less does not pay: the space of a packed chunk is
-//! found for it as a whole, and reading it takes a decompression. lz4, because what it finds are repeats, as a chunker
-//! does; and because no other compressor is fast enough for memory.
+//! A piece of 16 KiB is compressible if lz4 saves an eighth of it. Less does not pay: the space of a packed chunk is
+//! allocated as a whole, and reading it takes a decompression. The reference is lz4 because it finds repeats, as a
+//! chunker does, and because no other compressor is fast enough for memory.
 
 use crate::Result;
 use nvfold::chunking::{Compressibility, Verdict};
@@ -16,21 +16,21 @@ use std::path::{Path, PathBuf};
 
 /// The length of DeEXT's pieces.
 const PIECE_BYTES: usize = 16 << 10;
-/// Pieces of a file that are looked at, spread over it.
+/// Pieces of a file that are checked, spread over the file.
 const PIECES_OF_FILE: u64 = 20;
-/// Shorter ones say little of either.
+/// Shorter pieces say little about either.
 const LEAST_BYTES: usize = 1 << 10;
-/// Kinds of files that have a row of their own.
+/// Number of kinds of files with their own row.
 const KINDS: usize = 16;
-/// Pieces of a kind that has one.
+/// Least number of pieces of a kind with its own row.
 const PIECES_OF_KIND: u64 = 100;
 
-/// How often the check was right.
+/// The accuracy of the check.
 #[derive(Debug, Default, Serialize)]
 pub struct Check {
     /// Files read.
     pub files: u64,
-    /// Each piece by itself, as a stream's first.
+    /// Each piece by itself, as the first of a stream.
     pub alone: Confusion,
     /// Pieces of a file one after the other.
     pub in_stream: Confusion,
@@ -40,25 +40,25 @@ pub struct Check {
     pub lz4_ns_per_4k: f64,
 }
 
-/// Verdicts beside what lz4 did.
+/// Verdicts of the check compared with the result of lz4.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Confusion {
-    /// Compressible, and said so.
+    /// Compressible, and judged so.
     pub compressible: u64,
-    /// Compressible, and said not to be.
+    /// Compressible, but judged incompressible.
     pub missed: u64,
-    /// Incompressible, and said so.
+    /// Incompressible, and judged so.
     pub incompressible: u64,
-    /// Incompressible, and said to be compressible.
+    /// Incompressible, but judged compressible.
     pub false_alarms: u64,
-    /// Bytes that lz4 takes away from all compressible pieces.
+    /// Bytes that lz4 saves in all compressible pieces.
     pub lz4_saves: u64,
-    /// Bytes of these in pieces that were missed.
+    /// The part of these in pieces that were missed.
     pub lz4_saves_missed: u64,
 }
 
 impl Confusion {
-    /// Pieces.
+    /// Returns the number of pieces.
     pub fn pieces(&self) -> u64 {
         self.compressible + self.missed + self.incompressible + self.false_alarms
     }
@@ -77,7 +77,7 @@ impl Confusion {
     }
 }
 
-/// Checks pieces of all files; `None` if there are none. What cannot be read is passed over.
+/// Checks pieces of all files; returns `None` if there are none. Unreadable files are skipped.
 pub fn measure(files: &[PathBuf]) -> Result<Option<Check>> {
     let mut check = Check::default();
     let mut kinds: BTreeMap<String, Confusion> = BTreeMap::new();
@@ -116,7 +116,7 @@ fn pieces_of(path: &Path) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
     for number in (0..count).step_by(step as usize) {
         let mut piece = vec![0; PIECE_BYTES];
-        // A short read is the end of the file, or of what may be read of it.
+        // A short read is the end of the file, or of its readable part.
         let length = file.read_at(&mut piece, number * PIECE_BYTES as u64).unwrap_or(0);
         piece.truncate(length);
         if length >= LEAST_BYTES {
@@ -126,7 +126,7 @@ fn pieces_of(path: &Path) -> Vec<Vec<u8>> {
     pieces
 }
 
-/// The ending of the name, without a version; files of libraries have one behind it.
+/// Returns the ending of the name without a version number, which files of libraries have after it.
 fn kind_of(path: &Path) -> String {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let is_word = |part: &&str| part.chars().any(|letter| letter.is_ascii_alphabetic()) && part.len() <= 8;

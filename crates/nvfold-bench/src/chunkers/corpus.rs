@@ -5,15 +5,15 @@ use crate::{Doing, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Versions of one thing.
+/// Versions of one package.
 pub struct Versions {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// The older one first.
+    /// The versions, the older one first.
     pub versions: Vec<Vec<u8>>,
 }
 
-/// What lies in `DIR/versions`: a folder for each package, a file for each version.
+/// Reads `DIR/versions`: a folder per package, a file per version.
 pub fn versions(corpus: &Path) -> Result<Vec<Versions>> {
     let mut all = Vec::new();
     for folder in sorted_entries(&corpus.join("versions"))? {
@@ -27,7 +27,7 @@ pub fn versions(corpus: &Path) -> Result<Vec<Versions>> {
     Ok(all)
 }
 
-/// Random bytes, and the same with up to 100 bytes put in at one place in 64 KiB.
+/// Returns random bytes, and the same with up to 100 bytes inserted at one place in each 64 KiB.
 pub fn edited(bytes: usize) -> Versions {
     let mut random = Random(15);
     let old = random_bytes(&mut random, bytes);
@@ -41,14 +41,15 @@ pub fn edited(bytes: usize) -> Versions {
     Versions { name: "made up: insertions".into(), versions: vec![old, new] }
 }
 
-/// So many random bytes.
+/// Returns `count` random bytes.
 pub fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }
 
-/// Regular files below the packages of the corpus and the other trees. What cannot be listed is passed over.
+/// Returns regular files below the packages of the corpus and the other trees. Folders that cannot be listed are
+/// skipped.
 pub fn files(corpus: Option<&Path>, trees: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut pending: Vec<PathBuf> = trees.to_vec();
     for folder in corpus.map(|corpus| ["packages", "versions"].map(|name| corpus.join(name))).into_iter().flatten() {

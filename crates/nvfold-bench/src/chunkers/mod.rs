@@ -1,15 +1,15 @@
-//! `bench chunkers`: how fast each chunker cuts, what its pieces save, and how often the compressible check is right.
+//! `bench chunkers`: the speed of each chunker, the saving of its pieces, and the accuracy of the compressible check.
 //!
-//! The problem: published speeds are of other machines, and published savings of data that nobody else has. The idea:
-//! data that anybody can fetch (`scripts/chunker-corpus.sh`), all chunkers in turn over the same bytes beside what reading
-//! them takes, and lz4 as the judge of what is compressible.
+//! The problem: published speeds come from other machines, and published savings from data that is not public. The
+//! idea: use data that anyone can download (`scripts/chunker-corpus.sh`). Run all chunkers in turn over the same
+//! bytes, compare them with reading, and let lz4 decide what is compressible.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `corpus` | the data |
-//! | `speed` | bytes a second |
+//! | `speed` | bytes per second |
 //! | `saving` | bytes saved |
-//! | `check` | the compressible check beside lz4 |
+//! | `check` | the compressible check compared with lz4 |
 //! | `page`, `picture` | the report as Markdown, and as a picture |
 
 mod check;
@@ -48,7 +48,7 @@ pub struct Options {
     smoke: bool,
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,

@@ -31,7 +31,7 @@ pub fn markdown(report: &Report) -> String {
     )
 }
 
-/// Its tables.
+/// Returns the tables of the page.
 pub fn tables(report: &Report) -> String {
     let mut text = String::new();
     speeds(report, &mut text);

@@ -1,4 +1,4 @@
-//! The report as a picture: a bar a chunker for its speed, and one for what it saves.
+//! The report as a picture: one bar per chunker for its speed, and one for its saving.
 
 use super::Report;
 use crate::font::font;
@@ -15,7 +15,7 @@ const GREY: RGBColor = RGBColor(140, 140, 140);
 const WIDTH: i32 = 1000;
 const ROW: i32 = 30;
 const TOP: i32 = 70;
-/// Left end and longest length of the bars of speed, and of those of saving.
+/// Left end and maximum length of the bars of speed, and of those of saving.
 const SPEED: (i32, i32) = (130, 330);
 const SAVING: (i32, i32) = (580, 320);
 
@@ -25,12 +25,12 @@ type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 /// One chunker.
 struct Bar {
     name: String,
-    /// None looks at no byte.
+    /// `None`: it reads no byte.
     gigabytes_per_second: Option<f64>,
     net_percent: Option<f64>,
 }
 
-/// Draws it.
+/// Draws the picture.
 pub fn draw(report: &Report, file: &Path) -> Result<()> {
     paint(report, file).map_err(|error| BenchError::Plot(error.to_string()))
 }
@@ -58,7 +58,7 @@ fn paint(report: &Report, file: &Path) -> Drawn {
     Ok(())
 }
 
-/// A bar with its value, or words where there is none.
+/// Draws a bar with its value, or words if there is no value.
 fn draw_bar(
     area: &Area,
     (left, longest): (i32, i32),
@@ -76,7 +76,7 @@ fn draw_bar(
     Ok(area.draw(&Text::new(label, (right + 6, top + 2), font(15)))?)
 }
 
-/// The bars, of the last data of each kind: real data in memory, and all packages, if there are any.
+/// Returns the bars for the last data of each kind: real data in memory, and all packages, if there are any.
 fn bars(report: &Report) -> (Vec<Bar>, &str, &str) {
     let speeds = &report.speeds[report.speeds.len() - 1];
     let savings = report.savings_by_mean.last().unwrap_or(&report.savings[report.savings.len() - 1]);

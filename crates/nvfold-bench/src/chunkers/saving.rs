@@ -1,4 +1,4 @@
-//! Bytes that the pieces of each chunker save.
+//! Bytes saved by the pieces of each chunker.
 
 use super::corpus::{Versions, edited};
 use nvfold::chunking::{Chunker, Cutter};
@@ -6,45 +6,46 @@ use nvfold::fingerprint::weak64;
 use serde::Serialize;
 use std::collections::HashSet;
 
-/// Bytes on the device that a stored piece takes beside its own: the chunk entry and the header.
+/// Bytes on the device that a stored piece takes in addition to its own: the chunk entry and the header.
 const ENTRY_BYTES: u64 = 64 + 16;
-/// Mean lengths that all packages are cut with.
+/// Mean lengths with which all packages are cut.
 const MEANS: [usize; 3] = [4 << 10, 8 << 10, 16 << 10];
 
-/// What the chunkers save of one thing's versions.
+/// Savings of the chunkers for the versions of one package.
 #[derive(Debug, Serialize)]
 pub struct Savings {
-    /// What it is.
+    /// Name of the package.
     pub data: String,
     /// Bytes of all versions.
     pub bytes: u64,
-    /// One a chunker.
+    /// One row per chunker.
     pub rows: Vec<Row>,
 }
 
-/// What one chunker saves.
+/// The saving of one chunker.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Which.
+    /// Name of the chunker.
     pub chunker: &'static str,
-    /// Pieces, equal ones too.
+    /// Pieces, including equal ones.
     pub pieces: u64,
-    /// Bytes of a piece on average.
+    /// Average bytes of a piece.
     pub mean_bytes: f64,
-    /// Bytes of pieces that were there already, percent of all bytes.
+    /// Bytes of pieces that existed already, percent of all bytes.
     pub saved_percent: f64,
-    /// The same without what the entries of the stored pieces take.
+    /// The same minus the entries of the stored pieces.
     pub net_percent: f64,
 }
 
-/// Cuts the versions of each package, and of made-up data, with the paper's mean length.
+/// Cuts the versions of each package, and of generated data, with the paper's mean length.
 pub fn measure(versions: &[Versions], made_up_bytes: usize) -> Vec<Savings> {
     let made_up = edited(made_up_bytes);
     let each = versions.iter().chain([&made_up]).map(|package| savings(&package.name, &[package], 16 << 10));
     each.collect()
 }
 
-/// Cuts all packages as one, with each of the mean lengths, the paper's at the end; nothing if there are none.
+/// Cuts all packages as one, with each of the mean lengths, the paper's at the end; returns nothing if there are
+/// none.
 pub fn measure_means(versions: &[Versions]) -> Vec<Savings> {
     let all: Vec<&Versions> = versions.iter().collect();
     let means = if all.is_empty() { &[][..] } else { &MEANS };

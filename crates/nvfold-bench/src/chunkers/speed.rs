@@ -1,4 +1,5 @@
-//! Bytes a second of each chunker, beside those of reading: of processor time, for the machine may have others to serve.
+//! Bytes per second of each chunker, compared with reading the bytes: in processor time, because the machine may be
+//! shared.
 
 use super::corpus::{Versions, random_bytes};
 use crate::data::Random;
@@ -8,7 +9,7 @@ use pmem::clock::cost_ns;
 use serde::Serialize;
 use std::hint::black_box;
 
-/// Bytes that a second-level cache holds.
+/// Bytes that fit a second-level cache.
 const CACHED_BYTES: usize = 256 << 10;
 /// Bytes of a short request.
 const REQUEST_BYTES: usize = 4 << 10;
@@ -16,27 +17,27 @@ const REQUEST_BYTES: usize = 4 << 10;
 /// Speeds over one kind of data.
 #[derive(Debug, Serialize)]
 pub struct Speeds {
-    /// What data.
+    /// The kind of data.
     pub data: String,
-    /// In turn, fastest cut possible first: reading.
+    /// The rows in turn, the fastest possible cut first: reading.
     pub rows: Vec<Row>,
 }
 
-/// The speed of one thing.
+/// The speed of one target.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// A chunker, or what it is compared with.
+    /// A chunker, or a baseline.
     pub name: String,
-    /// Gigabytes (10^9 bytes) a second of processor time; median of the passes.
+    /// Gigabytes (10^9 bytes) per second of processor time; median of the passes.
     pub gigabytes_per_second: f64,
-    /// To reading the same bytes in the same run.
+    /// Ratio to reading the same bytes in the same run.
     pub ratio_to_reading: f64,
 }
 
-/// What is done with the bytes, and its name. The number is for the compiler: what nobody uses is not computed.
+/// The work on the bytes, and its name. It returns a number so that the compiler cannot drop the computation.
 type Work = (String, Box<dyn Fn(&[u8]) -> u64>);
 
-/// Measures over random bytes that lie in the cache, and over random and real ones that do not.
+/// Measures over random bytes in the cache, and over random and real bytes that do not fit it.
 pub fn measure(versions: &[Versions], bytes: usize, repeats: u32) -> Vec<Speeds> {
     let random = random_bytes(&mut Random(7), bytes);
     let cached = &random[..CACHED_BYTES.min(bytes)];
@@ -57,7 +58,7 @@ pub fn measure(versions: &[Versions], bytes: usize, repeats: u32) -> Vec<Speeds>
     all
 }
 
-/// The middle of the packages.
+/// Returns the middle of the packages.
 fn packages_in_cache(real: &[u8]) -> &[u8] {
     let start = real.len().saturating_sub(CACHED_BYTES) / 2;
     &real[start..real.len().min(start + CACHED_BYTES)]
@@ -99,7 +100,7 @@ fn works() -> Vec<Work> {
     all
 }
 
-/// Every byte, added up in lanes that the compiler makes vectors of.
+/// Sums every byte, in lanes that the compiler vectorises.
 fn read(data: &[u8]) -> u64 {
     let mut lanes = [0u64; 16];
     for block in data.as_chunks::<128>().0 {
@@ -110,7 +111,7 @@ fn read(data: &[u8]) -> u64 {
     lanes.into_iter().fold(0, u64::wrapping_add)
 }
 
-/// Copies to one place again and again, so that no page is new.
+/// Returns a function that copies to the same place again and again, so that no page is new.
 fn copier() -> impl Fn(&[u8]) -> u64 {
     let target = std::cell::RefCell::new(Vec::new());
     move |data| {
@@ -126,7 +127,7 @@ fn checks(data: &[u8]) -> u64 {
     data.chunks(REQUEST_BYTES).map(|request| u64::from(stream.check(request).is_hot())).sum()
 }
 
-/// The start of a stream is looked at more closely, and a stream has to be made.
+/// Checks requests as the start of a stream, which takes a closer look; the cost of making the stream is included.
 fn checks_of_streams(data: &[u8]) -> u64 {
     data.chunks(REQUEST_BYTES).map(|request| u64::from(Compressibility::default().check(request).is_hot())).sum()
 }

@@ -1,14 +1,15 @@
 //! Instructions, counted by callgrind.
 //!
 //! The command runs itself under valgrind, once for each operation. Callgrind counts only inside
-//! [`super::operation::run_measured_calls`], and writes a file each time that function returns; so a process gives one
-//! file for each system, in order, and nothing needs to be told to valgrind from inside.
+//! [`super::operation::run_measured_calls`], and writes a file each time that function returns. So a process gives
+//! one file for each system, in order, and the process itself need not control valgrind.
 //!
-//! Valgrind is a processor of its own: it has AVX2 and neither AVX-512 nor SHA extensions nor `clwb`. What is detected
-//! at run time there is what is counted.
+//! Valgrind emulates a processor with AVX2 but without AVX-512, SHA extensions and `clwb`. The counts are those of
+//! the code that run-time detection selects there.
 //!
-//! Two runs of one program count the same. What lies below the stack - environment, path of the program - is the same
-//! in each, for the hash tables that a write of several blocks makes seed themselves with an address of the stack.
+//! Two runs of one program give the same count. The data below the stack (environment, path of the program) is the
+//! same in each run. That matters because the hash tables of a write of several blocks are seeded with a stack
+//! address.
 
 use super::measure::all_cells;
 use super::operation::Operation;
@@ -19,14 +20,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Name of the hidden subcommand that runs the measured calls of the cells.
 pub const SUBCOMMAND: &str = "cost-calls";
-/// Its name as valgrind has it; `--dump-after` takes no pattern that begins with a star.
+/// Its name in valgrind; `--dump-after` accepts no pattern that begins with a star.
 const FUNCTION: &str = "nvfold_bench::cost::operation::run_measured_calls";
-/// Where its files go: a path of the same length in every run.
+/// The folder of its files: a path of the same length in every run.
 const FOLDER: &str = "/tmp";
-/// Where valgrind is looked for.
+/// Where valgrind is searched for.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// What counts, with its version; `None` when it is not installed.
+/// Returns the name and version of the counter; `None` if it is not installed.
 pub fn version() -> Option<String> {
     let output = Command::new("valgrind")
         .arg("--version")
@@ -37,8 +38,8 @@ pub fn version() -> Option<String> {
     Some(format!("callgrind of {}", String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// Instructions of the measured calls of every cell of these operations, in the order of [`all_cells`]. A process for
-/// each operation, as many at once as there are processors.
+/// Returns the instructions of the measured calls of every cell of these operations, in the order of [`all_cells`].
+/// It runs one process per operation, as many at once as there are processors.
 pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Vec<u64>)>> {
@@ -61,7 +62,7 @@ pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
     Ok(counts.into_iter().flat_map(|(_, of_systems)| of_systems).collect())
 }
 
-/// Instructions of the measured calls of an operation, one number for each system that does it.
+/// Returns the instructions of the measured calls of an operation, one number for each system that supports it.
 fn of_operation(operation: Operation) -> Result<Vec<u64>> {
     let folder = tempfile::tempdir_in(FOLDER).doing("make a folder for callgrind's files")?;
     let here = std::env::current_exe().doing("find this program")?;
@@ -80,7 +81,7 @@ fn of_operation(operation: Operation) -> Result<Vec<u64>> {
     (1..=cells).map(|number| total_in(&folder.path().join(format!("calls.{number}")))).collect()
 }
 
-/// The instructions in a file of callgrind.
+/// Returns the instructions in a file of callgrind.
 fn total_in(file: &Path) -> Result<u64> {
     let text = std::fs::read_to_string(file).doing(format!("read {}", file.display()))?;
     parse_total(&text).ok_or_else(|| BenchError::Callgrind(format!("{} has no total", file.display())))

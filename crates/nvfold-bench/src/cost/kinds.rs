@@ -1,9 +1,9 @@
-//! What lines were for: each is told by where it lies on the device.
+//! The purpose of lines: the offset of a line on the device determines its kind.
 //!
-//! The media format gives every block one use, and the device itself says which: the superblock where the tables are,
-//! the segment table what a segment holds, the footer of a log page whose it is. So the lines of a block, which `pmem`
-//! counts, are of the kind of that block. Blocks are looked at after the operation: a log page keeps its footer until
-//! the block gets another use.
+//! The media format gives every block one use, and the device itself records it: the superblock has the places of the
+//! tables, the segment table the use of a segment, the footer of a log page its owner. So the lines of a block, which
+//! `pmem` counts, have the kind of that block. The kind is read after the operation: a log page keeps its footer
+//! until the block gets another use.
 
 use crate::{BenchError, Doing, Result};
 use nvfold::media::log_entry::PageFooter;
@@ -14,7 +14,7 @@ use pmem::{LINE_BYTES, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a block of the device is for.
+/// The use of a block of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -22,20 +22,20 @@ pub enum Kind {
     Data,
     /// Log pages.
     Log,
-    /// Chunk table, and with it the lists of the pm index.
+    /// Chunk table, including the lists of the pm index.
     Entry,
     /// Heads of the chains of the pm index.
     Index,
     /// TX_ID generators.
     Generator,
-    /// Inode slots, and with them the five log lines that each has.
+    /// Inode slots, including the five log lines in each.
     Inode,
     /// Superblocks, journal, segment table.
     Other,
 }
 
 impl Kind {
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Data => "data",
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Lines of each kind; what has none is not there.
+/// Lines of each kind; kinds without lines are absent.
 pub type Lines = BTreeMap<Kind, u64>;
 
 /// Lines written to and read from each block of a device since it was opened.
@@ -59,7 +59,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Returns what was written until now. The device must have been opened with `track_wear`.
+    /// Returns the counts until now. The device must have been opened with `track_wear`.
     pub fn of(region: &Region) -> Traffic {
         let blocks = || (0..region.len_bytes()).step_by(BLOCK_BYTES as usize);
         Traffic {
@@ -68,7 +68,7 @@ impl Traffic {
         }
     }
 
-    /// Lines written and lines read by kind from `self` to `after`.
+    /// Returns the lines written and the lines read by kind from `self` to `after`.
     pub fn until(&self, after: &Traffic, region: &Region) -> Result<(Lines, Lines)> {
         let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
         let by_kind = |before: &[u64], after: &[u64]| -> Result<Lines> {
@@ -84,7 +84,7 @@ impl Traffic {
     }
 }
 
-/// What the block at this offset is for.
+/// Returns the use of the block at this offset.
 fn kind_of(region: &Region, geometry: &Geometry, at: u64) -> Result<Kind> {
     if at < geometry.generators_offset {
         return Ok(Kind::Other);

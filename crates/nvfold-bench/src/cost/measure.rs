@@ -1,4 +1,4 @@
-//! One cell of the table: the calls of one operation on one system, once for each device that counts something else.
+//! One cell of the table: the calls of one operation on one system, once for each device with other counters.
 
 use super::kinds::{Lines, Traffic};
 use super::operation::{Calls, Operation, Stage, run_measured_calls};
@@ -8,21 +8,21 @@ use pmem::{Counters, OpenOptions, Profile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Calls that are measured: enough for a page of a log to be filled, so that its share of each call shows.
+/// Measured calls: enough to fill a log page, so that its share of each call is included.
 pub const CALLS: usize = 64;
-/// Calls before them.
+/// Calls before the measured ones.
 pub const WARM_UP: usize = 8;
 
-/// What the measured calls of one operation cost in all, on one system.
+/// The total cost of the measured calls of one operation on one system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// Name of the operation.
     pub operation: String,
-    /// Policy, and what it was told.
+    /// Policy, with its options.
     pub policy: String,
     /// Index of the device.
     pub index: String,
-    /// What the figures are divided by to be shown: calls, or blocks that daemons handled.
+    /// The divisor of the figures when shown: calls, or blocks that daemons handled.
     pub units: u64,
     /// Fences.
     pub fences: u64,
@@ -34,23 +34,23 @@ pub struct Cell {
     pub locked: u64,
     /// Instructions by callgrind; `None` without it.
     pub instructions: Option<u64>,
-    /// Nanoseconds that each emulated device charges.
+    /// Nanoseconds charged by each emulated device.
     pub charged_ns: BTreeMap<String, u64>,
 }
 
 impl Cell {
-    /// Lines written, of all kinds.
+    /// Returns the lines written, of all kinds.
     pub fn lines_written(&self) -> u64 {
         self.written.values().sum()
     }
 
-    /// Lines read, of all kinds.
+    /// Returns the lines read, of all kinds.
     pub fn lines_read(&self) -> u64 {
         self.read.values().sum()
     }
 }
 
-/// Every cell that there is: operations in their order, systems in theirs.
+/// Returns every cell: operations in their order, systems in theirs.
 pub fn all_cells() -> Vec<(Operation, System)> {
     let systems = System::all();
     let of = |operation: Operation| {
@@ -60,10 +60,10 @@ pub fn all_cells() -> Vec<(Operation, System)> {
     Operation::all().into_iter().flat_map(of).collect()
 }
 
-/// Measures a cell, but for its instructions.
+/// Measures a cell, except its instructions.
 ///
 /// # Errors
-/// When sharing did not save what the calls were to save, or lines were written that no block accounts for.
+/// If sharing did not save the expected bytes, or if lines were written that no block accounts for.
 pub fn measure(operation: Operation, system: System) -> Result<Cell> {
     let mut cell = counted(operation, system)?;
     for profile in Profile::all().into_iter().filter(|profile| !profile.is_native()) {
@@ -73,13 +73,13 @@ pub fn measure(operation: Operation, system: System) -> Result<Cell> {
     Ok(cell)
 }
 
-/// Runs the calls of a cell on the memory as it is: for callgrind, which counts the instructions.
+/// Runs the calls of a cell on native memory, for callgrind, which counts the instructions.
 pub fn run(operation: Operation, system: System) -> Result<()> {
     let (_stage, mut calls) = prepared(operation, system, &OpenOptions::default())?;
     run_measured_calls(&mut *calls.call, WARM_UP..WARM_UP + CALLS).doing(operation.name())
 }
 
-/// Fences, lines and locked instructions.
+/// Counts fences, lines and locked instructions.
 pub fn counted(operation: Operation, system: System) -> Result<Cell> {
     let device = OpenOptions { track_wear: true, ..OpenOptions::default() };
     let (stage, mut calls) = prepared(operation, system, &device)?;
@@ -113,7 +113,7 @@ pub fn counted(operation: Operation, system: System) -> Result<Cell> {
     Ok(cell)
 }
 
-/// What a device with this profile charges.
+/// Returns the charge of a device with this profile.
 fn charged(operation: Operation, system: System, profile: Profile) -> Result<Counters> {
     let device = OpenOptions { profile, counts_only: true, ..OpenOptions::default() };
     let (stage, mut calls) = prepared(operation, system, &device)?;
@@ -130,7 +130,7 @@ fn prepared(operation: Operation, system: System, device: &OpenOptions) -> Resul
     Ok((stage, calls))
 }
 
-/// The calls have shared, or given up, what they are named for.
+/// Proves that the calls have shared, or given up, the blocks that their name says.
 fn prove(operation: Operation, system: System, calls: &Calls, gained: u64) -> Result<()> {
     let expected = calls.blocks_saved * CALLS as i64 * nvfold::media::BLOCK_BYTES as i64;
     if gained as i64 == expected {

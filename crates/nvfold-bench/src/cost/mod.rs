@@ -1,18 +1,18 @@
-//! `nvfold bench cost`: what each operation costs, in units that do not move with the machine.
+//! `nvfold bench cost`: the cost of each operation, in units that do not depend on the machine.
 //!
-//! The problem: a wasted flush or lock costs less than the noise of a shared machine, so no timing shows it, and many
-//! of them are a slow file system.
+//! The problem: a wasted flush or lock costs less than the noise of a shared machine, so no timing shows it; but many
+//! of them make a slow file system.
 //!
 //! The idea: count. Every operation runs a fixed number of times on every policy and index, on one thread, with fixed
-//! content and a fixed clock; fences, lines written and read by what they are for, and locked instructions come out the
-//! same on every machine. They are committed (docs/results/cost), and a test fails when one changes. Instructions, by
-//! callgrind, depend on the compiler, and charged times on the profile: they are committed too, but not tested.
+//! content and a fixed clock. Fences, lines written and read by purpose, and locked instructions are then the same on
+//! every machine. They are committed (docs/results/cost), and a test fails if one changes. Instructions, counted by
+//! callgrind, depend on the compiler, and charged times on the profile; they are committed too, but not tested.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | `system` | rows: policy and index |
-//! | `operation` | what is measured, with its preparation |
-//! | `kinds` | lines by what they are for |
+//! | `operation` | the measured operations and their preparation |
+//! | `kinds` | lines by purpose |
 //! | `measure` | one cell |
 //! | `callgrind` | instructions |
 //! | `report` | JSON, differences |
@@ -59,7 +59,7 @@ pub struct CallsOptions {
     operation: String,
 }
 
-/// Measures, writes what was asked for, and prints the report.
+/// Measures, writes the requested files, and prints the report.
 pub(crate) fn run(options: &CostOptions, json: bool) -> Result<()> {
     let wanted = |operation: &Operation| {
         options.operations.is_empty() || options.operations.iter().any(|text| operation.name().contains(text.as_str()))
@@ -78,10 +78,10 @@ pub(crate) fn run(options: &CostOptions, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Fences, lines and locked instructions of every cell: what is the same on every machine.
+/// Counts fences, lines and locked instructions of every cell: the figures that are the same on every machine.
 ///
 /// # Errors
-/// When an operation fails, or does not what it is named for.
+/// If an operation fails, or does not do what its name says.
 pub fn counts() -> Result<Report> {
     Ok(Report::new(cells_of(&Operation::all(), counted)?))
 }

@@ -1,9 +1,9 @@
-//! What is measured: operations, each with its preparation.
+//! The measured operations, each with its preparation.
 //!
-//! The problem: what an operation costs depends on what is there already, and its first call does what later calls
+//! The problem: the cost of an operation depends on the present state, and its first call does work that later calls
 //! need not. The idea: an [`Operation`] prepares a fresh file system for a number of calls, so that each call finds
-//! what its name says, and gives a closure that makes one call by its number. Everything that is not the operation -
-//! names, data, open files - is made before.
+//! the state that its name says, and returns a closure that makes one call by its number. Everything except the
+//! operation (names, data, open files) is made before.
 //!
 //! ```text
 //! let stage = Stage::new(system, &device)?;
@@ -24,37 +24,37 @@ use std::ops::Range;
 
 /// Bytes of a small write.
 pub const SMALL: usize = 4 << 10;
-/// Bytes of a large write, of a file that is cloned or removed, and of what the daemons find of a file.
+/// Bytes of a large write, of a file that is cloned or removed, and of a file that daemons process.
 pub const LARGE: usize = 128 << 10;
 const BLOCK: usize = 4 << 10;
-/// More than the modelled cache holds.
+/// More bytes than the modelled cache holds.
 const CACHE_BYTES: usize = 1 << 20;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
 
-/// What is written.
+/// The data of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Data {
-    /// Bytes that are stored nowhere.
+    /// Bytes that are not stored yet.
     New,
     /// Bytes that one other file has.
     Duplicate,
 }
 
-/// What a write goes to, or a clone or an unlink finds.
+/// The target of a write, a clone or an unlink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Onto {
     /// The end of one file.
     End,
     /// An empty file, one for each call.
     NewFile,
-    /// A file of the same length whose blocks no other file names.
+    /// A file of the same length whose blocks are not shared.
     Private,
-    /// A file of the same length whose blocks another file names too.
+    /// A file of the same length whose blocks another file shares.
     Shared,
 }
 
-/// Where a rename goes.
+/// The target of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
     SameDirectory,
@@ -79,17 +79,17 @@ enum Work {
     Fill,
 }
 
-/// An operation that is measured, and how to prepare it.
+/// A measured operation and its preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation(Work);
 
 /// A file system that an operation is prepared on.
 pub struct Stage {
-    /// How it is mounted.
+    /// The system that is mounted.
     pub system: System,
     /// The file system.
     pub fs: FileSystem,
-    /// Contents that were given out.
+    /// Number of contents that were made.
     contents: Cell<u64>,
 }
 
@@ -97,13 +97,13 @@ pub struct Stage {
 pub struct Calls {
     /// Makes one call by its number; each number once, in order.
     pub call: Box<dyn FnMut(usize) -> nvfold::Result<()>>,
-    /// What one call is counted as: 1, or the blocks that a step of a daemon handles.
+    /// Units of one call: 1, or the number of blocks that a step of a daemon handles.
     pub units: u64,
-    /// Blocks that sharing saves after one call beyond those before it: proof that the call did what it is named for.
+    /// Additional blocks that sharing saves after one call: proof that the call did what its name says.
     pub blocks_saved: i64,
 }
 
-/// Makes calls in a function of its own, which is what callgrind counts: nothing else calls it.
+/// Makes calls in a separate function, so that callgrind counts only it; no other code calls it.
 #[inline(never)]
 pub fn run_measured_calls(
     call: &mut dyn FnMut(usize) -> nvfold::Result<()>,
@@ -128,7 +128,7 @@ impl Stage {
         Ok(Stage { system, fs: system.mount(device)?, contents: Cell::new(0) })
     }
 
-    /// Bytes that no other call of this gives.
+    /// Returns bytes that no other call of this function returns.
     fn content(&self, bytes: usize) -> Vec<u8> {
         let number = self.contents.replace(self.contents.get() + 1);
         let mut content = vec![0; bytes];
@@ -140,7 +140,7 @@ impl Stage {
         (0..count).map(|_| self.content(bytes)).collect()
     }
 
-    /// New files in the root with these contents.
+    /// Makes new files in the root with these contents.
     fn files(&self, prefix: &str, contents: &[Vec<u8>]) -> Result<Vec<File>> {
         let one = |(name, content): (Vec<u8>, &Vec<u8>)| {
             let file = self.fs.create(ROOT, &name, &NEW).and_then(|attr| self.fs.open(attr.ino))?;
@@ -154,7 +154,7 @@ impl Stage {
         self.files(prefix, &vec![Vec::new(); count])
     }
 
-    /// Files of one content each, whose blocks no other file names, or one other file does.
+    /// Makes files of one content each, with unshared blocks, or with blocks that one other file shares.
     fn stored(&self, prefix: &str, count: usize, bytes: usize, shared: bool) -> Result<Vec<File>> {
         let files = self.files(prefix, &self.contents(count, bytes))?;
         if shared {
@@ -164,15 +164,15 @@ impl Stage {
         Ok(files)
     }
 
-    /// Fills the modelled cache of the thread (`pmem`, module `cache`) with lines that no operation uses: what the
-    /// preparation has touched is not cheaper for that.
+    /// Fills the modelled cache of the thread (`pmem`, module `cache`) with lines that no operation uses, so that the
+    /// preparation does not make the operation cheaper.
     pub fn forget_lines(&self) {
         let region = self.fs.region();
         let mut unused = vec![0; CACHE_BYTES];
         region.read_into(region.len_bytes() - CACHE_BYTES as u64, &mut unused);
     }
 
-    /// Does what is left to be done in the background.
+    /// Completes all background work.
     fn settle(&self) -> Result<()> {
         while !self.fs.drain_step().doing("share what is queued")? {}
         while !self.fs.fill_step().doing("fill in fingerprints")? {}
@@ -193,7 +193,7 @@ fn clone_whole(target: &File, source: &File) -> nvfold::Result<()> {
 }
 
 impl Operation {
-    /// Returns all of them, in the order of the table.
+    /// Returns all operations, in the order of the table.
     pub fn all() -> Vec<Operation> {
         let mut all = vec![Work::Create, Work::Mkdir, Work::Symlink];
         all.extend([To::SameDirectory, To::OtherDirectory, To::ExistingFile].map(Work::Rename));
@@ -214,12 +214,12 @@ impl Operation {
         all.into_iter().map(Operation).collect()
     }
 
-    /// The one with this name.
+    /// Returns the operation with this name.
     pub fn named(name: &str) -> Option<Operation> {
         Operation::all().into_iter().find(|operation| operation.name() == name)
     }
 
-    /// What it is, in words.
+    /// Returns its name in words.
     pub fn name(self) -> String {
         let kib = |bytes: usize| format!("{} KiB", bytes >> 10);
         match self.0 {
@@ -240,16 +240,16 @@ impl Operation {
         }
     }
 
-    /// What the figures are for: one call, unless a call handles several blocks.
+    /// Returns the unit of the figures: one call, or a block if a call handles several.
     pub fn unit(self) -> &'static str {
         if matches!(self.0, Work::Share(..) | Work::Fill) { "block" } else { "call" }
     }
 
-    /// Whether the system does it.
+    /// Returns whether the system supports it.
     pub fn applies_to(self, system: &System) -> bool {
         match self.0 {
             Work::Share(..) => system.policy == Policy::DeNova && system.mode != DedupMode::Inline,
-            // It is the same for all methods that have fingerprints filled in.
+            // The cost is the same for all methods that fill in fingerprints.
             Work::Fill => system.policy == Policy::NvDedup && system.method == Method::WBFin,
             _ => true,
         }
@@ -300,7 +300,7 @@ impl Onto {
     }
 }
 
-/// Calls that are counted one by one and change what sharing saves by `blocks_saved` each.
+/// Makes calls that are counted one by one and change the saved blocks by `blocks_saved` each.
 fn calls(blocks_saved: i64, call: impl FnMut(usize) -> nvfold::Result<()> + 'static) -> Result<Calls> {
     Ok(Calls { call: Box::new(call), units: 1, blocks_saved })
 }
@@ -372,7 +372,8 @@ fn fsync(stage: &Stage, count: usize) -> Result<Calls> {
     calls(0, move |number| files[number].sync())
 }
 
-/// What a page cache reads into. A copy to an address within a line takes more instructions, and the heap gives any.
+/// The target of a read, aligned as in a page cache. A copy to an address within a line takes more instructions, and
+/// the heap returns any address.
 #[repr(align(4096))]
 struct Page([u8; SMALL]);
 

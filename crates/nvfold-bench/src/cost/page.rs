@@ -1,4 +1,4 @@
-//! The table for people: on the terminal, and as a Markdown page.
+//! The report as tables: for the terminal, and as a Markdown page.
 
 use super::kinds::Lines;
 use super::measure::Cell;
@@ -8,7 +8,7 @@ use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 
-/// What the page says before its tables.
+/// The text of the page before its tables.
 const INTRODUCTION: &str = "\
 # What an operation costs
 
@@ -51,7 +51,7 @@ pub fn terminal(report: &Report) -> String {
     text
 }
 
-/// The page that stands beside the JSON.
+/// Returns the page that accompanies the JSON.
 pub fn markdown(report: &Report) -> String {
     let mut text = INTRODUCTION.to_owned();
     write!(text, "\n`{}`", report.command).expect("a string takes it");
@@ -97,9 +97,9 @@ fn profiles(report: &Report) -> Vec<&str> {
     report.cells.first().map_or(Vec::new(), |cell| cell.charged_ns.keys().map(String::as_str).collect())
 }
 
-/// The rows of an operation. Cells with the same figures share a row, in the place of the first of them.
+/// Returns the rows of an operation. Cells with the same figures share a row, at the place of the first of them.
 fn rows(cells: &[&Cell], report: &Report) -> Vec<Vec<String>> {
-    // Figures and indexes of each policy, then policies with the same.
+    // Figures and indexes of each policy, then the policies with the same.
     let mut policies: Vec<(&str, Vec<(Vec<String>, Vec<&str>)>)> = Vec::new();
     for cell in cells {
         let figures = figures(cell, report);

@@ -1,4 +1,4 @@
-//! The table as data: its JSON, and what differs between two of them.
+//! The table as data: its JSON, and the differences between two of them.
 
 use super::measure::{CALLS, Cell};
 use crate::origin;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Version of the JSON; a new field does not change it.
 pub const VERSION: u32 = 1;
-/// Its name in a folder of results.
+/// Its file name in a folder of results.
 pub const JSON: &str = "cost.json";
 
 /// The table.
@@ -17,13 +17,13 @@ pub const JSON: &str = "cost.json";
 pub struct Report {
     /// Version of this schema.
     pub version: u32,
-    /// The command that makes it.
+    /// The command that makes the table.
     pub command: String,
     /// The commit, if it is known.
     pub commit: Option<String>,
-    /// Calls that each cell is the sum of.
+    /// Number of calls summed in each cell.
     pub calls: u64,
-    /// What counted the instructions.
+    /// The tool that counted the instructions.
     pub instructions_by: Option<String>,
     /// What could not be measured here, and why.
     pub left_out: Vec<String>,
@@ -32,7 +32,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Of these cells.
+    /// Makes a report of these cells.
     pub fn new(cells: Vec<Cell>) -> Report {
         Report {
             version: VERSION,
@@ -60,7 +60,7 @@ impl Report {
         Ok(report)
     }
 
-    /// As JSON, a cell a line: what changes is seen in review.
+    /// Formats it as JSON, one cell per line, so that a review shows each change.
     pub fn json(&self) -> String {
         let head = Report { cells: Vec::new(), ..self.clone() };
         let head = serde_json::to_string_pretty(&head).expect("numbers and strings have a JSON form");
@@ -70,8 +70,8 @@ impl Report {
         head.replace("\"cells\": []", &format!("\"cells\": {cells}")) + "\n"
     }
 
-    /// What is not the same in `now`, cell by cell: fences, lines and locked instructions, which do not depend on the
-    /// machine.
+    /// Returns the differences to `now`, cell by cell: in fences, lines and locked instructions, which do not depend
+    /// on the machine.
     pub fn differences(&self, now: &Report) -> Vec<String> {
         let (old, new) = (by_name(&self.cells), by_name(&now.cells));
         let mut told = Vec::new();
@@ -91,7 +91,7 @@ fn by_name(cells: &[Cell]) -> BTreeMap<String, &Cell> {
     cells.iter().map(|cell| (name(cell), cell)).collect()
 }
 
-/// What changed from one cell to the same one of another run.
+/// Returns the changes from one cell to the same one of another run.
 fn changes(old: &Cell, new: &Cell) -> Vec<String> {
     let (old_values, new_values) = (values(old), values(new));
     let names: std::collections::BTreeSet<&String> = old_values.keys().chain(new_values.keys()).collect();
@@ -101,7 +101,7 @@ fn changes(old: &Cell, new: &Cell) -> Vec<String> {
     changed.map(|(name, was, is)| format!("{name} {} -> {}", each(was, old.units), each(is, new.units))).collect()
 }
 
-/// What a cell is held to, by name.
+/// Returns the compared values of a cell, by name.
 fn values(cell: &Cell) -> BTreeMap<String, u64> {
     let written = cell.written.iter().map(|(kind, lines)| (format!("lines written, {}", kind.name()), *lines));
     let read = cell.read.iter().map(|(kind, lines)| (format!("lines read, {}", kind.name()), *lines));
@@ -109,7 +109,7 @@ fn values(cell: &Cell) -> BTreeMap<String, u64> {
     written.chain(read).chain(rest.map(|(name, value)| (name.to_owned(), value))).collect()
 }
 
-/// A sum for one call or block: two decimals, but none that are zero.
+/// Returns a sum per call or block, with up to two decimals and without trailing zeros.
 pub fn each(sum: u64, units: u64) -> String {
     let text = format!("{:.2}", sum as f64 / units as f64);
     text.trim_end_matches('0').trim_end_matches('.').into()

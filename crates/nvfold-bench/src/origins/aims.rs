@@ -1,25 +1,25 @@
-//! What was aimed at before anything was measured, with a floor below which it is a failure.
+//! The aims, set before anything was measured, each with a floor below which it counts as a failure.
 
 use super::{compaction, compare, write};
 use crate::samples::{largest, smallest};
 use nvfold::Policy;
 use serde::Serialize;
 
-/// A figure that was aimed at.
+/// An aim for one figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Aim {
     pub what: &'static str,
-    /// Whether more is better.
+    /// Whether a larger value is better.
     pub is_least: bool,
     pub aim: f64,
-    /// What is still bearable.
+    /// The worst acceptable value.
     pub floor: f64,
-    /// `None`: a smoke run does not measure it.
+    /// `None`: not measured in a smoke run.
     pub found: Option<f64>,
 }
 
 impl Aim {
-    /// Says what came of it.
+    /// Returns whether the aim is met, in words.
     pub fn verdict(&self) -> &'static str {
         let Some(found) = self.found else { return "not measured" };
         let reaches = |bound: f64| if self.is_least { found >= bound } else { found <= bound };
@@ -31,7 +31,7 @@ impl Aim {
     }
 }
 
-/// Returns all of them.
+/// Returns all aims.
 pub fn of(compactions: &[compaction::Row], writes: &[write::Row], compares: &[compare::Row]) -> Vec<Aim> {
     let mut aims = of_compactions(compactions);
     aims.extend(of_writes(writes));

@@ -1,7 +1,7 @@
-//! What a compaction shares, what that costs in metadata, and what is left when its inputs are gone (ICID 5.2, 5.8).
+//! A compaction: what it shares, its metadata, and what is left without its inputs (ICID 5.2, 5.8).
 //!
-//! Four tables are written; of their records a tenth is overwritten by a newer table and half of these are deleted by it.
-//! They are merged, removed and collected. At each of these points the device is unmounted and fsck says what lies on it.
+//! Four tables are written. A newer table overwrites a tenth of their records, half of them by deletion. The tables
+//! are merged, removed and collected. At each of these points the device is unmounted and fsck reports its content.
 
 use super::merge::{Written, compact, create};
 use super::sstable::{self, BLOCK_BYTES, Key, Place, Tail, VALUE_BYTES_MAX};
@@ -18,7 +18,7 @@ use nvfold::{File, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, V
 use pmem::{LINE_BYTES, Profile, Region};
 use serde::Serialize;
 
-/// Sizes of values, in bytes, and the paper's Table 6 for them: metadata in percent of the data that is shared.
+/// Sizes of values in bytes, and the paper's Table 6: metadata in percent of the shared data.
 pub const VALUES: [(usize, f64); 7] =
     [(128, 25.1), (256, 12.9), (512, 6.8), (1024, 3.7), (2048, 2.2), (4096, 1.2), (8192, 0.9)];
 /// The variants of the rec-tree, and their names in the paper.
@@ -26,23 +26,23 @@ pub const VARIANTS: [(Variant, &str); 3] =
     [(Variant::Icid, "ICID"), (Variant::DeleteOverlapping, "ICID_DO"), (Variant::KeepAll, "ICID_KA")];
 /// Tables that are merged.
 pub const INPUTS: usize = 4;
-/// Of so many keys one has two records.
+/// One in so many keys has two records.
 const OVERWRITTEN_ONE_IN: u64 = 10;
-/// Bytes that the paper's file system takes to index an extent: a record of its B-tree.
+/// Bytes of an extent in the paper's file system: a record of its B-tree.
 pub const PAPER_EXTENT_BYTES: u64 = 16;
-/// How often collecting is tried again as long as it gains anything.
+/// Maximum number of collections; they are repeated as long as they gain space.
 const COLLECTIONS_MAX: u32 = 20;
 
-/// What lies on a device, by fsck and by its tables.
+/// The content of a device, as counted by fsck and from its tables.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Media {
     /// Extents of all files.
     pub extents: u64,
     /// Lines of all logs, in bytes.
     pub log_bytes: u64,
-    /// Log pages and areas that are in use, in bytes.
+    /// Log pages and areas in use, in bytes.
     pub log_room_bytes: u64,
-    /// Chunk entries of blocks, in bytes: of those that are named more than once.
+    /// Chunk entries of blocks with more than one reference, in bytes.
     pub block_entry_bytes: u64,
     /// Chunk entries of packed chunks, in bytes, and their headers.
     pub packed_entry_bytes: u64,
@@ -54,7 +54,7 @@ pub struct Media {
 }
 
 impl Media {
-    /// Bytes that say what files name, without those of inodes.
+    /// Returns the metadata bytes of file contents, without those of inodes.
     fn metadata_bytes(&self) -> u64 {
         self.log_bytes + self.block_entry_bytes + self.packed_entry_bytes + self.header_bytes
     }
@@ -65,29 +65,29 @@ impl Media {
 pub struct Row {
     pub variant: &'static str,
     pub value_bytes: usize,
-    /// Records of the inputs, and those that live.
+    /// Records of the inputs, and the live ones.
     pub input_records: u64,
     pub records: u64,
-    /// Bytes of keys and values of these.
+    /// Bytes of keys and values of the live records.
     pub record_bytes: u64,
     pub requests: u64,
-    /// Bytes that the compaction wrote, and what of them was shared.
+    /// Bytes that the compaction wrote.
     pub written_bytes: u64,
     /// Bytes for which the rec-tree knew an origin.
     pub known_bytes: u64,
     pub shared_bytes: u64,
     pub shared_of_written_percent: f64,
-    /// What was shared to what was copied. Heads of records are equal too, so it may be more than 100.
+    /// Shared bytes relative to copied bytes. Headers of records are equal too, so it may exceed 100.
     pub shared_of_records_percent: f64,
     /// Extents of the outputs.
     pub extents: u64,
     pub extents_a_record: f64,
-    /// Extents of 16 bytes to the bytes that are shared, and what the paper has.
+    /// Extents of 16 bytes relative to the shared bytes, here and in the paper.
     pub metadata_percent: f64,
     pub paper_metadata_percent: f64,
-    /// What the compaction added to the media in metadata, to the bytes that are shared.
+    /// Metadata that the compaction added to the media, relative to the shared bytes.
     pub media_metadata_percent: f64,
-    /// What lay on the media before the compaction, after it, without its inputs, and when these were collected.
+    /// Content of the media before the compaction, after it, without its inputs, and after collection.
     pub before: Media,
     pub compacted: Media,
     pub removed: Media,
@@ -96,14 +96,14 @@ pub struct Row {
     pub live_bytes: u64,
 }
 
-/// A record that was put into a table: which key, and the table, of which its value is made.
+/// A record in a table: its key, and the table, which together determine its value.
 struct Put {
     key: u64,
     table: usize,
     is_deleted: bool,
 }
 
-/// What is written, and what must be there in the end.
+/// The records that are written, and those that must be there in the end.
 struct Load {
     value_bytes: usize,
     /// Records of each table, sorted.
@@ -132,7 +132,7 @@ impl Load {
         Load { value_bytes, tables, live }
     }
 
-    /// The value of a key in a table.
+    /// Returns the value of a key in a table.
     fn value<'b>(&self, key: u64, table: usize, buffer: &'b mut [u8; VALUE_BYTES_MAX]) -> &'b [u8] {
         let mut random = Random(((key << 8) | table as u64) << 16 | self.value_bytes as u64);
         let value = &mut buffer[..self.value_bytes];
@@ -164,7 +164,7 @@ impl Load {
         Ok(file)
     }
 
-    /// Reads all outputs back: each live record is there, in its order, and nothing else.
+    /// Reads all outputs back, and checks that they have each live record, in order, and no other.
     fn verify(&self, outputs: &[File]) -> Result<()> {
         let wrong = |what: String| Err(BenchError::Wrong(what));
         let (mut live, mut value) = (self.live.iter(), [0; VALUE_BYTES_MAX]);
@@ -191,7 +191,7 @@ impl Load {
 }
 
 fn key_of(key: u64) -> Key {
-    // Decimal digits, as LevelDB's benchmark has them.
+    // Decimal digits, as in LevelDB's benchmark.
     let mut digits = [b'0'; sstable::KEY_BYTES];
     let (mut rest, mut at) = (key, sstable::KEY_BYTES);
     while rest > 0 {
@@ -202,7 +202,7 @@ fn key_of(key: u64) -> Key {
     digits
 }
 
-/// Merges tables with `total_bytes` of records and their values of so many bytes.
+/// Merges tables with `total_bytes` of records, with values of this length.
 pub fn measure(variant: Variant, value_bytes: usize, total_bytes: u64) -> Result<Row> {
     let load = Load::new(value_bytes, total_bytes);
     let device = Device::new(&Profile::NATIVE, 4 * total_bytes + (64 << 20));
@@ -268,7 +268,7 @@ fn row(load: &Load, variant: Variant, written: &Written, stages: [Media; 4], liv
     }
 }
 
-/// The compaction wrote the records that live, and what it was told is shared is not stored.
+/// Proves that the compaction wrote the live records, and that the bytes reported as shared are not stored.
 fn prove(fs: &FileSystem, load: &Load, written: &Written) -> Result<()> {
     let stats = fs.stats();
     let miscounted = |what: String| Err(BenchError::Miscounted(what));
@@ -294,11 +294,11 @@ fn open(fs: &FileSystem, name: &str) -> Result<File> {
 }
 
 fn mount(region: &Region) -> Result<FileSystem> {
-    // One core: as many open segments on every machine.
+    // One core, so that the number of open segments is the same on every machine.
     remount(region.clone(), MountOptions { policy: Policy::Icid, cores: 1, ..MountOptions::default() })
 }
 
-/// Collects until that gains nothing more.
+/// Collects until nothing more is gained.
 fn collect(fs: &FileSystem) -> Result<()> {
     let (mut before, mut rounds) = (u64::MAX, 0);
     while fs.stats().stored_bytes + fs.stats().metadata_bytes < before && rounds < COLLECTIONS_MAX {
@@ -308,7 +308,7 @@ fn collect(fs: &FileSystem) -> Result<()> {
     Ok(())
 }
 
-/// Unmounts, has fsck find nothing, and says what lies on the device.
+/// Unmounts, checks that fsck finds nothing, and returns the content of the device.
 fn unmounted(region: &Region, fs: FileSystem) -> Result<Media> {
     let stored_bytes = fs.stats().stored_bytes;
     fs.unmount().doing("unmount")?;
@@ -334,7 +334,7 @@ fn unmounted(region: &Region, fs: FileSystem) -> Result<Media> {
     Ok(media)
 }
 
-/// Chunk entries that count anything, and segments with data.
+/// Counts the chunk entries in use, and the segments with data.
 fn count_entries(region: &Region, media: &mut Media) -> Result<()> {
     let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
     let is_used = |at: u64| !region.read::<ChunkEntry>(at).is_empty();

@@ -1,4 +1,4 @@
-//! The paper's Table 3 on this machine: comparing bytes by vectors and one by one, beside writing as many.
+//! The paper's Table 3 on this machine: comparing bytes by vectors and one by one, compared with writing as many.
 
 use crate::data::Random;
 use crate::device::Device;
@@ -26,17 +26,17 @@ const DEVICE_BYTES: u64 = 16 << 20;
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub bytes: usize,
-    /// A streaming store of as many bytes and a fence, as an emulated `optane` charges it, and on this memory.
+    /// A streaming store of as many bytes and a fence: as an emulated `optane` charges it, and on this memory.
     pub write_optane_ns: f64,
     pub write_native_ns: f64,
     pub one_by_one_ns: f64,
     pub one_by_one_middle_half_ns: f64,
     pub vectors_ns: f64,
     pub vectors_middle_half_ns: f64,
-    /// How many times faster vectors are, and in the paper.
+    /// Speedup of vectors, here and in the paper.
     pub faster: f64,
     pub paper_faster: f64,
-    /// In the paper: write, one by one, AVX2.
+    /// The paper's values: write, one by one, AVX2.
     pub paper_ns: [f64; 3],
 }
 
@@ -84,8 +84,8 @@ fn row(bytes: usize, paper_ns: [f64; 3], repeats: u32) -> Result<Row> {
     })
 }
 
-/// Nanoseconds a call, each of which is to answer with all of the bytes: the median of batches, few of which are
-/// disturbed by what else the machine does.
+/// Returns the nanoseconds per call, each of which must return all bytes as equal. It takes the median of batches,
+/// few of which are disturbed by other work on the machine.
 fn pass(bytes: usize, mut call: impl FnMut(usize) -> usize) -> f64 {
     let mut batch = |first: usize| {
         let clock = Instant::now();
@@ -98,8 +98,8 @@ fn pass(bytes: usize, mut call: impl FnMut(usize) -> usize) -> f64 {
     median(&batches)
 }
 
-/// How many bytes are equal from the front. Each decides whether the next one is looked at, so no compiler makes vectors
-/// of it.
+/// Returns how many bytes are equal from the front. Each byte decides whether the next one is read, so no compiler
+/// vectorises the loop.
 #[inline(never)]
 fn equal_one_by_one(left: &[u8], right: &[u8]) -> usize {
     let mut at = 0;
@@ -109,7 +109,7 @@ fn equal_one_by_one(left: &[u8], right: &[u8]) -> usize {
     at
 }
 
-/// Both compares find a difference wherever it is.
+/// Proves that both compares find a difference at any position.
 fn prove(content: &[u8]) -> Result<()> {
     for at in [0, 1, content.len() / 2, content.len() - 1] {
         let mut other = content.to_vec();
@@ -124,7 +124,7 @@ fn prove(content: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What an emulated Optane charges for a streaming store and a fence.
+/// Returns the charge of an emulated Optane for a streaming store and a fence.
 fn charged(content: &[u8]) -> Result<f64> {
     let profile: Profile = "optane".parse().expect("a named profile");
     let region = Device::new(&profile, DEVICE_BYTES).create()?;

@@ -1,22 +1,22 @@
-//! A compaction as a program does it that tells what it copies: sorted tables are merged into new ones, every record
-//! copied from buffer to buffer, and each write asks the rec-tree where its bytes came from.
+//! A compaction by a program that reports its copies: it merges sorted tables into new ones and copies every record
+//! from buffer to buffer. Each write asks the rec-tree for the origins of its bytes.
 //!
 //! ```text
 //! inputs  --read-->  a block each  --copy of live records-->  block  --copy-->  write buffer, 64 KiB  --append-->  outputs
 //!         record_read              record_copy                record_copy                      origins, append_from
 //! ```
 //!
-//! Of records with one key the one of the first input that has it is alive, unless it says that the key is deleted. All
-//! buffers are used again and again, as a program's are, so what the tree has of them is soon out of date.
+//! Of records with the same key the one from the first input is live, unless it says that the key is deleted. All
+//! buffers are reused again and again, as in a real program, so the tree's records of them are soon out of date.
 
 use super::sstable::{self, BLOCK_BYTES, BLOCK_BYTES_MAX, Key, Place, Record, Tail};
 use crate::{Doing, Result};
 use nvfold::dedup::icid::{FileToken, Options, RecTree, Source, Variant};
 use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Origin};
 
-/// Bytes of the buffer of what is written, as LevelDB's.
+/// Bytes of the write buffer, as in LevelDB.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 10;
-/// An output ends with the block that makes it so long, in bytes, as LevelDB's.
+/// An output ends with the block that makes it at least this long, in bytes, as in LevelDB.
 pub const OUTPUT_BYTES: u64 = 2 << 20;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
 
@@ -26,29 +26,29 @@ pub fn create(fs: &FileSystem, name: &str) -> Result<File> {
     made.doing(format!("create {name}"))
 }
 
-/// What a compaction wrote, and what became of it.
+/// The writes of a compaction, and their result.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
     /// Calls of `append_from`.
     pub requests: u64,
-    /// Bytes of them.
+    /// Bytes of these calls.
     pub bytes: u64,
-    /// Bytes of them for which the tree knew an origin.
+    /// The part of these bytes for which the tree knew an origin.
     pub known_bytes: u64,
-    /// Bytes of them that were shared.
+    /// The part of these bytes that was shared.
     pub shared_bytes: u64,
     /// Live records, and bytes of their keys and values.
     pub records: u64,
     pub record_bytes: u64,
 }
 
-/// Memory that remembers what was copied to it.
+/// Memory whose copies the tree records.
 struct Buffer {
     bytes: Vec<u8>,
 }
 
 impl Buffer {
-    /// It never moves, for it is never asked to hold more.
+    /// Makes a buffer that never moves, because it never grows beyond its capacity.
     fn new(capacity: usize) -> Buffer {
         Buffer { bytes: Vec::with_capacity(capacity) }
     }
@@ -57,21 +57,21 @@ impl Buffer {
         self.bytes.as_ptr().addr() as u64
     }
 
-    /// Appends bytes of another buffer, and tells the tree.
+    /// Appends bytes of another buffer, and records the copy in the tree.
     fn copy(&mut self, bytes: &[u8], tree: &RecTree) {
         let destination = self.address() + self.bytes.len() as u64;
         self.put(bytes);
         tree.record_copy(destination, bytes.as_ptr().addr() as u64, bytes.len() as u64);
     }
 
-    /// Appends bytes that come from nowhere.
+    /// Appends bytes without an origin.
     fn put(&mut self, bytes: &[u8]) {
         assert!(self.bytes.len() + bytes.len() <= self.bytes.capacity(), "the buffer would move");
         self.bytes.extend_from_slice(bytes);
     }
 }
 
-/// One input: where it is read.
+/// One input and its reading position.
 struct Input {
     file: File,
     token: FileToken,
@@ -120,7 +120,7 @@ impl Input {
     }
 }
 
-/// The file that is written.
+/// The output file.
 struct Output {
     file: File,
     /// Bytes that were given to `flush` or wait for it.
@@ -133,18 +133,18 @@ struct Compaction<'f> {
     fs: &'f FileSystem,
     tree: RecTree,
     inputs: Vec<Input>,
-    /// The block that is built: records, and the last key.
+    /// The block under construction: records, and the last key.
     block: Buffer,
     block_records: u64,
     last: Key,
-    /// What was appended to the output and not written yet.
+    /// Bytes that were appended to the output but not written yet.
     pending: Buffer,
     output: Option<Output>,
     outputs: Vec<File>,
     written: Written,
 }
 
-/// Merges sorted tables, the newest first; the new tables.
+/// Merges sorted tables, the newest first; returns the new tables.
 pub fn compact(fs: &FileSystem, inputs: Vec<File>, variant: Variant) -> Result<(Vec<File>, Written)> {
     let tree = RecTree::new(Options::of(variant));
     let inputs = inputs.into_iter().map(|file| Input::open(file, &tree)).collect::<Result<Vec<Input>>>()?;
@@ -169,13 +169,13 @@ pub fn compact(fs: &FileSystem, inputs: Vec<File>, variant: Variant) -> Result<(
 }
 
 impl Compaction<'_> {
-    /// Which input has the record that comes next.
+    /// Returns the input that has the next record.
     fn newest_of_the_lowest_key(&self) -> Option<usize> {
         let keys = self.inputs.iter().enumerate().filter_map(|(at, input)| Some((input.record()?.key, at)));
         keys.min().map(|(_, at)| at)
     }
 
-    /// Copies a record if it lives, and passes it and what it makes out of date.
+    /// Copies a record if it is live, and skips it and the records that it replaces.
     fn take(&mut self, newest: usize) -> Result<()> {
         let record = self.inputs[newest].record().expect("it has the lowest key");
         let key = record.key;
@@ -212,7 +212,7 @@ impl Compaction<'_> {
         output.bytes += place.bytes as u64;
         let is_full = output.bytes >= OUTPUT_BYTES;
         self.output = Some(output);
-        // It stays where it is in memory.
+        // The buffer stays at the same address.
         let bytes = std::mem::take(&mut self.block.bytes);
         self.append(&bytes)?;
         (self.block.bytes, self.block_records) = (bytes, 0);
@@ -234,7 +234,7 @@ impl Compaction<'_> {
         Ok(())
     }
 
-    /// Writes the write buffer, with the origins that the tree knows of it.
+    /// Writes the write buffer, with its known origins.
     fn flush(&mut self) -> Result<()> {
         let Some(output) = self.output.as_ref().filter(|_| !self.pending.bytes.is_empty()) else { return Ok(()) };
         let mut sources = Vec::new();

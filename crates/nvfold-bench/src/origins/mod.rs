@@ -1,20 +1,21 @@
-//! `bench origins`: what following copies gives and costs (ICID): policy `icid` under the core's own interface.
+//! `bench origins`: benefit and cost of following copies (ICID): policy `icid` through the core's own interface.
 //!
-//! The problem: bytes that are shared to the byte need an extent for every run of them, and a write that shares reads what
-//! it is compared with. Whether either is worth it depends on how long the runs are and on the device.
+//! The problem: byte-granular sharing needs an extent for every run of bytes, and a write that shares reads the data
+//! that it compares with. Whether that pays depends on the length of the runs and on the device.
 //!
-//! The idea: three measurements, each in one run. A compaction of a key-value store in miniature, with values of 128 to
-//! 8192 bytes: what is shared, the metadata for it, and what is left when the inputs are gone. A write whose bytes all have
-//! an origin beside a plain one, counted, charged and timed. And the compare by itself, as in the paper's Table 3.
+//! The idea: three measurements, each in one run. First, a compaction of a small key-value store, with values of 128
+//! to 8192 bytes: the shared bytes, their metadata, and what is left without the inputs. Second, a write whose bytes
+//! all have an origin compared with a plain one, counted, charged and timed. Third, the compare by itself, as in the
+//! paper's Table 3.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `compaction` | the compaction's rows: tables written, merged, removed, collected |
-//! | `merge` | the program that merges and tells what it copies |
+//! | `merge` | the program that merges and reports its copies |
 //! | `sstable` | the format of its files |
 //! | `write` | writes with an origin and plain ones |
 //! | `compare` | Table 3 |
-//! | `aims` | what was aimed at, and what came of it |
+//! | `aims` | the aims, and whether they are met |
 //! | `page` | the report as tables and as Markdown |
 
 mod aims;
@@ -49,7 +50,7 @@ pub struct Options {
     smoke: bool,
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -65,19 +66,19 @@ struct Report {
     compares: Vec<compare::Row>,
 }
 
-/// Where a write with an origin costs less than a plain one under policy `off`.
+/// The sizes for which a write with an origin costs less than a plain one under policy `off`.
 #[derive(Debug, Serialize)]
 struct Pays {
     lane: &'static str,
     profile: &'static str,
-    /// Those of the sizes that were measured.
+    /// Those of the measured sizes.
     bytes: Vec<usize>,
 }
 
 /// Measures, and prints the report.
 ///
 /// # Errors
-/// When a file holds other bytes than were written, when a write did not share what its row says, and when fsck finds
+/// If a file holds other bytes than were written, if a write did not share what its row says, and if fsck finds
 /// something.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let options = Options {

@@ -8,7 +8,7 @@ use crate::origin::heading;
 use comfy_table::{Table as TerminalTable, presets};
 use std::fmt::Write;
 
-/// A table: its title, what has to be known to read it, and its cells.
+/// A table: its title, an explanation, and its cells.
 struct Table {
     title: &'static str,
     text: String,
@@ -30,7 +30,7 @@ pub fn terminal(report: &Report) -> String {
     text
 }
 
-/// For docs/results/origins.
+/// Formats the page for docs/results/origins.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!(
         "# Following copies\n\nMade by `{}`{}. Figures: [origins.json](origins.json).\n\n{INTRODUCTION}",
@@ -86,7 +86,7 @@ fn aims(report: &Report) -> Table {
     }
 }
 
-/// The rows of ICID, one for each size of values.
+/// Returns the rows of ICID, one for each size of values.
 fn of_icid(report: &Report) -> impl Iterator<Item = &compaction::Row> {
     report.compactions.iter().filter(|row| row.variant == VARIANTS[0].1)
 }
@@ -230,7 +230,7 @@ fn where_it_pays(report: &Report) -> Table {
     }
 }
 
-/// Some of these sizes, as ranges of them: `128 to 2 KiB, 8 KiB`.
+/// Returns some of these sizes as ranges: `128 to 2 KiB, 8 KiB`.
 fn ranges(sizes: &[usize], some: &[usize]) -> String {
     let runs = sizes.chunk_by(|size, next| some.contains(size) && some.contains(next));
     let text = |run: &[usize]| match run {
@@ -241,7 +241,7 @@ fn ranges(sizes: &[usize], some: &[usize]) -> String {
     if texts.is_empty() { "none".into() } else { texts.join(", ") }
 }
 
-/// A row for each size and lane.
+/// Returns a row for each size and lane.
 fn by_write(report: &Report, cells: impl Fn(&write::Row) -> Vec<String>) -> Vec<Vec<String>> {
     let row = |row: &write::Row| [vec![kib(row.bytes), row.lane.to_owned()], cells(row)].concat();
     report.writes.iter().map(row).collect()

@@ -1,4 +1,4 @@
-//! Sorted tables as a key-value store writes them: LevelDB's in miniature, without prefixes, restarts, filters.
+//! Sorted tables of a key-value store: a simplified format of LevelDB, without prefixes, restarts, filters.
 //!
 //! ```text
 //! file     | data block | data block | ... | index block | footer, 32 bytes |
@@ -15,7 +15,7 @@ use nvfold::File;
 pub const KEY_BYTES: usize = 16;
 /// Bytes of a record in front of its key.
 pub const HEAD_BYTES: usize = 4;
-/// A data block ends with the record that makes it so long, in bytes.
+/// A data block ends with the record that makes it at least this long, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
 /// Bytes behind the records of a block.
 pub const TRAILER_BYTES: usize = 5;
@@ -30,7 +30,7 @@ const MAGIC: u64 = 0x6E76_666F_6C64_4B56;
 
 pub type Key = [u8; KEY_BYTES];
 
-/// Where a data block lies in its file.
+/// Place of a data block in its file.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub offset: u64,
@@ -48,7 +48,7 @@ pub struct Record<'b> {
     pub end: usize,
 }
 
-/// What stands in front of a key; no value: it is deleted.
+/// Returns the header of a record; without a value the key is deleted.
 pub fn head(value_bytes: Option<usize>) -> [u8; HEAD_BYTES] {
     let value_bytes = value_bytes.map_or(DELETED, |bytes| bytes as u16);
     let [a, b] = (KEY_BYTES as u16).to_le_bytes();
@@ -56,14 +56,14 @@ pub fn head(value_bytes: Option<usize>) -> [u8; HEAD_BYTES] {
     [a, b, c, d]
 }
 
-/// What ends a block with these records.
+/// Returns the trailer of a block with these records.
 pub fn trailer(records: &[u8]) -> [u8; TRAILER_BYTES] {
     let mut trailer = [0; TRAILER_BYTES];
     trailer[1..].copy_from_slice(&crc32c::crc32c(records).to_le_bytes());
     trailer
 }
 
-/// The record at `start` of a block that was checked; `None` behind the last one.
+/// Returns the record at `start` of a verified block; `None` behind the last one.
 pub fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
     if start + TRAILER_BYTES >= block.len() {
         return None;
@@ -79,13 +79,13 @@ pub fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
     })
 }
 
-/// Whether a block is as it was written.
+/// Returns whether a block is as it was written.
 pub fn is_whole(block: &[u8]) -> bool {
     let (records, end) = block.split_at(block.len() - TRAILER_BYTES);
     trailer(records) == end
 }
 
-/// What comes behind the data blocks of a file.
+/// Builds the part of a file behind the data blocks.
 #[derive(Default)]
 pub struct Tail {
     index: Vec<u8>,
@@ -93,7 +93,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// One more data block, with its last key and its number of records.
+    /// Adds a data block, with its last key and its number of records.
     pub fn add(&mut self, last: &Key, place: Place, records: u64) {
         self.index.extend_from_slice(last);
         self.index.extend_from_slice(&place.offset.to_le_bytes());
@@ -101,7 +101,7 @@ impl Tail {
         self.records += records;
     }
 
-    /// Index block and footer, of a file whose data blocks take so many bytes.
+    /// Returns index block and footer of a file whose data blocks take `data_bytes` bytes.
     pub fn finish(self, data_bytes: u64) -> Vec<u8> {
         let mut bytes = self.index;
         bytes.extend_from_slice(&trailer(&bytes));
@@ -112,7 +112,7 @@ impl Tail {
     }
 }
 
-/// The data blocks of a file, from its index.
+/// Returns the data blocks of a file, from its index.
 pub fn places(file: &File) -> Result<Vec<Place>> {
     let size = file.attr().size;
     let mut footer = [0; FOOTER_BYTES];
@@ -130,7 +130,7 @@ pub fn places(file: &File) -> Result<Vec<Place>> {
     Ok(entries.map(|entry| Place { offset: word(entry, 16), bytes: word(entry, 24) as usize }).collect())
 }
 
-/// Reads a whole buffer.
+/// Reads as many bytes as the buffer holds.
 pub fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let wanted = buffer.len();
     match file.read_at(offset, buffer).doing("read a sorted table")? {

@@ -1,7 +1,7 @@
-//! A write whose bytes all have an origin, beside a plain one of as many bytes: counted, charged, and timed.
+//! A write whose bytes all have an origin, compared with a plain one of the same length: counted, charged, and timed.
 //!
-//! Every lane does the same: it reads a piece of a source into a buffer, as a program does that copies, and appends the
-//! buffer to another file. Only the append is measured. The lanes differ in what the append is told:
+//! Every lane does the same: it reads a piece of a source into a buffer, as a copying program does, and appends the
+//! buffer to another file. Only the append is measured. The lanes differ in the origin that the append gets:
 //!
 //! ```text
 //! source                                        target, appended to
@@ -9,7 +9,7 @@
 //! unaligned  1000 bytes | piece 0 | 100 bytes | piece 1 | ...                 the last one; here each is an extent
 //! ```
 //!
-//! Plain lanes write new bytes: the piece with a stamp in each 512 bytes of it.
+//! Plain lanes write new bytes: the piece with a stamp in each 512 bytes.
 
 use super::merge::create;
 use crate::cost::{Lines, System, Traffic, WARM_UP};
@@ -25,33 +25,33 @@ use std::time::Instant;
 /// Bytes of a write.
 pub const SIZES: [usize; 11] =
     [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
-/// Calls that are counted.
+/// Number of calls that are counted.
 const CALLS: usize = 64;
-/// Bytes and calls of a timed pass, at most.
+/// Maximum bytes and calls of a timed pass.
 const PASS_BYTES: usize = 4 << 20;
 const PASS_CALLS_MAX: usize = 1000;
-/// Where the first unaligned piece begins, and bytes from each to the next.
+/// Offset of the first unaligned piece, and bytes between two pieces.
 const SHIFT_BYTES: usize = 1000;
 const GAP_BYTES: usize = 100;
 const STAMP_EVERY_BYTES: usize = 512;
-/// More than the modelled cache holds.
+/// More bytes than the modelled cache holds.
 const CACHE_BYTES: usize = 1 << 20;
 
-/// What a write is told, and where.
+/// The origin that a write gets, and the placement of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Its origin, which lies at the same place of a block.
+    /// Its origin, at the same offset within a block.
     Aligned,
-    /// Its origin, which lies anywhere.
+    /// Its origin, at any offset.
     Unaligned,
-    /// The same, and the source is in no cache: it was read long ago.
+    /// The same, with a source that is in no cache because it was read long ago.
     Cold,
-    /// Nothing, under a policy.
+    /// No origin, under a policy.
     Plain(Policy),
 }
 
 impl Lane {
-    /// All of them, in the order of the tables.
+    /// All lanes, in the order of the tables.
     pub const ALL: [Lane; 6] = [
         Lane::Aligned,
         Lane::Unaligned,
@@ -61,7 +61,7 @@ impl Lane {
         Lane::Plain(Policy::Inline),
     ];
 
-    /// Its name in reports.
+    /// Returns its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Lane::Aligned => "origins, aligned",
@@ -78,7 +78,7 @@ impl Lane {
         System { policy, index: IndexKind::Dram, method: Method::WBFin, mode: DedupMode::Inline }
     }
 
-    /// Where piece `number` lies in the source.
+    /// Returns the offset of piece `number` in the source.
     fn source_offset(self, number: usize, bytes: usize) -> usize {
         match self {
             Lane::Unaligned | Lane::Cold => SHIFT_BYTES + number * (bytes + GAP_BYTES),
@@ -93,18 +93,18 @@ pub struct Row {
     pub bytes: usize,
     pub lane: &'static str,
     pub fences: f64,
-    /// Lines written by what they are for, sums of [`CALLS`] calls, and of one call in all.
+    /// Lines written by purpose, as sums of [`CALLS`] calls, and the lines of one call.
     pub written_of_all_calls: Lines,
     pub lines_written: f64,
     pub lines_read: f64,
     pub locked: f64,
-    /// What each emulated device charges, nanoseconds.
+    /// Charge of each emulated device, nanoseconds.
     pub charged_ns: BTreeMap<&'static str, f64>,
-    /// On this machine's memory, nanoseconds: median of the medians of passes, and the width of their middle half. Not of the cold
-    /// lane: what is in the processor's cache cannot be told.
+    /// Nanoseconds on this machine's memory: median of the medians of passes, and the width of their middle half.
+    /// Absent for the cold lane, because it is unknown what the processor's cache holds.
     pub wall_ns: Option<f64>,
     pub wall_middle_half_ns: Option<f64>,
-    /// To `plain, off` of the same pass, median and middle half.
+    /// Ratio to `plain, off` of the same pass, median and middle half.
     pub wall_ratio: Option<f64>,
     pub wall_ratio_middle_half: Option<f64>,
 }
@@ -118,7 +118,7 @@ struct Stage {
     source: File,
     target: File,
     buffer: Vec<u8>,
-    /// What was told to be shared.
+    /// Bytes that the file system reported as shared.
     shared: u64,
     stamp: u64,
 }
@@ -138,7 +138,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Has the buffer filled with the piece, as a program that copies does.
+    /// Fills the buffer with the piece, as a copying program does.
     fn fill(&mut self, number: usize) -> Result<()> {
         let at = self.lane.source_offset(number, self.bytes);
         match self.lane {
@@ -163,7 +163,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Another target, as empty as the first was.
+    /// Replaces the target by a new empty one.
     fn begin_anew(&mut self) -> Result<()> {
         self.fs.unlink(InodeNumber::ROOT, b"target").doing("remove the target")?;
         self.target = create(&self.fs, "target")?;
@@ -171,7 +171,8 @@ impl Stage {
         Ok(())
     }
 
-    /// All that was appended with an origin was shared, nothing of the rest was, and the target has what was written.
+    /// Proves that all appends with an origin were shared, that no others were, and that the target has the written
+    /// content.
     fn prove(&mut self, calls: usize) -> Result<()> {
         let (bytes, lane) = ((calls * self.bytes) as u64, self.lane);
         let expected = if let Lane::Plain(_) = lane { 0 } else { bytes };
@@ -199,7 +200,7 @@ impl Stage {
     }
 }
 
-/// Measures writes of so many bytes in every lane.
+/// Measures writes of `bytes` bytes in every lane.
 pub fn measure(bytes: usize, repeats: u32) -> Result<Vec<Row>> {
     let mut rows = Lane::ALL.iter().map(|lane| counted(*lane, bytes)).collect::<Result<Vec<Row>>>()?;
     let timed: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| *lane != Lane::Cold).collect();
@@ -214,7 +215,7 @@ pub fn measure(bytes: usize, repeats: u32) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What calls cost, summed up without what fills the buffer.
+/// The summed cost of calls, without filling the buffer.
 #[derive(Default)]
 struct Sum {
     fences: u64,
@@ -234,7 +235,8 @@ impl Sum {
     }
 }
 
-/// Runs the calls on such a device; what those behind the first few cost, and lines written by kind if it counts them.
+/// Runs the calls on a device; returns the cost of those after the warm-up, and lines written by kind if it counts
+/// them.
 fn run(lane: Lane, bytes: usize, device: &OpenOptions) -> Result<(Sum, Lines)> {
     let mut stage = Stage::new(lane, bytes, WARM_UP + CALLS, device)?;
     for number in 0..WARM_UP {
@@ -284,7 +286,7 @@ fn counted(lane: Lane, bytes: usize) -> Result<Row> {
     })
 }
 
-/// Nanoseconds a call of each lane in each pass. The lanes take turns.
+/// Returns the nanoseconds per call of each lane in each pass. The lanes take turns.
 fn timed_passes(lanes: &[Lane], bytes: usize, repeats: u32) -> Result<Vec<Vec<f64>>> {
     let calls = (PASS_BYTES / bytes).clamp(CALLS / 4, PASS_CALLS_MAX);
     let native = OpenOptions::default();
@@ -305,7 +307,7 @@ fn timed_passes(lanes: &[Lane], bytes: usize, repeats: u32) -> Result<Vec<Vec<f6
     Ok(times)
 }
 
-/// The median of the calls: of a sum, most would be what others do on a busy machine.
+/// Returns the median of the calls: on a busy machine most of a sum would be the time of other work.
 fn timed_pass(stage: &mut Stage, calls: usize) -> Result<f64> {
     let mut nanoseconds = Vec::with_capacity(calls);
     for number in 0..calls {
@@ -317,8 +319,8 @@ fn timed_pass(stage: &mut Stage, calls: usize) -> Result<f64> {
     Ok(median(&nanoseconds))
 }
 
-/// The sizes with which a lane costs less than a plain write under policy `off`: charged by a device, or by the wall clock
-/// for `native`.
+/// Returns the sizes with which a lane costs less than a plain write under policy `off`: by the charge of a device,
+/// or by the wall clock for `native`.
 pub fn pays(rows: &[Row], lane: Lane, profile: &str) -> Vec<usize> {
     let cost = |row: &Row| if profile == "native" { row.wall_ratio } else { row.charged_ns.get(profile).copied() };
     let of = |lane: Lane, bytes: usize| cost(rows.iter().find(|row| row.lane == lane.name() && row.bytes == bytes)?);

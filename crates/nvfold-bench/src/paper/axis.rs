@@ -1,6 +1,6 @@
 //! The y axis of a chart: from zero, or from below the lowest value, to a round number just above the highest one.
 
-/// Ticks that an axis has at most, the lowest one aside.
+/// Maximum number of ticks of an axis, without the lowest one.
 const MOST_STEPS: f64 = 10.0;
 
 /// A range of values with ticks at round numbers.
@@ -15,7 +15,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// The shortest one with all of these values and zero.
+    /// Makes the shortest axis that contains all of these values and zero.
     pub fn over(values: impl IntoIterator<Item = f64>) -> Axis {
         let finite = values.into_iter().filter(|value| value.is_finite());
         let (lowest, highest) =
@@ -24,12 +24,12 @@ impl Axis {
             return Axis { low: 0.0, high: 1.0, step: 0.2 };
         }
         let step = round_step((highest - lowest) / MOST_STEPS);
-        // What is a whole number of steps but for rounding needs no further one.
+        // A value that is a whole number of steps except for rounding needs no further step.
         let steps = |value: f64| (value / step - 1e-9).ceil();
         Axis { low: -step * steps(-lowest), high: step * steps(highest), step }
     }
 
-    /// Where the ticks are.
+    /// Iterates over the ticks.
     pub fn ticks(&self) -> impl Iterator<Item = f64> {
         let Axis { low, high, step } = *self;
         let first = (low / step).round() as i64;
@@ -37,7 +37,7 @@ impl Axis {
         (first..=last).map(move |tick| tick as f64 * step)
     }
 
-    /// What stands at a tick: as many decimals as all of them need.
+    /// Returns the label of a tick, with as many decimals as all labels need.
     pub fn label(&self, tick: f64) -> String {
         let (tick, step, unit) = match self.high.max(-self.low) {
             ..10_000.0 => (tick, self.step, ""),
@@ -46,12 +46,12 @@ impl Axis {
         };
         let decimals = (-step.log10() - 1e-9).ceil().max(0.0) as usize;
         let text = format!("{tick:.decimals$}");
-        // Without a unit, and without a sign of its own, whatever the arithmetic made of it.
+        // Zero has no unit and no sign, even after rounding errors.
         if text.trim_start_matches('-').chars().all(|c| c == '0' || c == '.') { "0".into() } else { text + unit }
     }
 }
 
-/// The smallest of 1, 2 and 5 times a power of ten that is not below this.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= least * (1.0 - 1e-9));

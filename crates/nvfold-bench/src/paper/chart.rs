@@ -1,6 +1,6 @@
-//! A chart: named series of values over the places of an x axis, and what the paper gives for some of them.
+//! A chart: named series of values over the places of an x axis, and the paper's values for some of them.
 //!
-//! It is data alone. How it looks is decided where it is drawn, and numbers that are not drawn are a chart too.
+//! It is only data. The drawing code decides how it looks, and tables of numbers are charts too.
 
 use super::number::numbers_or_null;
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A line a series.
+    /// One line per series.
     Lines,
     /// Bars side by side.
     Bars,
@@ -24,26 +24,26 @@ pub enum Kind {
 pub struct Chart {
     /// How it is drawn.
     pub kind: Kind,
-    /// Above it.
+    /// Title above it.
     pub title: String,
-    /// What `x` is.
+    /// Label of the x axis.
     pub x_label: String,
-    /// What the values are, with the unit.
+    /// Label of the values, with the unit.
     pub y_label: String,
     /// The places on the x axis.
     pub x: Vec<String>,
     /// The values.
     pub series: Vec<Series>,
-    /// What the paper's text and tables give, in the unit of the chart.
+    /// Values of the paper's text and tables, in the unit of the chart.
     #[serde(default)]
     pub paper: Vec<PaperValue>,
 }
 
-/// A value, or a range, that the paper gives for a place of a chart.
+/// A value, or a range, of the paper for a place of a chart.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PaperValue {
-    /// Name of the series that it is compared with; `None`: of none in particular. In a stacked chart a value is a
-    /// height from the axis on, so it is that of the lowest series or, with `None`, of all.
+    /// Name of the series that it is compared with; `None` if it belongs to no series. In a stacked chart a value is
+    /// a height from the axis on, so it belongs to the lowest series or, with `None`, to all.
     pub series: Option<String>,
     /// The place: one of the chart's `x`.
     pub x: String,
@@ -54,7 +54,7 @@ pub struct PaperValue {
 }
 
 impl PaperValue {
-    /// Whether the paper gives a range.
+    /// Returns whether the paper gives a range.
     pub fn is_range(&self) -> bool {
         self.low != self.high
     }
@@ -63,21 +63,21 @@ impl PaperValue {
 /// One line, or the bars of one colour.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// What it is.
+    /// Name of the series.
     pub name: String,
-    /// One value for each `x` of the chart; not finite (null in JSON) where there is none: that is not drawn.
+    /// One value for each `x` of the chart; a value that is not finite (null in JSON) is missing and not drawn.
     #[serde(deserialize_with = "numbers_or_null")]
     pub y: Vec<f64>,
 }
 
 impl Chart {
-    /// Without series yet.
+    /// Makes a chart without series.
     pub fn new(kind: Kind, title: &str, x_label: &str, y_label: &str, x: impl IntoIterator<Item = String>) -> Chart {
         let [title, x_label, y_label] = [title, x_label, y_label].map(String::from);
         Chart { kind, title, x_label, y_label, x: x.into_iter().collect(), series: Vec::new(), paper: Vec::new() }
     }
 
-    /// With one more series.
+    /// Adds a series.
     pub fn with(mut self, name: &str, y: impl IntoIterator<Item = f64>) -> Chart {
         let y: Vec<f64> = y.into_iter().collect();
         assert_eq!(y.len(), self.x.len(), "{}: {name} has a value for each x", self.title);
@@ -85,8 +85,8 @@ impl Chart {
         self
     }
 
-    /// With what the paper gives for a place; both ends may be one value. Left out where the chart has no such place:
-    /// a test's sizes have fewer.
+    /// Adds the paper's range for a place; both ends may be one value. It is left out if the chart has no such place,
+    /// because tests use fewer sizes.
     pub fn with_paper(mut self, series: Option<&str>, x: &str, low: f64, high: f64) -> Chart {
         if self.x.iter().any(|place| place == x) {
             self.paper.push(PaperValue { series: series.map(String::from), x: x.into(), low, high });
@@ -94,7 +94,7 @@ impl Chart {
         self
     }
 
-    /// With what the paper gives for every place.
+    /// Adds the paper's range for every place.
     pub fn with_paper_everywhere(self, series: Option<&str>, low: f64, high: f64) -> Chart {
         let places = self.x.clone();
         places.iter().fold(self, |chart, place| chart.with_paper(series, place, low, high))

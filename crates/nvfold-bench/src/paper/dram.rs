@@ -1,8 +1,8 @@
-//! DRAM that deduplication takes, measured from a process.
+//! DRAM of deduplication, measured from a process.
 //!
-//! A process of this program writes unique chunks to a device in memory, and says by how much its own memory has grown
-//! (RssAnon: the device is shared memory and not in it). Two that differ in the policy alone differ by what
-//! deduplication needs: its index, its queue, and what the allocator of the process keeps for them.
+//! A process of this program writes unique chunks to a device in memory, and reports by how much its own memory has
+//! grown (RssAnon, which does not contain the device, because that is shared memory). Two processes that differ only
+//! in the policy differ by the memory of deduplication: its index, its queue, and what the allocator keeps for them.
 
 use crate::device::Device;
 use crate::process::{output, own_program};
@@ -30,16 +30,16 @@ pub struct ChildOptions {
     pub index: IndexKind,
 }
 
-/// How a process has grown, bytes.
+/// Growth of a process, bytes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Grown {
-    /// All of it.
+    /// The whole process.
     pub process_bytes: f64,
-    /// What the index takes by its own account.
+    /// The index, as it reports itself.
     pub index_bytes: f64,
-    /// What the queue of policy `denova` took by its own account when it was longest.
+    /// The queue of policy `denova` at its longest, as it reports itself.
     pub queue_bytes: f64,
-    /// Entries of the queue then.
+    /// Number of entries in the queue then.
     pub queue_entries: f64,
 }
 
@@ -51,7 +51,7 @@ fn parse_index(text: &str) -> std::result::Result<IndexKind, String> {
     IndexKind::from_name(text).ok_or_else(|| "use dram or pm".into())
 }
 
-/// Lets a process write, and asks it how it has grown.
+/// Runs a process that writes, and returns its growth.
 pub fn grown(options: &ChildOptions) -> Result<Grown> {
     let mut command = Command::new(own_program()?);
     command.args(["bench", "dram", &options.mebibytes.to_string()]);
@@ -61,7 +61,7 @@ pub fn grown(options: &ChildOptions) -> Result<Grown> {
     serde_json::from_str(said.trim()).map_err(wrong)
 }
 
-/// Is that process: writes, and says how it has grown.
+/// Is that process: writes, and reports its growth.
 pub fn child(options: &ChildOptions) -> Result<()> {
     let data_bytes = options.mebibytes << 20;
     let device = Device::new(&Profile::NATIVE, data_bytes + data_bytes / 8 + (64 << 20));
@@ -97,7 +97,7 @@ pub fn child(options: &ChildOptions) -> Result<()> {
     Ok(())
 }
 
-/// Memory of this process that is no file's and no device's.
+/// Returns the memory of this process that belongs to no file and no device.
 fn own_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status").doing("read /proc/self/status")?;
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));

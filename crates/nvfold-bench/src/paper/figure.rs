@@ -1,8 +1,8 @@
-//! A figure or table of a paper, measured here: what every paper's module hands over, and what is kept as JSON.
+//! A figure or table of a paper, measured here: the result of every paper's module, and its JSON.
 //!
-//! The problem: a paper gives some of its results as text and most as pictures, and a reader wants to know of each
-//! claim whether it holds here. So a [`Figure`] has three parts: the [`Chart`]s (everything that was measured), the
-//! [`Row`]s (what the paper says in words, beside ours) and the [`Aim`]s (what we set out to reach).
+//! The problem: a paper gives some of its results as text and most as pictures, and a reader wants to know for each
+//! claim whether it holds here. The idea: a [`Figure`] has three parts: the [`Chart`]s (everything that was
+//! measured), the [`Row`]s (the paper's statements next to our values) and the [`Aim`]s (what we set out to reach).
 
 use super::chart::{Chart, Kind};
 use super::machine::Machine;
@@ -17,11 +17,11 @@ pub const VERSION: u32 = 2;
 pub struct Figure {
     /// Version of this schema.
     pub version: u32,
-    /// Which paper.
+    /// Name of the paper.
     pub paper: String,
     /// `figure-6`, `table-4`.
     pub id: String,
-    /// What the figure is called here.
+    /// Title of the figure here.
     pub title: String,
     /// Version of nvfold.
     pub nvfold: String,
@@ -29,19 +29,19 @@ pub struct Figure {
     pub commit: Option<String>,
     /// The command that made it.
     pub command: String,
-    /// What it ran on.
+    /// The machine it ran on.
     pub machine: Machine,
     /// Name of the device profile.
     pub profile: String,
-    /// What was run, in a sentence or two.
+    /// Description of the run, in a sentence or two.
     pub settings: String,
     /// Everything measured.
     pub charts: Vec<Chart>,
-    /// The paper's words beside ours.
+    /// The paper's statements next to our values.
     pub rows: Vec<Row>,
     /// What we set out to reach.
     pub aims: Vec<Aim>,
-    /// What the figure says, in a sentence.
+    /// Conclusion of the figure, in a sentence.
     pub reading: String,
     /// What could not be measured, and why.
     pub left_out: Vec<String>,
@@ -54,47 +54,47 @@ pub struct Report {
     pub version: u32,
     /// The command.
     pub command: String,
-    /// Which paper.
+    /// Name of the paper.
     pub paper: &'static str,
-    /// What was made.
+    /// The figures.
     pub figures: Vec<Figure>,
 }
 
-/// One thing that the paper says, and what it is here.
+/// One statement of the paper, and our value for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// What is told.
+    /// What the value is.
     pub what: String,
-    /// Lowest and highest value that the paper's text and tables give.
+    /// Lowest and highest value in the paper's text and tables.
     pub paper: Option<(f64, f64)>,
-    /// The paper shows it in a picture and gives no value.
+    /// Whether the paper shows it only in a picture, without a value.
     pub picture_only: bool,
-    /// Ours; NaN (null in JSON) where there is no such number.
+    /// Our value; NaN (null in JSON) where there is none.
     #[serde(deserialize_with = "number_or_null")]
     pub ours: f64,
-    /// Ours to the paper's; to the nearer end of a range, 1 within it.
+    /// Our value relative to the paper's; for a range relative to its nearer end, 1 within it.
     pub ratio: Option<f64>,
     /// Unit, or empty.
     pub unit: String,
 }
 
-/// Something to reach, and whether it was.
+/// An aim, and whether it was met.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Aim {
-    /// What was to be reached.
+    /// The aim.
     pub aim: String,
-    /// What was.
+    /// The result.
     pub ours: String,
-    /// Whether that is enough.
+    /// Whether the result meets the aim.
     pub met: bool,
-    /// What it is judged by.
+    /// The kind of measurement that decides.
     #[serde(default)]
     pub by: Measure,
-    /// Of a missed aim: what bounds it here, one sentence with a figure.
+    /// For a missed aim: its limit here, one sentence with a figure.
     pub floor: Option<String>,
 }
 
-/// What an aim is judged by.
+/// The kind of measurement that decides an aim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Measure {
@@ -108,7 +108,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// As it stands in a table.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Measure::Cost => "cost",
@@ -119,50 +119,50 @@ impl Measure {
 }
 
 impl Row {
-    /// What the paper gives as a range; both ends may be one value.
+    /// Makes a row for a range of the paper; both ends may be one value.
     pub fn range(what: impl Into<String>, low: f64, high: f64, ours: f64, unit: &str) -> Row {
         let nearest = ours.clamp(low, high);
         Row { paper: Some((low, high)), ratio: Some(ours / nearest), ..Row::own(what, ours, unit) }
     }
 
-    /// What the paper gives as a value.
+    /// Makes a row for a value of the paper.
     pub fn value(what: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Row {
         Row::range(what, paper, paper, ours, unit)
     }
 
-    /// What the paper gives as a picture only.
+    /// Makes a row for a statement that the paper shows only in a picture.
     pub fn picture(what: impl Into<String>, ours: f64, unit: &str) -> Row {
         Row { picture_only: true, ..Row::own(what, ours, unit) }
     }
 
-    /// What the paper does not have.
+    /// Makes a row that the paper does not have.
     pub fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
         Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into() }
     }
 }
 
 impl Aim {
-    /// An aim that is judged by a count.
+    /// Makes an aim that a count decides.
     pub fn new(aim: impl Into<String>, ours: impl Into<String>, met: bool) -> Aim {
         Aim { aim: aim.into(), ours: ours.into(), met, by: Measure::default(), floor: None }
     }
 
-    /// A value that is to be at least `least`.
+    /// Makes an aim for a value of at least `least`.
     pub fn at_least(aim: impl Into<String>, ours: f64, least: f64) -> Aim {
         Aim::new(aim, number(ours), ours >= least)
     }
 
-    /// A value that is to be at most `most`.
+    /// Makes an aim for a value of at most `most`.
     pub fn at_most(aim: impl Into<String>, ours: f64, most: f64) -> Aim {
         Aim::new(aim, number(ours), ours <= most)
     }
 
-    /// Judged by something else than a count.
+    /// Changes the kind of measurement that decides.
     pub fn by(self, by: Measure) -> Aim {
         Aim { by, ..self }
     }
 
-    /// With what bounds it here, if it is missed.
+    /// Adds the limit here, if the aim is missed.
     pub fn with_floor(self, floor: impl Into<String>) -> Aim {
         let floor = (!self.met).then(|| floor.into());
         Aim { floor, ..self }
@@ -170,7 +170,7 @@ impl Aim {
 }
 
 impl Figure {
-    /// Whether there is a picture.
+    /// Returns whether there is a picture.
     pub fn is_drawn(&self) -> bool {
         self.charts.iter().any(|chart| chart.kind != Kind::Table)
     }
@@ -178,7 +178,7 @@ impl Figure {
 
 #[cfg(test)]
 impl Figure {
-    /// A figure that says little, for tests of what is done with figures.
+    /// Returns a minimal figure, for tests of code that processes figures.
     pub fn example(profile: &str, met: bool) -> Figure {
         Figure {
             version: VERSION,

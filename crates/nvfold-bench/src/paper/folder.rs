@@ -6,9 +6,9 @@
 //! <folder>/<profile>/<id>.png     the same
 //! ```
 //!
-//! The problem: a run takes hours and may be cut short. The idea: the JSON is written last and put in its place as a
-//! whole, so a figure whose JSON is there is there; and it names the commit that it was made from, so a run that goes on
-//! knows what it can leave as it is.
+//! The problem: a run takes hours and may be interrupted. The idea: the JSON is written last and moved into place as
+//! a whole, so a figure with a JSON file is complete. The JSON names its commit, so a resumed run knows which figures
+//! it can keep.
 
 use super::figure::{Figure, VERSION};
 use super::picture;
@@ -16,19 +16,19 @@ use crate::{BenchError, Doing, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Where figures are kept.
+/// The folder of the figures.
 #[derive(Clone, Copy, Debug)]
 pub struct Folder<'a>(pub &'a Path);
 
 impl Folder<'_> {
-    /// The JSON of a figure on a profile.
+    /// Returns the path of the JSON of a figure on a profile.
     fn json(self, profile: &str, id: &str) -> PathBuf {
         self.0.join(profile).join(format!("{id}.json"))
     }
 
-    /// Whether the figure of this id and profile lies here, made from this commit.
+    /// Returns whether the folder has the figure of this id and profile, made from this commit.
     pub fn has(self, profile: &str, id: &str, commit: &str) -> bool {
-        /// What is looked at; the rest may be of an older schema.
+        /// The fields that are checked; the rest may have an older schema.
         #[derive(Deserialize)]
         struct Origin {
             version: u32,
@@ -39,7 +39,7 @@ impl Folder<'_> {
         origin.is_some_and(|origin| origin.version == VERSION && origin.commit.as_deref() == Some(commit))
     }
 
-    /// The figure of this id and profile; `None` if there is none.
+    /// Loads the figure of this id and profile; returns `None` if there is none.
     pub fn load(self, profile: &str, id: &str) -> Result<Option<Figure>> {
         let file = self.json(profile, id);
         let text = match std::fs::read_to_string(&file) {
@@ -55,7 +55,7 @@ impl Folder<'_> {
         }
     }
 
-    /// Draws the picture of a figure, where there is something to draw.
+    /// Draws the picture of a figure, if it has one.
     pub fn draw(self, figure: &Figure) -> Result<()> {
         if !figure.is_drawn() {
             return Ok(());
@@ -63,7 +63,7 @@ impl Folder<'_> {
         picture::draw(&figure.charts, &self.0.join(&figure.profile).join(&figure.id))
     }
 
-    /// Writes a figure and, where there is something to draw, its picture.
+    /// Writes a figure and, if it has one, its picture.
     pub fn save(self, figure: &Figure) -> Result<()> {
         let file = self.json(&figure.profile, &figure.id);
         let folder = self.0.join(&figure.profile);

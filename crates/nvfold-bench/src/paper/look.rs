@@ -1,9 +1,9 @@
-//! How a series looks: the same system in the same colour, with the same marker, in every picture of all papers.
+//! The look of a series: a system has the same colour and the same marker in every picture of all papers.
 //!
-//! Systems have their looks in one table. "As in the paper" and "ours" of one mode share colour and marker: dashed and
-//! hollow is as in the paper, solid and filled is ours. What is no system (hash functions, parts of a time, settings)
-//! takes the colours in order that no system of its picture has. The colours are told apart also by those who do not
-//! see all of them (Okabe and Ito).
+//! One table has the looks of all systems. "As in the paper" and "ours" of one mode share colour and marker: the
+//! former is dashed and hollow, the latter solid and filled. Other series (hash functions, parts of a time, settings)
+//! take, in order, the colours that no system of their picture has. The palette can be distinguished with colour
+//! blindness (Okabe and Ito).
 
 use plotters::style::RGBColor;
 
@@ -16,12 +16,12 @@ const BLUE: RGBColor = RGBColor(0, 114, 178);
 const VERMILION: RGBColor = RGBColor(213, 94, 0);
 const PURPLE: RGBColor = RGBColor(204, 121, 167);
 
-/// Colours of what is no system, in order.
+/// Colours of other series, in order.
 const PALETTE: [RGBColor; 7] = [BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY_BLUE, GREY];
-/// Their markers, likewise.
+/// Markers of other series, in order.
 const MARKERS: [Marker; 5] = [Marker::Circle, Marker::Square, Marker::Triangle, Marker::Wedge, Marker::Hexagon];
 
-/// What stands at a point of a line.
+/// The marker at a point of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// A disc.
@@ -34,16 +34,16 @@ pub enum Marker {
     Wedge,
     /// A hexagon.
     Hexagon,
-    /// Nothing: a bound is no measurement.
+    /// No marker, because a bound is not a measurement.
     Nothing,
 }
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Of the line, the marker and the bar.
+    /// Colour of the line, the marker and the bar.
     pub color: RGBColor,
-    /// At the points of its line.
+    /// Marker at the points of its line.
     pub marker: Marker,
     /// Dashed line, hollow marker, pale bar.
     pub is_hollow: bool,
@@ -82,17 +82,17 @@ const SYSTEMS: [(&str, Look); 21] = [
     ("content-only", solid(BLUE, Marker::Wedge)),
 ];
 
-/// What limits a system: drawn as a line without markers.
+/// The limit of a system: drawn as a line without markers.
 const BOUND: (&str, Look) = ("1 / (1 - r)", hollow(GREY, Marker::Nothing));
 
-/// The look of a system by its name, which other words and a colon may precede.
+/// Returns the look of a system by its name, which other words and a colon may precede.
 pub fn of_system(name: &str) -> Option<Look> {
     let is_named =
         |system: &str| name == system || name.strip_suffix(system).is_some_and(|before| before.ends_with(": "));
     SYSTEMS.iter().chain([&BOUND]).find(|(system, _)| is_named(system)).map(|(_, look)| *look)
 }
 
-/// The looks of all series of a picture.
+/// Returns the looks of all series of a picture.
 pub fn of_all<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Look> {
     let known: Vec<Option<Look>> = names.map(of_system).collect();
     let is_taken = |color: &RGBColor| known.iter().flatten().any(|look| look.color == *color);
@@ -115,7 +115,8 @@ mod tests {
         one.color == other.color && one.is_hollow == other.is_hollow
     }
 
-    /// Systems of one paper by the part of the table that is theirs; variants of one system are in no picture together.
+    /// Returns the systems of each paper, by their part of the table. Variants of one system are in no picture
+    /// together.
     fn pictures() -> [Vec<&'static str>; 4] {
         let [nv_dedup, denova, deext] = [0..8, 8..16, 16..21].map(|part| SYSTEMS[part].iter().map(|(name, _)| *name));
         let without = |left_out: &[&str]| -> Vec<&'static str> {

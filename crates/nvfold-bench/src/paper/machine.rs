@@ -1,10 +1,10 @@
-//! What a run ran on: the class of machine, never which one.
+//! The machine of a run: its class, never its identity.
 
 use crate::{Doing, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 
-/// Instructions that decide what hashing, comparing and flushing cost.
+/// Instructions that determine the cost of hashing, comparing and flushing.
 const TELLING_FLAGS: [&str; 5] = ["avx2", "avx512f", "sha_ni", "clflushopt", "clwb"];
 
 /// Class of a machine.
@@ -12,9 +12,9 @@ const TELLING_FLAGS: [&str; 5] = ["avx2", "avx512f", "sha_ni", "clflushopt", "cl
 pub struct Machine {
     /// Name, family and model of the processor.
     pub cpu: String,
-    /// Those of its instructions that matter here.
+    /// Its instructions that matter here.
     pub instructions: Vec<String>,
-    /// Processors to run on.
+    /// Number of processors.
     pub processors: usize,
     /// Memory, whole GiB.
     pub memory_gib: u64,
@@ -23,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     pub fn here() -> Result<Machine> {
         let cpu = read_to_string("/proc/cpuinfo").doing("read /proc/cpuinfo")?;
         let memory = read_to_string("/proc/meminfo").doing("read /proc/meminfo")?;

@@ -1,7 +1,7 @@
 //! `nvfold bench paper`: the figures and tables of the papers that nvfold is made from, measured here.
 //!
-//! The problem: a paper's figures are pictures of another machine. The idea: rebuild the workload, run every system
-//! of the figure in turn on the same emulated device, and put the ratios beside what the paper says in words.
+//! The problem: a paper's figures show another machine. The idea: rebuild the workload, run every system of the
+//! figure in turn on the same emulated device, and print the ratios next to the paper's statements.
 //!
 //! | module | what |
 //! |---|---|
@@ -9,19 +9,19 @@
 //! | `denova` | the figures of DeNOVA |
 //! | `deext` | the figures of DeEXT |
 //! | `icid` | the figures of ICID |
-//! | `turn` | what the runs of all papers have in common |
+//! | `turn` | the common parts of the runs of all papers |
 //! | `page` | the page of all figures of a paper |
-//! | `folder` | the figures that lie in a folder of results |
+//! | `folder` | the figures in a folder of results |
 //! | `picture`, `pen` | the picture of a figure; the shapes on it |
 //! | `axis`, `look` | its y axis; colours and markers of systems |
-//! | `figure`, `chart` | what a figure holds; what is drawn of it |
+//! | `figure`, `chart` | the content of a figure; the charts in it |
 //! | `number` | numbers in text and in JSON |
 //! | `machine` | the class of machine |
-//! | `system` | what NV-Dedup is compared with, mounted |
+//! | `system` | the systems that NV-Dedup is compared with, mounted |
 //! | `workload` | the requests |
 //! | `tree` | the files of a folder |
 //! | `dram` | the memory of a process that writes |
-//! | `spent` | what work took: its cost, and wall time |
+//! | `spent` | duration of work: its cost, and wall time |
 
 mod axis;
 mod chart;
@@ -74,7 +74,7 @@ enum Paper {
     Icid(icid::Options),
 }
 
-/// Runs the figures of a paper; prints where they are, or their JSON.
+/// Makes the figures of a paper; prints where they are, or their JSON.
 pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
     match &args.paper {
         Paper::NvDedup(options) => nv_dedup::run(options, json),

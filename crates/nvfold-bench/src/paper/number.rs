@@ -1,10 +1,10 @@
-//! Numbers of a figure: as people read them, and as JSON keeps them.
+//! Numbers of a figure, in readable form and in JSON.
 //!
-//! JSON has no NaN, so a value that does not exist is written as null; it is NaN again when it is read.
+//! JSON has no NaN, so a missing value is written as null and read back as NaN.
 
 use serde::{Deserialize, Deserializer};
 
-/// A number as people read it: three significant digits, or a whole number with separators.
+/// Formats a number in readable form: three significant digits, or a whole number with separators.
 pub fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
@@ -27,12 +27,12 @@ pub fn number(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
-/// A number of a JSON text; NaN where it has null.
+/// Reads a number of a JSON text; null becomes NaN.
 pub fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
     Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
 }
 
-/// Formats a list of them.
+/// Reads a list of numbers; null becomes NaN.
 pub fn numbers_or_null<'a, D: Deserializer<'a>>(list: D) -> std::result::Result<Vec<f64>, D::Error> {
     let values: Vec<Option<f64>> = Vec::deserialize(list)?;
     Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())

@@ -1,5 +1,5 @@
-//! The page of a paper's results: made from the JSON files that lie in its folder, so that figures can be run one by
-//! one, on one profile or on all, and the page shows the newest of each.
+//! The page of a paper's results. It is made from the JSON files in its folder, so figures can be run one by one, on
+//! one profile or on all, and the page shows the newest of each.
 
 use super::chart::Chart;
 use super::figure::{Aim, Figure, Row};
@@ -12,26 +12,26 @@ use std::path::Path;
 
 const LINE_CHARS: usize = 116;
 
-/// What a page says that its figures do not know.
+/// The parts of a page that its figures do not contain.
 pub struct Page {
     /// Heading.
     pub title: &'static str,
-    /// Below it: paragraphs.
+    /// Paragraphs below the heading.
     pub introduction: &'static [&'static str],
-    /// Ids of the figures, as they follow one another.
+    /// Ids of the figures, in order.
     pub figures: &'static [&'static str],
-    /// Profiles, likewise.
+    /// Profiles, in order.
     pub profiles: &'static [&'static str],
 }
 
-/// Reads the figures in `out` and writes `README.md` beside them.
+/// Reads the figures in `out` and writes `README.md` next to them.
 pub fn write(page: &Page, out: &Path) -> Result<()> {
     let figures = read(page, out)?;
     let file = out.join("README.md");
     fs::write(&file, text(page, &figures)).doing(format!("write {}", file.display()))
 }
 
-/// All figures of a folder, in the order of the page.
+/// Returns all figures of a folder, in the order of the page.
 fn read(page: &Page, out: &Path) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for id in page.figures {
@@ -59,7 +59,7 @@ fn text(page: &Page, figures: &[Figure]) -> String {
     text + "\n"
 }
 
-/// What the figures were made from: one commit, or each with how many of them.
+/// Returns the commits of the figures: one, or each with its number of figures.
 fn commits(figures: &[Figure]) -> String {
     let mut counts: Vec<(Option<&str>, usize)> = Vec::new();
     for figure in figures {
@@ -81,7 +81,7 @@ fn commits(figures: &[Figure]) -> String {
     wrap(&line) + "\n\n"
 }
 
-/// Where and how the figures were made: each machine and command once.
+/// Returns where and how the figures were made: each machine and command once.
 fn runs(figures: &[Figure]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for figure in figures {
@@ -93,7 +93,7 @@ fn runs(figures: &[Figure]) -> String {
     lines.iter().map(|line| wrap(line).replace('\n', "\n  ") + "\n").collect::<String>() + "\n"
 }
 
-/// All aims in one table, missed ones told like met ones.
+/// Returns all aims in one table, missed ones in the same way as met ones.
 fn aims(figures: &[Figure]) -> String {
     let all: Vec<(&Figure, &Aim)> =
         figures.iter().flat_map(|figure| figure.aims.iter().map(move |aim| (figure, aim))).collect();
@@ -114,7 +114,7 @@ fn aims(figures: &[Figure]) -> String {
     text + "\n"
 }
 
-/// The anchor that a heading gets.
+/// Returns the anchor of a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.to_lowercase();
     let kept: String = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect();
@@ -132,14 +132,14 @@ fn section(figure: &Figure) -> String {
         figure.rows.iter().for_each(|row| text.push_str(&compared(row)));
         text.push('\n');
     }
-    // What a picture of many places shows is in the JSON.
+    // Charts with many places are not printed; their values are in the JSON.
     figure.charts.iter().filter(|chart| chart.x.len() <= 10).for_each(|chart| text.push_str(&values(chart)));
     figure.left_out.iter().for_each(|why| text.push_str(&format!("{}\n\n", wrap(&format!("Left out: {why}.")))));
     text.push_str(&wrap(&format!("{} All of it: [{id}.json]({profile}/{id}.json).", figure.settings)));
     text + "\n\n"
 }
 
-/// The heading up to its colon.
+/// Returns the heading up to its colon.
 fn short(title: &str) -> &str {
     title.split(':').next().unwrap_or(title)
 }

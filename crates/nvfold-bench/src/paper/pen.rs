@@ -1,7 +1,7 @@
-//! The shapes that pictures are made of: text, lines, markers, bars, and the marks of a paper's values.
+//! The shapes of pictures: text, lines, markers, bars, and the marks of a paper's values.
 //!
-//! A pen draws at pixels, without knowing what a chart is. What lies beneath a shape must not hide it: what is hollow has
-//! an edge, and the marks of a paper's values have a white one around them.
+//! A pen draws at pixels, without knowing charts. Shapes must stay visible on others: hollow ones have an edge, and
+//! the marks of a paper's values have a white edge.
 
 use super::look::{Look, Marker};
 use crate::font::font;
@@ -15,9 +15,9 @@ use std::error::Error;
 const MARKER_RADIUS: i32 = 4;
 const DIAMOND_RADIUS: i32 = 7;
 
-/// What drawing gives.
+/// Result of drawing.
 pub type Drawn<T> = std::result::Result<T, Box<dyn Error>>;
-/// What is drawn on.
+/// The area to draw on.
 pub type Area<B> = DrawingArea<B, Shift>;
 /// Pixels from the left and from the top.
 pub type Point = (i32, i32);
@@ -32,18 +32,18 @@ impl<B: DrawingBackend> Pen<'_, B>
 where
     B::ErrorType: 'static,
 {
-    /// A line of text with its middle at this height.
+    /// Draws a line of text whose middle is at this height.
     pub fn text(&self, text: &str, size: u32, side: HPos, at: Point) -> Drawn<()> {
         let style = TextStyle::from(font(size)).pos(Pos::new(side, VPos::Center));
         Ok(self.area.draw_text(text, &style, at)?)
     }
 
-    /// A line through points.
+    /// Draws a line through points.
     pub fn line(&self, points: Vec<Point>, color: RGBColor, width: u32) -> Drawn<()> {
         Ok(self.area.draw(&PathElement::new(points, color.stroke_width(width)))?)
     }
 
-    /// The line of a series.
+    /// Draws the line of a series.
     pub fn stroke(&self, points: Vec<Point>, look: Look) -> Drawn<()> {
         if !look.is_hollow {
             return self.line(points, look.color, 2);
@@ -51,7 +51,7 @@ where
         Ok(self.area.draw(&DashedPathElement::new(points, 6, 4, look.color.stroke_width(2)))?)
     }
 
-    /// The marker of a series.
+    /// Draws the marker of a series.
     pub fn mark(&self, (x, y): Point, look: Look) -> Drawn<()> {
         let fill = if look.is_hollow { WHITE } else { look.color };
         let r = MARKER_RADIUS;
@@ -71,7 +71,7 @@ where
         self.outline(corners, look.color)
     }
 
-    /// A bar: filled, or pale with an edge.
+    /// Draws a bar: filled, or pale with an edge.
     pub fn rectangle(&self, (left, top): Point, (right, bottom): Point, look: Look) -> Drawn<()> {
         let corners = [(left, top), (right.max(left + 1), bottom)];
         if !look.is_hollow {
@@ -82,7 +82,7 @@ where
         self.outline(vec![(left, top), (right, top), (right, bottom), (left, bottom)], look.color)
     }
 
-    /// A paper's value, with a white edge: it may stand on a bar of its own colour.
+    /// Draws a paper's value, with a white edge, because it may be on a bar of the same colour.
     pub fn diamond(&self, (x, y): Point, color: RGBColor) -> Drawn<()> {
         let r = DIAMOND_RADIUS;
         let corners = vec![(x, y - r), (x + r, y), (x, y + r), (x - r, y), (x, y - r)];
@@ -90,7 +90,7 @@ where
         self.line(corners, color, 2)
     }
 
-    /// A paper's range: a bar with ends, and a white edge.
+    /// Draws a paper's range: a bar with ends, and a white edge.
     pub fn range(&self, x: i32, low: i32, high: i32, color: RGBColor) -> Drawn<()> {
         for (color, width) in [(WHITE, 6), (color, 2)] {
             self.line(vec![(x, low), (x, high)], color, width)?;
@@ -99,7 +99,7 @@ where
         Ok(())
     }
 
-    /// The edge of a shape.
+    /// Draws the edge of a shape.
     fn outline(&self, mut corners: Vec<Point>, color: RGBColor) -> Drawn<()> {
         corners.push(corners[0]);
         self.line(corners, color, 2)

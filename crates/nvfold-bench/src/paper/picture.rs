@@ -1,10 +1,9 @@
-//! Drawing charts: one picture a figure, its charts below one another, as SVG and as PNG.
+//! Drawing of charts: one picture per figure, its charts below one another, as SVG and as PNG.
 //!
-//! A picture must be readable without the text around it: the legend has a column of its own beside the plot, the axis
-//! goes as far as the data, a system looks the same in all pictures ([`look`]), and what the paper's text gives is
-//! drawn in, a value as a hollow diamond and a range as a bar with ends. Text is drawn with a font that the program
-//! carries, so a picture looks the same wherever it is made and no font needs to be installed. Places on the x axis are
-//! names at equal distances, as in the papers.
+//! A picture must be readable without the text around it. The legend has its own column next to the plot, the axis
+//! goes as far as the data, and a system looks the same in all pictures ([`look`]). Values from the paper's text are
+//! drawn in, a value as a hollow diamond and a range as a bar with ends. The font is built into the program, so a
+//! picture looks the same on every machine. Places on the x axis are names at equal distances, as in the papers.
 //!
 //! ```text
 //! |<- LEFT ->|<-------- plot -------->|<-- legend -->|
@@ -32,13 +31,13 @@ use std::path::Path;
 const BARS_PLACES_MAX: usize = 12;
 const WIDTH: i32 = 960;
 const HEIGHT: i32 = 360;
-/// Around everything.
+/// Space around everything.
 const MARGIN: i32 = 14;
-/// Above the plot: the title.
+/// Space above the plot: the title.
 const TOP: i32 = 48;
-/// Left of the plot: its label and the ticks'.
+/// Space left of the plot: its label and those of the ticks.
 const LEFT: i32 = 88;
-/// Below the plot: two lines of names, and the axis' own.
+/// Space below the plot: two lines of names, and the label of the axis.
 const BOTTOM: i32 = 66;
 /// The symbol of a legend entry, with the space around it.
 const SYMBOL: i32 = 54;
@@ -52,7 +51,7 @@ const LABEL: u32 = 15;
 const SMALL: u32 = 13;
 
 const GRID: RGBColor = RGBColor(220, 220, 220);
-/// Of a paper's value that belongs to no series.
+/// Colour of a paper's value that belongs to no series.
 const OF_ALL: RGBColor = RGBColor(70, 70, 70);
 
 /// Draws `<stem>.svg` and `<stem>.png`.
@@ -66,7 +65,7 @@ pub fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
     draw_all(&charts, BitMapBackend::new(&png, size).into_drawing_area()).map_err(failed)
 }
 
-/// The chart as it is drawn: bars at many places would be too thin to be told apart, so they become lines.
+/// Returns the chart as it is drawn: bars at many places would be too thin, so they become lines.
 fn legible(chart: &Chart) -> Chart {
     let is_crowded = chart.kind == Kind::Bars && chart.x.len() > BARS_PLACES_MAX;
     Chart { kind: if is_crowded { Kind::Lines } else { chart.kind }, ..chart.clone() }
@@ -77,7 +76,7 @@ where
     B::ErrorType: 'static,
 {
     root.fill(&WHITE)?;
-    // One column for the legends of all charts, so that the plots stand below one another.
+    // One column for the legends of all charts, so that the plots are aligned.
     let names = charts.iter().flat_map(|chart| &chart.series).map(|series| width(&series.name, SMALL));
     let legend = SYMBOL + names.max().unwrap_or(0);
     for (chart, area) in charts.iter().zip(root.split_evenly((charts.len(), 1))) {
@@ -88,7 +87,7 @@ where
     Ok(())
 }
 
-/// Where the plot of a chart is, and what lies where in it.
+/// The place of a chart's plot, and its scales.
 struct Frame {
     left: i32,
     right: i32,
@@ -106,24 +105,24 @@ impl Frame {
         Frame { left: LEFT, right, top: TOP, bottom, axis, places: chart.x.len() }
     }
 
-    /// Pixels from the left; a place is one wide.
+    /// Returns pixels from the left; a place is one wide.
     fn x(&self, place: f64) -> i32 {
         self.left + (f64::from(self.right - self.left) * place / self.places.max(1) as f64).round() as i32
     }
 
-    /// Pixels from the top.
+    /// Returns pixels from the top.
     fn y(&self, value: f64) -> i32 {
         let Axis { low, high, .. } = self.axis;
         self.bottom - (f64::from(self.bottom - self.top) * (value - low) / (high - low)).round() as i32
     }
 
-    /// Pixels from the left to the middle of a place.
+    /// Returns pixels from the left to the middle of a place.
     fn middle(&self, place: usize) -> i32 {
         self.x(place as f64 + 0.5)
     }
 }
 
-/// Everything that is drawn: values, or where stacked ones end.
+/// Returns everything that is drawn: values, or the ends of stacked ones.
 fn tops(chart: &Chart) -> Vec<f64> {
     let values = chart.series.iter().flat_map(|series| series.y.iter().copied());
     match chart.kind {
@@ -135,7 +134,7 @@ fn tops(chart: &Chart) -> Vec<f64> {
 /// A chart that is being drawn.
 struct Picture<'a, B: DrawingBackend> {
     chart: &'a Chart,
-    /// Of its series.
+    /// Looks of its series.
     looks: Vec<Look>,
     pen: Pen<'a, B>,
     frame: Frame,
@@ -149,7 +148,7 @@ where
         self.draw_title()?;
         self.draw_axis()?;
         self.draw_places()?;
-        // Beneath lines, whose markers its white edges would hide; on bars, which would hide it.
+        // Below lines, whose markers its white edges would hide; above bars, which would hide it.
         let draw_paper = || self.chart.paper.iter().try_for_each(|value| self.draw_paper(value));
         match self.chart.kind {
             Kind::Lines => draw_paper().and_then(|()| self.draw_lines())?,
@@ -161,12 +160,12 @@ where
 
     fn draw_title(&self) -> Drawn<()> {
         let title = &self.chart.title;
-        // As large as it fits.
+        // The largest size that fits.
         let size = (SMALL..=TITLE).rev().find(|size| width(title, *size) <= WIDTH - 2 * MARGIN).unwrap_or(SMALL);
         self.pen.text(title, size, HPos::Center, (WIDTH / 2, MARGIN + TITLE as i32 / 2))
     }
 
-    /// Ticks with their labels, lines across the plot, and what the values are.
+    /// Draws ticks with their labels, lines across the plot, and the label of the values.
     fn draw_axis(&self) -> Drawn<()> {
         let Frame { left, right, top, bottom, axis, .. } = &self.frame;
         for tick in axis.ticks() {
@@ -183,8 +182,8 @@ where
         Ok(())
     }
 
-    /// The names of the places and of the axis below it: every name, or every second or third where they would run into
-    /// one another; a long one in two lines.
+    /// Draws the names of the places and of the axis below it: every name, or every second or third if they would
+    /// overlap; a long one in two lines.
     fn draw_places(&self) -> Drawn<()> {
         let Frame { left, right, bottom, .. } = self.frame;
         let room = (right - left) / self.chart.x.len().max(1) as i32;
@@ -202,7 +201,7 @@ where
 
     fn draw_lines(&self) -> Drawn<()> {
         for (series, look) in self.chart.series.iter().zip(&self.looks) {
-            // A ratio to nothing has no place.
+            // A ratio to zero has no place.
             let finite = series.y.iter().enumerate().filter(|(_, y)| y.is_finite());
             let points: Vec<Point> = finite.map(|(at, y)| (self.frame.middle(at), self.frame.y(*y))).collect();
             self.pen.stroke(points.clone(), *look)?;
@@ -228,7 +227,7 @@ where
         Ok(())
     }
 
-    /// The left and the right end of a series' bar at a place.
+    /// Returns the left and the right end of a series' bar at a place.
     fn bar(&self, place: usize, series: usize) -> (i32, i32) {
         let beside = if self.chart.kind == Kind::Stacked { 1 } else { self.chart.series.len() };
         let width = 0.8 / beside as f64;
@@ -236,7 +235,7 @@ where
         (self.frame.x(left), self.frame.x(left + width) - 2)
     }
 
-    /// What the paper gives: above its series, or in the middle of its place.
+    /// Draws a value of the paper: above its series, or in the middle of its place.
     fn draw_paper(&self, value: &PaperValue) -> Drawn<()> {
         let Some(place) = self.chart.x.iter().position(|name| *name == value.x) else { return Ok(()) };
         let series = value.series.as_ref().and_then(|name| self.chart.series.iter().position(|s| s.name == *name));
@@ -282,7 +281,7 @@ where
     }
 }
 
-/// A name in one line, or cut at a space into two about as long as one another where it is wider than its place.
+/// Splits a name that is wider than its place at a space, into two lines of similar length.
 fn in_two_lines(name: &str, room: i32) -> Vec<String> {
     if width(name, SMALL) + 8 <= room {
         return vec![name.into()];
@@ -321,7 +320,7 @@ mod tests {
         let svg = std::fs::read_to_string(folder.path().join("figure.svg")).unwrap();
         assert!(svg.contains(&format!("height=\"{HEIGHT}\"")), "a table is not drawn");
         let frame = Frame::new(&chart(Kind::Lines), SYMBOL + width("inline, ours", SMALL));
-        // A tag, its attributes in one line, then the text in a line of its own.
+        // Each text is a tag with its attributes in one line, then the text on a separate line.
         let texts: Vec<(f64, &str)> = svg
             .split("<text ")
             .skip(1)

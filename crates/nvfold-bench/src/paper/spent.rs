@@ -1,27 +1,30 @@
-//! What work took: its cost, and the time of the wall clock.
+//! The duration of work: its cost, and the time of the wall clock.
 //!
-//! The problem: a wall clock on a shared machine tells differences of a tenth, the papers' claims are of hundredths.
+//! The problem: on a shared machine a wall clock resolves differences of a tenth, but the papers' claims are of
+//! hundredths.
 //!
-//! The idea: the **cost** of work is what emulated devices charged its thread and the thread's processor time, without
-//! what it spent waiting for them ([`pmem::clock::cost_ns`]). A device charges the same in every run; processor time
-//! moves with caches and clock rates but not with who else wants the processor. The wall clock's time stands beside it.
+//! The idea: the **cost** of work is the time that emulated devices charged its thread plus the thread's processor
+//! time, without its waits for those devices ([`pmem::clock::cost_ns`]). A device charges the same in every run.
+//! Processor time depends on caches and clock rates but not on other processes. The time of the wall clock is kept
+//! too.
 //!
-//! Requests are timed in groups of [`GROUP_BYTES`], from buffers that were filled just before, as a program's are: a
-//! look at the processor time takes as long as a tenth of a small request, and an emulated device hides the time that
-//! cold data takes to come into the cache while it is stored, which would be charged to the first system that hashes it.
+//! Requests are timed in groups of [`GROUP_BYTES`], from buffers that were filled just before, as in a program. There
+//! are two reasons. Reading the processor time takes as long as a tenth of a small request. And an emulated device
+//! hides the time in which cold data comes into the cache during a store, which would be charged to the first system
+//! that hashes it.
 
 use crate::Result;
 use std::iter::Sum;
 use std::ops::AddAssign;
 use std::time::Instant;
 
-/// Bytes of requests that are filled in and then timed together.
+/// Bytes of requests that are filled and then timed together.
 const GROUP_BYTES: usize = 128 << 10;
 
-/// What some work took, nanoseconds.
+/// Duration of some work, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Charged by devices, and processor time.
+    /// Charge of devices plus processor time.
     pub cost_ns: f64,
     /// By the wall clock.
     pub wall_ns: f64,
@@ -44,7 +47,7 @@ impl Sum for Spent {
 }
 
 impl Spent {
-    /// Does some work; what it took of this thread.
+    /// Does some work; returns its duration on this thread.
     pub fn on<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
         let (wall, cost) = (Instant::now(), pmem::clock::cost_ns());
         let done = work()?;
@@ -53,8 +56,8 @@ impl Spent {
     }
 }
 
-/// Makes requests, each with its data, and calls `between` behind each group with what the group took. Returns what all
-/// took.
+/// Makes requests, each with its data, and calls `between` after each group with the duration of the group. Returns
+/// the total duration.
 pub fn in_groups<'d, K>(
     requests: impl Iterator<Item = (K, &'d [u8])>,
     mut request: impl FnMut(K, &[u8]) -> Result<()>,

@@ -1,8 +1,9 @@
-//! What the papers' figures compare: file systems on devices in memory that differ in what answers "share or store?".
+//! The systems of the papers' figures: file systems on devices in memory that differ in how they decide to share or to
+//! store.
 //!
-//! Each system has a device of its own with the same profile, so that a figure can run them in turn, pass by pass,
-//! and drift of the machine hits all alike. The devices' memory is there before any clock starts, handed out in turn
-//! ([`populate`]).
+//! Each system has its own device with the same profile, so that a figure can run them in turn, pass by pass, and drift
+//! of the machine affects all equally. The host allocates the devices' memory before any clock starts, a piece of each
+//! in turn ([`populate`]).
 
 use super::spent::{Spent, in_groups};
 use super::workload::{BLOCK, Batch};
@@ -26,10 +27,10 @@ use std::time::Duration;
 
 const LINE: u64 = 64;
 
-/// Who answers "share or store?".
+/// The system that decides to share or to store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nobody: everything is stored.
+    /// None: everything is stored.
     NoDedup,
     /// A copy-on-write B-tree of blocks, buffered in DRAM.
     DedupBlock,
@@ -37,15 +38,15 @@ pub enum Kind {
     DedupFineGrained,
     /// NV-Dedup as in its paper.
     AsInPaper,
-    /// NV-Dedup as nvfold has it.
+    /// NV-Dedup with nvfold's changes.
     Ours,
 }
 
 impl Kind {
-    /// All of them, as the figures list them.
+    /// All systems, in the order of the figures.
     pub const ALL: [Kind; 5] = [Kind::NoDedup, Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper, Kind::Ours];
 
-    /// The name that the paper gives it.
+    /// Returns the paper's name for it.
     pub fn name(self) -> &'static str {
         match self {
             Kind::NoDedup => "No_dedup",
@@ -62,16 +63,16 @@ impl Kind {
 pub struct System {
     /// Name of its line.
     pub name: String,
-    /// Who answers.
+    /// What decides to share or to store.
     pub kind: Kind,
-    /// What makes strong fingerprints. `None`: bytes are compared instead (NV-Dedup only).
+    /// The strong fingerprint function. `None`: bytes are compared instead (NV-Dedup only).
     pub strong: Option<StrongFunction>,
-    /// Where TX_IDs come from.
+    /// The source of TX_IDs.
     pub generators: Generators,
 }
 
 impl System {
-    /// As the paper has it: MD5, and one TX_ID generator but for ours.
+    /// Returns the paper's setting: MD5, and one TX_ID generator except for ours.
     pub fn of(kind: Kind) -> System {
         let ours = kind == Kind::Ours;
         System {
@@ -82,7 +83,7 @@ impl System {
         }
     }
 
-    /// How policy `nv-dedup` works in it.
+    /// Returns its options of policy `nv-dedup`.
     fn nv_dedup(&self, period: u64) -> NvDedupOptions {
         match self.kind {
             Kind::AsInPaper => NvDedupOptions {
@@ -98,7 +99,7 @@ impl System {
     }
 }
 
-/// What all systems of a run have in common.
+/// The common settings of all systems of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Emulated device.
@@ -109,14 +110,14 @@ pub struct Setup {
     pub threads: usize,
     /// Chunks of a sampling period.
     pub period: u64,
-    /// Whether writes are counted block by block: the metadata's are told from the data's then.
+    /// Whether writes are counted block by block, so that metadata and data can be distinguished.
     pub counts_metadata: bool,
 }
 
 impl Setup {
-    /// For files of so many blocks in all, of which each may be there twice while it is overwritten.
+    /// Makes settings for files of `blocks` blocks in total, each of which may exist twice while it is overwritten.
     pub fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
-        // Each thread fills segments of 2 MiB of its own.
+        // Each thread fills its own segments of 2 MiB.
         let device_bytes = (2 * blocks * BLOCK as u64 + ((16 + 8 * threads as u64) << 20)).next_multiple_of(2 << 20);
         Setup { profile: profile.clone(), device_bytes, threads, period: 50_000, counts_metadata: false }
     }
@@ -124,13 +125,13 @@ impl Setup {
 
 /// A system at work.
 pub struct Mounted {
-    /// Which.
+    /// The system.
     pub system: System,
     /// Its file system.
     pub fs: FileSystem,
-    /// Where the tables lie on the device: from the journal to the first data.
+    /// Range of the tables on the device: from the journal to the first data.
     tables: (u64, u64),
-    /// A competitor, and the device that its metadata lie on.
+    /// A competitor, and the device of its metadata.
     rival: Option<(Arc<Watched>, Region)>,
 }
 
@@ -214,7 +215,7 @@ impl Mounted {
         self.fs.unlink(InodeNumber::ROOT, name.as_bytes()).doing("remove a file")
     }
 
-    /// Requests that were shared since the mount.
+    /// Returns the number of requests that were shared since the mount.
     pub fn shared(&self) -> u64 {
         match &self.rival {
             Some((watched, _)) => watched.shared.load(Ordering::Relaxed),
@@ -222,8 +223,8 @@ impl Mounted {
         }
     }
 
-    /// Bytes of deduplication metadata flushed since the mount: lines of the chunk table and the transaction numbers,
-    /// or those of the competitor's own structures. `None` unless the setup counts them.
+    /// Returns the bytes of deduplication metadata flushed since the mount: lines of the chunk table and the
+    /// transaction numbers, or those of the competitor's own structures. `None` unless the setup counts them.
     pub fn metadata_bytes(&self) -> Option<u64> {
         if let Some((_, metadata)) = &self.rival {
             return Some(metadata.counters().lines_written() * LINE);
@@ -231,8 +232,8 @@ impl Mounted {
         Some(self.fs.region().lines_written_in(self.tables.0, self.tables.1)? * LINE)
     }
 
-    /// Does the work of this system with its background thread beside it, as a mount has one. Returns what that thread
-    /// cost, too: it works for the system, on whatever processor.
+    /// Does the work of this system while its background thread runs, as in a mount. Also returns the cost of that
+    /// thread, because it works for the system, on whatever processor.
     pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
         if self.system.kind == Kind::NoDedup || self.rival.is_some() {
             return Ok((work()?, 0.0));
@@ -257,26 +258,27 @@ impl Mounted {
         })
     }
 
-    /// Ends it in order.
+    /// Unmounts it in order.
     pub fn close(self) -> Result<()> {
         self.fs.unmount().doing("unmount")?;
         self.rival.map_or(Ok(()), |(watched, _)| Ok(watched.rival.close()?))
     }
 
-    /// Writes a batch, request by request. Returns what the writes took, and the background thread's cost with it.
+    /// Writes a batch, request by request. Returns the duration of the writes, including the background thread's
+    /// cost.
     pub fn write(&self, file: &File, batch: &Batch) -> Result<Spent> {
         let (spent, background_ns) = self.with_background(|| write_all(file, batch))?;
         Ok(Spent { cost_ns: spent.cost_ns + background_ns, ..spent })
     }
 
-    /// Reads a part of a batch back: what is measured must be right.
+    /// Reads a part of a batch back and compares it.
     pub fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
         if let Some((watched, _)) = &self.rival {
             watched.rival.check()?;
         }
         let mut buffer = vec![0; BLOCK];
         let mut seen = HashSet::new();
-        // From the end: a later request may have overwritten an earlier one.
+        // From the end, because a later request may have overwritten an earlier one.
         for (at, content) in batch.at.iter().zip(batch.data.chunks(BLOCK)).rev().take(512) {
             if seen.insert(*at) {
                 file.read_at(at * BLOCK as u64, &mut buffer).doing("read back")?;
@@ -295,13 +297,13 @@ pub fn write_all(file: &File, batch: &Batch) -> Result<Spent> {
     in_groups(requests, |at, content| file.write_at(at * BLOCK as u64, content).doing("write"), |_| ())
 }
 
-/// What is there of a system before it is mounted: its device, and a competitor with the device of its metadata.
+/// A system before it is mounted: its device, and a competitor with the device of its metadata.
 struct Prepared {
     region: Region,
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// The competitor that answers, if one does, and the device of its metadata.
+/// Returns the competitor of the system, if it is one, and the device of its metadata.
 fn rival_of(system: &System, device: &Device) -> Result<Option<(Arc<Watched>, Region)>> {
     let kind = match system.kind {
         Kind::DedupBlock => rivals::Kind::Block,

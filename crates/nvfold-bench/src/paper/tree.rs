@@ -7,12 +7,12 @@ use std::path::Path;
 pub struct Tree {
     /// Its folder.
     pub name: String,
-    /// What is in its files.
+    /// Content of its files.
     pub files: Vec<Vec<u8>>,
 }
 
 impl Tree {
-    /// Reads regular files, in the order of their names, up to so many bytes.
+    /// Reads regular files, in the order of their names, up to `most_bytes` bytes.
     pub fn read(root: &Path, most_bytes: u64) -> Result<Tree> {
         let mut files = Vec::new();
         let mut left = most_bytes;
@@ -27,7 +27,7 @@ impl Tree {
                 entries.sort();
                 pending.extend(entries.into_iter().rev());
             } else if kind.is_file() && kind.len() <= left {
-                // What may not be read is not a part of it.
+                // Unreadable files are left out.
                 let Ok(content) = std::fs::read(&path) else { continue };
                 left -= content.len() as u64;
                 files.push(content);
@@ -36,7 +36,7 @@ impl Tree {
         Ok(Tree { name: root.display().to_string(), files })
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len() as u64).sum()
     }

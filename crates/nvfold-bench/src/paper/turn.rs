@@ -1,7 +1,7 @@
-//! A paper's run: what its figures have in common, which of them are made, and where they go.
+//! The run of a paper: common parts of its figures, the selection of figures, and the output.
 //!
-//! Figures come in groups that share their passes. A run takes one device profile after the other and makes of each
-//! group what was asked for; the page is written anew behind every group, so a run that is cut short leaves one.
+//! Figures come in groups that share their passes. A run processes one device profile after the other and makes the
+//! requested figures of each group. It writes the page again after every group, so an interrupted run leaves a page.
 
 use super::figure::{Figure, Report, VERSION};
 use super::folder::Folder;
@@ -17,9 +17,9 @@ use std::time::Instant;
 pub struct Turn {
     /// Name of the profile.
     pub name: String,
-    /// What it charges.
+    /// The emulated device.
     pub profile: Profile,
-    /// Whether nothing but that it runs is to be seen.
+    /// Whether this is only a test that the code runs.
     pub smoke: bool,
     paper: &'static str,
     machine: Machine,
@@ -27,13 +27,13 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Of a paper, on the profile of this name, in a run that began then.
+    /// Starts the turn of a paper on the profile of this name, in a run that began then.
     pub fn new(paper: &'static str, name: &str, smoke: bool, began: Instant) -> Result<Turn> {
         let profile = name.parse().expect("the names of profiles are checked");
         Ok(Turn { name: name.into(), profile, smoke, paper, machine: Machine::here()?, began })
     }
 
-    /// Makes a figure without anything in it.
+    /// Makes an empty figure.
     pub fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
         Figure {
             version: VERSION,
@@ -54,25 +54,25 @@ impl Turn {
         }
     }
 
-    /// Says on stderr how far it is.
+    /// Prints progress on stderr.
     pub fn say(&self, what: &str) {
         eprintln!("[{:>4.0} s] {}: {what}", self.began.elapsed().as_secs_f64(), self.name);
     }
 }
 
-/// Figures that come from the same passes; `R` is what the paper's module needs to make them.
+/// Figures that come from the same passes; the paper's module makes them from an `R`.
 pub struct Group<R: 'static> {
     /// Their ids.
     pub ids: &'static [&'static str],
     /// Makes them.
     pub run: fn(&R) -> Result<Vec<Figure>>,
-    /// Whether they are the same on every profile: run on the first one only.
+    /// Whether they are the same on every profile, so that only the first one runs them.
     pub once: bool,
 }
 
-/// What a run makes, and where it goes.
+/// The figures of a run, and the output.
 pub struct Plan<'a, R: 'static> {
-    /// Which paper.
+    /// Name of the paper.
     pub paper: &'static str,
     /// Its page.
     pub page: &'a Page,
@@ -82,13 +82,12 @@ pub struct Plan<'a, R: 'static> {
     pub figures: &'a [String],
     /// Folder for JSON, pictures and the page.
     pub out: &'a Path,
-    /// Whether what the folder has from this commit is left as it is.
+    /// Whether figures of this commit that are in the folder are kept.
     pub resume: bool,
 }
 
 impl<R: AsRef<Turn>> Plan<'_, R> {
-    /// Makes the figures that are asked for, profile by profile, and the page; says where they are, or prints them as
-    /// JSON.
+    /// Makes the requested figures, profile by profile, and the page; prints where they are, or their JSON.
     pub fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
         let began = Instant::now();
         let resumed = self.resume.then(|| commit().ok_or(BenchError::NoCommit)).transpose()?;
@@ -130,19 +129,19 @@ impl<R: AsRef<Turn>> Plan<'_, R> {
         Ok(())
     }
 
-    /// Ids of a group's figures that are asked for.
+    /// Returns the ids of a group's requested figures.
     fn wanted_of(&self, group: &Group<R>) -> Vec<&'static str> {
         let is_wanted = |id: &&str| self.figures.is_empty() || self.figures.iter().any(|figure| figure == id);
         group.ids.iter().copied().filter(is_wanted).collect()
     }
 
-    /// Whether all of these figures lie in the folder, made from this commit.
+    /// Returns whether the folder has all of these figures, made from this commit.
     fn are_there(&self, turn: &Turn, ids: &[&str], commit: &str) -> bool {
         ids.iter().all(|id| Folder(self.out).has(&turn.name, id, commit))
     }
 }
 
-/// The id of a figure as it is given on the command line: a number alone is that of a figure.
+/// Parses the id of a figure on the command line: a number alone stands for a figure.
 pub fn figure_id(text: &str, known: &[&str]) -> std::result::Result<String, String> {
     let id = if text.parse::<u32>().is_ok() { format!("figure-{text}") } else { text.to_string() };
     match known.contains(&id.as_str()) {
@@ -151,7 +150,7 @@ pub fn figure_id(text: &str, known: &[&str]) -> std::result::Result<String, Stri
     }
 }
 
-/// The name of a profile as it is given on the command line.
+/// Parses the name of a profile on the command line.
 pub fn profile_name(text: &str, known: &[&str]) -> std::result::Result<String, String> {
     match known.contains(&text) {
         true => Ok(text.into()),

@@ -1,13 +1,14 @@
-//! The requests of the papers' workloads: which block of a file is written, and with what.
+//! The requests of the papers' workloads: which block of a file is written, and with which content.
 //!
-//! A request is one block of 4 KiB. Of each hundred requests exactly as many repeat a block as is asked for; all
-//! others write what occurs nowhere else. What is repeated is what is stored at that moment at some place of the files,
-//! **drawn from all of them**: evenly, or by Zipf's law (the place of rank r with a weight of 1/r; ranks are spread over
-//! the files). So a duplicate is seldom of a block that was written just before, and is in no processor's cache.
+//! A request is one block of 4 KiB. Of each hundred requests exactly the given number repeats a block; all others
+//! write unique content. A repeated block is one that is stored at that moment at some place of the files, **drawn
+//! from all of them**. The draw is even, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are
+//! spread over the files). So a duplicate seldom repeats a block that was written just before, and that block is
+//! seldom in a processor's cache.
 //!
-//! | workload | where it writes |
+//! | workload | place of its writes |
 //! |---|---|
-//! | fio | anywhere in a file that is there already, as `rw=randwrite` |
+//! | fio | anywhere in an existing file, as `rw=randwrite` |
 //! | vdbench | one block after the other, into a new file |
 
 use crate::data::Random;
@@ -27,7 +28,7 @@ pub struct Batch {
     pub at: Vec<u64>,
 }
 
-/// How stored blocks are drawn that a duplicate repeats.
+/// How the stored block that a duplicate repeats is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Draw {
     /// Each with the same probability.
@@ -42,11 +43,11 @@ pub struct Workload {
     random: Random,
     percent: u64,
     draw: Draw,
-    /// Duplicates to come, in hundredths.
+    /// Pending duplicates, in hundredths.
     owed: u64,
     order: Order,
-    /// What each block holds, of the files that stay and, behind them, of the one that is written: the number that it
-    /// is made from.
+    /// Content of each block, as the number that it is made from: first the files that stay, then the file that is
+    /// written.
     stored: Vec<u64>,
     /// Blocks of files that stay and are not written.
     beside: usize,
@@ -59,44 +60,44 @@ enum Order {
 }
 
 impl Workload {
-    /// Random overwrites of a file of so many blocks, `percent` of them duplicates. [`Workload::lay_out`] makes the
-    /// file.
+    /// Makes random overwrites of a file of so many blocks, `percent` of them duplicates. [`Workload::lay_out`] makes
+    /// the file.
     pub fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
         let workload = Workload::vdbench(percent, seed);
         Workload { order: Order::Random, stored: vec![0; file_blocks as usize], ..workload }
     }
 
-    /// Sequential writes: every batch is a file, `percent` of its blocks duplicates.
+    /// Makes sequential writes: every batch is a file, `percent` of its blocks duplicates.
     pub fn vdbench(percent: u64, seed: u64) -> Workload {
         let random = Random(seed << 40);
         let (draw, order) = (Draw::default(), Order::Sequential);
         Workload { random, percent, draw, owed: 0, order, stored: Vec::new(), beside: 0 }
     }
 
-    /// The file of a `fio` workload stays as it is, and new files are written beside it, whose duplicates repeat blocks
+    /// Keeps the file of a `fio` workload unchanged and writes new files in addition; their duplicates repeat blocks
     /// of both.
     pub fn beside(self) -> Workload {
         Workload { order: Order::Sequential, beside: self.stored.len(), ..self }
     }
 
-    /// Duplicates drawn in another way.
+    /// Changes how duplicates are drawn.
     pub fn drawn(self, draw: Draw) -> Workload {
         Workload { draw, ..self }
     }
 
-    /// Another share of duplicates from now on.
+    /// Changes the share of duplicates from now on.
     pub fn set_percent(&mut self, percent: u64) {
         self.percent = percent;
     }
 
-    /// The first content of the file that fio overwrites.
+    /// Makes the first content of the file that fio overwrites.
     pub fn lay_out(&mut self, batch: &mut Batch) {
         let blocks = self.stored.len() as u64;
         self.stored.clear();
         self.fill((0..blocks).collect(), batch);
     }
 
-    /// The next requests.
+    /// Makes the next requests.
     pub fn next(&mut self, requests: usize, batch: &mut Batch) {
         let places = match self.order {
             Order::Random => (0..requests).map(|_| self.random.next() % self.stored.len() as u64).collect(),
@@ -122,7 +123,7 @@ impl Workload {
         }
     }
 
-    /// What the next block is made from: equal numbers make equal blocks.
+    /// Returns the number that the next block is made from: equal numbers make equal blocks.
     fn next_content(&mut self) -> u64 {
         self.owed += self.percent;
         if self.owed < 100 || self.stored.is_empty() {
@@ -154,7 +155,8 @@ mod tests {
     use super::*;
     use std::collections::{HashMap, HashSet};
 
-    /// Requests of a batch that write what is stored somewhere when they come; `file` is what is stored.
+    /// Counts the requests of a batch whose content is stored somewhere when they are made; `file` is the stored
+    /// content.
     fn duplicates(batch: &Batch, file: &mut HashMap<u64, Vec<u8>>) -> usize {
         let mut stored: HashMap<Vec<u8>, usize> = HashMap::new();
         file.values().for_each(|content| *stored.entry(content.clone()).or_default() += 1);
@@ -173,7 +175,7 @@ mod tests {
     fn exactly_the_share_that_is_asked_for_is_stored_already() {
         let draws = [Draw::Evenly, Draw::Zipf];
         for (percent, draw) in [0, 10, 30, 50, 70].into_iter().flat_map(|percent| draws.map(|draw| (percent, draw))) {
-            // A small file: most of what is written is overwritten soon.
+            // A small file: most blocks are soon overwritten.
             let mut workload = Workload::fio(50, percent, 7).drawn(draw);
             let (mut batch, mut file) = (Batch::default(), HashMap::new());
             workload.lay_out(&mut batch);
@@ -211,7 +213,7 @@ mod tests {
             workload.next(1000, &mut batch);
             let places: Vec<usize> =
                 batch.data.chunks(BLOCK).filter_map(|block| laid_out.get(block).copied()).collect();
-            // Half of what is written repeats something; at first all of it, in the end half of it, is of that file.
+            // Half of the writes are duplicates; at first all of these repeat that file, in the end half of them.
             assert!((300..460).contains(&places.len()), "{}", places.len());
             assert!((0..10).all(|tenth| places.iter().any(|place| place / 100 == tenth)), "{places:?}");
         }

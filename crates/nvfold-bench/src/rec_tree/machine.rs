@@ -1,12 +1,13 @@
-//! A program's memory and its files, with a rec-tree that follows what is done to them.
+//! A program's memory and its files, with a rec-tree that follows the program's copies.
 //!
-//! The problem: whether the tree finds what it should can only be told by bytes. The idea: the programs that are modelled
-//! run on real bytes. What the tree names of a write is compared with the file, as nvfold does, and only equal bytes count.
+//! The problem: only bytes can tell whether the tree finds what it should. The idea: the modelled programs run on
+//! real bytes. The sources that the tree names for a write are compared with the file, as nvfold does, and only equal
+//! bytes count.
 
 use crate::data::Random;
 use nvfold::dedup::icid::{FileToken, RecTree, Source};
 
-/// Address of the first byte of the memory: in the middle of a page, as heaps are.
+/// Address of the first byte of the memory: in the middle of a page, as in heaps.
 const BASE: u64 = 0x5555_5555_0810;
 
 struct File {
@@ -23,30 +24,30 @@ pub struct Machine<'t> {
     /// Bytes that were written, and those of them that were found and are equal.
     pub written: u64,
     pub found: u64,
-    /// Bytes that the tree named and that are not equal.
+    /// Bytes that the tree named and that differ.
     pub stale: u64,
 }
 
 impl<'t> Machine<'t> {
-    /// With so many bytes of memory and no files.
+    /// Makes a machine with `memory_bytes` bytes of memory and no files.
     pub fn new(tree: &'t RecTree, memory_bytes: usize) -> Machine<'t> {
         let (memory, files, sources) = (vec![0; memory_bytes], Vec::new(), Vec::new());
         Machine { tree, memory, files, sources, written: 0, found: 0, stale: 0 }
     }
 
-    /// A new file that is open, of random bytes; its number.
+    /// Makes a new open file of random bytes; returns its number.
     pub fn file(&mut self, bytes: usize, random: &mut Random) -> usize {
         let words = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes());
         self.files.push(File { token: self.tree.open_file(), bytes: words.take(bytes).collect() });
         self.files.len() - 1
     }
 
-    /// The program closes a file.
+    /// Closes a file of the program.
     pub fn close(&mut self, file: usize) {
         self.files[file].token.take().into_iter().for_each(|token| self.tree.forget_file(token));
     }
 
-    /// The program reads from a file to a place of its memory; returns the bytes read.
+    /// Reads from a file to the program's memory; returns the bytes read.
     pub fn read(&mut self, file: usize, offset: usize, to: usize, length: usize) -> usize {
         let File { token, bytes } = &self.files[file];
         let length = length.min(bytes.len().saturating_sub(offset));
@@ -57,19 +58,19 @@ impl<'t> Machine<'t> {
         length
     }
 
-    /// The program copies within its memory, by a function that is followed.
+    /// Copies within the program's memory, by a function that is followed.
     pub fn copy(&mut self, from: usize, to: usize, length: usize) {
         self.memory.copy_within(from..from + length, to);
         self.tree.record_copy(BASE + to as u64, BASE + from as u64, length as u64);
     }
 
-    /// The program stores bytes of its own, which nobody sees.
+    /// Stores new bytes of the program, which the tree does not see.
     pub fn store(&mut self, to: usize, length: usize, random: &mut Random) {
         let word = random.next().to_le_bytes();
         self.memory[to..to + length].iter_mut().zip(word.iter().cycle()).for_each(|(byte, new)| *byte = *new);
     }
 
-    /// The program appends memory to a file.
+    /// Appends memory of the program to a file.
     pub fn write(&mut self, file: usize, from: usize, length: usize) {
         self.tree.origins(BASE + from as u64, length as u64, &mut self.sources);
         for source in &self.sources {

@@ -1,9 +1,9 @@
-//! Table 5: what the rec-tree takes while a key-value store with so many pairs is filled.
+//! Table 5: the memory of the rec-tree while a key-value store with so many pairs is filled.
 //!
-//! Addresses alone, without bytes: 32 million pairs of 116 bytes would be 3.7 GB, several times. A pair is merged from one
-//! level of the store to the next as often as there are levels, ten times as large each. What happens to a pair each time is
-//! as in `traces`: a block is read, its values are copied to a block buffer, and that is copied to the file's buffer, which is
-//! looked up when it is full.
+//! It uses addresses without bytes: 32 million pairs of 116 bytes would be 3.7 GB, several times. A pair is merged
+//! from one level of the store to the next, as often as there are levels, each ten times as large as the one before.
+//! Each merge is as in `traces`: a block is read, its values are copied to a block buffer, and that is copied to the
+//! file's buffer, which is looked up when it is full.
 
 use crate::data::Random;
 use nvfold::dedup::icid::{RecTree, Stats};
@@ -14,20 +14,21 @@ const ENTRY_BYTES: u64 = 120;
 const ENTRIES_A_BLOCK: u64 = 35;
 const BLOCK_BYTES: u64 = ENTRIES_A_BLOCK * ENTRY_BYTES + 21;
 const BUFFER_BYTES: u64 = 64 << 10;
-/// The first level that is merged into (LevelDB: 10 MB).
+/// Bytes of the first level that is merged into (LevelDB: 10 MB).
 const FIRST_LEVEL_BYTES: u64 = 10 << 20;
 const HEAP: u64 = 0x5555_5555_0810;
-/// Inputs of a merge, and buffers that each of them goes through; output files are of 2 MB, each with a buffer elsewhere.
+/// Inputs of a merge, and buffers that each of them cycles through; output files have 2 MB, each with a buffer
+/// elsewhere.
 const INPUTS: u64 = 4;
 const BUFFERS: u64 = 4;
 const FILE_BYTES: u64 = 2 << 20;
 
-/// Levels that a pair goes through in a store of so many.
+/// Returns the number of levels that a pair passes through in a store of `pairs` pairs.
 pub fn levels(pairs: u64) -> u64 {
     1 + (pairs * PAIR_BYTES).div_ceil(FIRST_LEVEL_BYTES).ilog10() as u64
 }
 
-/// Fills such a store; what the tree held when it held most memory.
+/// Fills such a store; returns the statistics of the tree when it used most memory.
 pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
     let mut random = Random(pairs);
     let mut sources = Vec::new();
@@ -36,7 +37,7 @@ pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
     let mut files = Vec::new();
     let mut places = [HEAP; INPUTS as usize];
     for block in 0..pairs * levels(pairs) / ENTRIES_A_BLOCK {
-        // Blocks come from the inputs in turn, each with a file of its own that is followed by the next.
+        // Blocks come from the inputs in turn; each input is a sequence of files.
         let input = block % INPUTS;
         if files.len() < INPUTS as usize {
             files.extend(tree.open_file());
@@ -52,7 +53,7 @@ pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
         tree.record_read(place, BLOCK_BYTES, *file, file_offset);
         let built = HEAP + (1 << 20) + block % BUFFERS * 8192;
         for entry in 0..ENTRIES_A_BLOCK {
-            // Of the block that was read last of any input.
+            // A value of the last block that was read from a random input.
             let from = places[(random.next() % (block.min(INPUTS - 1) + 1)) as usize];
             let at = 20 + entry * ENTRY_BYTES;
             tree.record_copy(built + at, from + at, VALUE_BYTES);

@@ -1,8 +1,9 @@
-//! `bench rec-tree`: what ICID's rec-tree costs, finds and takes, in the paper's three variants.
+//! `bench rec-tree`: cost, hits and memory of ICID's rec-tree, in the paper's three variants.
 //!
-//! The problem: the tree is asked with every copy and every write of a program, so it must cost less than what it saves;
-//! and the paper's variant deletes records that it could have used. The idea: three measurements. `times`: nanoseconds of
-//! single operations. `traces`: programs on real bytes (`machine`), of which each variant finds a share. `memory`: Table 5.
+//! The problem: the tree is used at every copy and every write of a program, so it must cost less than it saves; and
+//! the paper's variant deletes records that it could have used. The idea: three measurements. `times`: nanoseconds of
+//! single operations. `traces`: programs on real bytes (`machine`), of which each variant finds a share. `memory`:
+//! Table 5.
 
 mod machine;
 mod memory;
@@ -21,22 +22,22 @@ use std::path::PathBuf;
 use times::Row;
 use traces::{COMPACTION_MEMORY_BYTES, Heap};
 
-/// The variants, as the paper calls them, with what its Table 5 says in MB for 2, 4, 8, 16 and 32 million pairs.
+/// The variants with the paper's names, and its Table 5 in MB for 2, 4, 8, 16 and 32 million pairs.
 const VARIANTS: [(Variant, &str, [f64; 5]); 3] = [
     (Variant::Icid, "ICID", [5.7; 5]),
     (Variant::DeleteOverlapping, "ICID_DO", [0.1623, 0.164, 0.1643, 0.1641, 0.1644]),
     (Variant::KeepAll, "ICID_KA", [211.1, 583.7, 1542.0, 3950.0, 9894.0]),
 ];
 const MILLIONS: [u64; 5] = [2, 4, 8, 16, 32];
-/// Millions of pairs up to which the variant that keeps all is run.
+/// Millions of pairs up to which the variant that keeps all records is run.
 const KEEP_ALL_MILLIONS_MAX: u64 = 8;
 
-/// Nanoseconds of noting 4 KiB, over two pages.
+/// Returns the nanoseconds to record 4 KiB, over two pages.
 pub(crate) fn insertion_ns() -> f64 {
     time_of("insertion of 4 KiB, over two pages")
 }
 
-/// Nanoseconds of asking for the origins of 4 KiB that are known.
+/// Returns the nanoseconds to look up the known origins of 4 KiB.
 pub(crate) fn look_up_ns() -> f64 {
     time_of("look-up of 4 KiB that were read at once")
 }
@@ -71,7 +72,7 @@ struct Report {
     memory: Vec<Memory>,
 }
 
-/// What a variant finds in a program.
+/// The bytes that a variant finds in a program.
 #[derive(Debug, Serialize)]
 struct Share {
     program: String,
@@ -79,12 +80,12 @@ struct Share {
     written_bytes: u64,
     /// Bytes whose origin was found, compared and equal.
     found_bytes: u64,
-    /// Bytes that were named, and are not equal.
+    /// Bytes whose named origin differs.
     stale_bytes: u64,
     memory_bytes: u64,
 }
 
-/// What a variant takes.
+/// The memory of a variant.
 #[derive(Debug, Serialize)]
 struct Memory {
     million_pairs: u64,
@@ -97,7 +98,7 @@ struct Memory {
 /// Measures, and prints the report.
 ///
 /// # Errors
-/// When a file of `--out` cannot be written.
+/// If a file of `--out` cannot be written.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let (passes, scale) = if options.smoke { (2, 32) } else { (options.repeats, 1) };
     let times = VARIANTS.iter().flat_map(|(variant, name, _)| times::measure(*variant, name, passes, scale)).collect();
@@ -113,10 +114,10 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// A program on a machine.
+/// A program that runs on a machine.
 type Program = (String, Box<dyn Fn(&mut Machine<'_>, &mut Random)>);
 
-/// The programs, of sizes divided by `scale`.
+/// Returns the programs, with sizes divided by `scale`.
 fn programs(scale: u64) -> Vec<Program> {
     let scale = scale as usize;
     let mut programs: Vec<Program> = Vec::new();
@@ -275,7 +276,8 @@ mod tests {
         for group in shares(16).chunks(VARIANTS.len()) {
             let [icid, _, keep] = group else { panic!("a row a variant") };
             assert!(keep.found_bytes * 2 > keep.written_bytes, "{keep:?}");
-            // Where no buffer is used twice, small copies at the end of one cost the beginning of what was read behind it.
+            // If no buffer is used twice, small copies at the end of one remove the beginning of what was read behind
+            // it.
             let percent = if icid.program.contains("elsewhere") { 90 } else { 95 };
             assert!(icid.found_bytes * 100 >= keep.found_bytes * percent, "{icid:?} beside {keep:?}");
         }

@@ -1,4 +1,4 @@
-//! What a look-up, an insertion and a copy take.
+//! The time of a look-up, an insertion and a copy.
 
 use crate::data::Random;
 use crate::samples::{median, middle_half};
@@ -7,14 +7,14 @@ use serde::Serialize;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Buffers of each kind; with 35 records a page they take some 2.5 MB of records, more than a level of cache.
+/// Buffers of each kind; with 35 records a page they take some 2.5 MB of records, more than one level of cache.
 const BLOCKS: u64 = 2048;
 const BLOCK_BYTES: u64 = 4096;
-/// Places of the kinds of buffers, far from each other and in the middle of pages.
+/// Addresses of the kinds of buffers, far from each other and in the middle of pages.
 const READ: u64 = 0x5000_0000_0810;
 const BUILT: u64 = 0x5100_0000_0810;
 const UNKNOWN: u64 = 0x5200_0000_0810;
-/// A value of 100 bytes every 116.
+/// A value of 100 bytes every 116 bytes.
 const VALUE_BYTES: u64 = 100;
 const ENTRY_BYTES: u64 = 116;
 
@@ -23,12 +23,12 @@ const ENTRY_BYTES: u64 = 116;
 pub struct Row {
     pub variant: &'static str,
     pub operation: String,
-    /// Nanoseconds each: the median of the passes, and the width of their middle half.
+    /// Nanoseconds per operation: the median of the passes, and the width of their middle half.
     pub nanoseconds: f64,
     pub spread: f64,
 }
 
-/// All operations in one variant. `scale` divides the number of buffers.
+/// Measures all operations in one variant. `scale` divides the number of buffers.
 pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) -> Vec<Row> {
     let blocks = BLOCKS / scale;
     let mut rows = Vec::new();
@@ -78,12 +78,12 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
             }
         }
         let operation = format!("look-up of 4 KiB with {values} values of {value_bytes} bytes");
-        // Of the paper's size, 4 KiB; where the tree gave pages up there would be less to find.
+        // The length is the paper's, 4 KiB; if the tree had given up pages there would be less to find.
         assert_eq!(tree.stats().given_up, 0);
         look_up(operation, &tree, BUILT, values * entry_bytes, values as usize);
     }
 
-    // --- insertions, in ascending order as in most programs, over buffers that are used again and again ---
+    // --- insertions, in ascending order as in most programs, over buffers that are reused ---
     let tree = RecTree::new(Options::of(variant));
     let file = tree.open_file().expect("none is open");
     let buffers = blocks.min(64);
@@ -127,7 +127,7 @@ fn read(tree: &RecTree, place: u64, file: FileToken) {
     tree.record_read(place, VALUE_BYTES, file, 3 * (place - BUILT));
 }
 
-/// Calls `operation` with the place of every value of so many buffers, in ascending order; returns how many there are.
+/// Calls `operation` with the address of every value of `buffers` buffers, in ascending order; returns their number.
 fn ascending(buffers: u64, mut operation: impl FnMut(u64)) -> u64 {
     let values = BLOCK_BYTES / ENTRY_BYTES;
     for block in 0..buffers {

@@ -1,30 +1,30 @@
-//! What programs do with their memory: a key-value store that compacts tables, a program that patches a text, and one that
-//! clips a video. Each as ICID's section 5.1 has it, in the sizes that the programs have.
+//! What programs do with their memory: a key-value store that compacts tables, a program that patches a text, and one
+//! that clips a video. Each follows ICID 5.1, with the sizes of the real programs.
 
 use super::machine::Machine;
 use crate::data::Random;
 
-/// Bytes of a key, and of what a block has before each entry (LevelDB: three short numbers).
+/// Bytes of a key, and of the header before each entry of a block (LevelDB: three short numbers).
 const KEY_BYTES: usize = 16;
 const ENTRY_HEADER_BYTES: usize = 4;
-/// Bytes of a block of a table before it is closed, and behind it (type and checksum).
+/// Bytes of a block of a table before it is closed, and of its trailer (type and checksum).
 const BLOCK_BYTES: usize = 4096;
 const BLOCK_TRAILER_BYTES: usize = 5;
-/// Buffer of a file that is written.
+/// Buffer of an output file.
 const WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// Entries between two restart points, 4 bytes each at the end of a block.
 const RESTART_EVERY: usize = 16;
 
-/// Where buffers lie: memory that is given back is used again, or never.
+/// Placement of buffers: freed memory is reused, or never.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Heap {
-    /// As an allocator does.
+    /// As an allocator does it.
     Reused,
-    /// The worst for a tree of bounded size.
+    /// The worst case for a tree of bounded size.
     Fresh,
 }
 
-/// A heap of buffers, with other things between them.
+/// A heap of buffers, with other data between them.
 struct Buffers {
     heap: Heap,
     next: usize,
@@ -33,12 +33,12 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// A place for so many bytes, of which `again` is given back if there is one.
+    /// Returns an address for `bytes` bytes; `again` is the buffer that is freed, if there is one.
     fn take(&mut self, again: Option<usize>, bytes: usize) -> usize {
         if let (Heap::Reused, Some(again)) = (self.heap, again) {
             return again;
         }
-        // The heap of the model ends somewhere: then it begins anew.
+        // The heap of the model is finite: at its end it starts again.
         if self.next + bytes > self.end {
             self.next = 0;
         }
@@ -48,12 +48,13 @@ impl Buffers {
     }
 }
 
-/// Memory that [`compaction`] needs.
+/// Bytes of memory that [`compaction`] needs.
 pub const COMPACTION_MEMORY_BYTES: usize = 64 << 20;
 
-/// LevelDB merges sorted tables into one (4.1, 5.2): entries are taken from blocks read into buffers, one block an input, and
-/// put together in a block buffer, values by a copy that is followed, keys not, for they are made of a prefix and a rest;
-/// a full block is copied to the buffer of the file, and that is written when it is full.
+/// LevelDB merges sorted tables into one (4.1, 5.2). Entries are taken from blocks that are read into buffers, one
+/// block per input, and assembled in a block buffer. Values are copied by a function that is followed; keys are not,
+/// because they are assembled from a prefix and a rest. A full block is copied to the buffer of the file, which is
+/// written when it is full.
 pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize, heap: Heap, random: &mut Random) {
     const INPUTS: usize = 4;
     let entry_bytes = ENTRY_HEADER_BYTES + KEY_BYTES + value_bytes;
@@ -64,7 +65,7 @@ pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize,
     let inputs: Vec<usize> =
         (0..INPUTS).map(|_| machine.file((entries / INPUTS).div_ceil(entries_a_block) * block_bytes, random)).collect();
     let output = machine.file(0, random);
-    // Of each input the buffer of its block, which block comes next, and the entries of it that are used up.
+    // For each input the buffer of its block, the number of the next block, and the entries that are consumed.
     let mut cursors = [(None, 0, entries_a_block); INPUTS];
     let mut block: (usize, usize, usize) = (buffers.take(None, block_bytes + entry_bytes), 0, 0);
     let mut file_buffer = (buffers.take(None, WRITE_BUFFER_BYTES), 0);
@@ -101,7 +102,7 @@ pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize,
     inputs.into_iter().chain([output]).for_each(|file| machine.close(file));
 }
 
-/// Appends memory to the buffer of a file; what fills it is written.
+/// Appends memory to the buffer of a file, and writes the buffer when it is full.
 fn append(
     machine: &mut Machine<'_>,
     file: usize,
@@ -121,8 +122,8 @@ fn append(
     }
 }
 
-/// GNU patch: a text is read whole, and written line by line through a buffer of 4 KiB; every hundredth line or so is
-/// another one.
+/// GNU patch: reads a text completely, and writes it line by line through a buffer of 4 KiB; about every hundredth
+/// line is changed.
 pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) {
     let (input, output) = (machine.file(text_bytes, random), machine.file(0, random));
     for offset in (0..text_bytes).step_by(64 << 10) {
@@ -133,7 +134,7 @@ pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) 
     while line < text_bytes {
         let bytes = (1 + random.next() as usize % 80).min(text_bytes - line);
         if filled + bytes > 4096 {
-            // What is left of the buffer takes the beginning of the line.
+            // The rest of the buffer takes the beginning of the line.
             let first = 4096 - filled;
             machine.copy(line, buffer + filled, first);
             machine.write(output, buffer, 4096);
@@ -154,7 +155,7 @@ pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) 
     machine.close(output);
 }
 
-/// FFmpeg, the first half of an AVI: packets of pictures and sound are copied from a buffer of 32 KiB to memory of their own,
+/// FFmpeg, the first half of an AVI: copies packets of pictures and sound from a buffer of 32 KiB to separate memory,
 /// and from there, behind headers of 8 bytes, to another buffer of 32 KiB.
 pub fn clip(machine: &mut Machine<'_>, video_bytes: usize, random: &mut Random) {
     const BUFFER: usize = 32 << 10;
@@ -163,7 +164,7 @@ pub fn clip(machine: &mut Machine<'_>, video_bytes: usize, random: &mut Random) 
     let (read, write, packets) = (64, BUFFER + 128, 2 * BUFFER + 256);
     let (mut offset, mut unread, mut at, mut filled) = (0, 0, 0, 0);
     for number in 0.. {
-        // A picture, then what is heard during it.
+        // A picture, then the sound that belongs to it.
         let bytes =
             if number % 2 == 0 { 500 + random.next() as usize % 12_000 } else { 300 + random.next() as usize % 300 };
         let packet = packets + number % PACKETS * (16 << 10);

@@ -1,11 +1,11 @@
-//! What is written: large and small files until so much of the usable space lives, then random overwrites of whole pieces.
+//! The writes: large and small files up to a share of the usable space, then random overwrites of whole pieces.
 //!
 //! ```text
 //! group    one large file | 16 small files, 16 KiB each        every other group compressible
 //!          16 pieces of 64 KiB
 //! ```
 //!
-//! A piece is overwritten as a whole by one write, and no content is written twice: what lives is always as much.
+//! One write overwrites a piece completely, and no content is written twice, so the amount of live data is constant.
 
 use crate::data::{Random, Unshared};
 use crate::{BenchError, Doing, Result};
@@ -18,23 +18,23 @@ use std::time::{Duration, Instant};
 pub const LARGE_BYTES: usize = 64 << 10;
 /// Bytes of a small file.
 pub const SMALL_BYTES: usize = 16 << 10;
-/// Pieces of a large file, and small files beside it.
+/// Pieces of a large file, and number of small files in a group.
 const GROUP: usize = 16;
-/// Bytes of overwrites between two turns of the background.
+/// Bytes of overwrites between two runs of the background.
 pub const BACKGROUND_EVERY_BYTES: u64 = 16 << 20;
 const SEED: u64 = 29;
 
-/// What is overwritten by one write.
+/// The part of a file that one write overwrites.
 struct Piece {
     file: usize,
     offset: u64,
     is_small: bool,
     is_compressible: bool,
-    /// The number in what was written last.
+    /// The number in its last content.
     number: u64,
 }
 
-/// The files of a device, and what is in them.
+/// The files of a device, and their content.
 pub struct Load {
     files: Vec<File>,
     pieces: Vec<Piece>,
@@ -45,11 +45,11 @@ pub struct Load {
     next: u64,
     /// Bytes of all files.
     pub live_bytes: u64,
-    /// Bytes that new content had room for beside them, as statfs told when they had been written.
+    /// Available bytes of statfs after the files had been written.
     pub available_bytes: u64,
 }
 
-/// What something took, by the clock and of the processor: with other work beside it the clock tells of that too.
+/// A duration by the wall clock and in processor time; other work on the machine changes only the former.
 #[derive(Clone, Copy, Default)]
 pub struct Took {
     pub wall: Duration,
@@ -57,7 +57,7 @@ pub struct Took {
 }
 
 impl Took {
-    /// Of `work`.
+    /// Measures `work`.
     fn by<T>(work: impl FnOnce() -> T) -> (T, Took) {
         let (begun, processor) = (Instant::now(), thread_cpu_ns());
         let done = work();
@@ -80,12 +80,12 @@ impl AddAssign for Took {
     }
 }
 
-/// What became of one part of the overwrites.
+/// The result of one part of the overwrites.
 #[derive(Default)]
 pub struct Part {
     /// Bytes written.
     pub bytes: u64,
-    /// The writes together.
+    /// All writes together.
     pub writes: Took,
     /// The background.
     pub background: Took,
@@ -94,12 +94,12 @@ pub struct Part {
     pub small: Vec<Took>,
     /// Writes that found no space.
     pub no_space: u64,
-    /// Bytes of data in blocks, for want of a free segment, where there were most of them.
+    /// Maximum bytes of data in blocks, for lack of a free segment.
     pub in_blocks_max_bytes: u64,
 }
 
 impl Load {
-    /// Writes files until they are so much of the usable space: of what they take and what statfs says is available.
+    /// Writes files up to a share of the usable space, which is their own bytes plus the available bytes of statfs.
     pub fn fill(fs: &FileSystem, percent: u64) -> Result<Load> {
         let mut load = Load {
             files: Vec::new(),
@@ -141,7 +141,7 @@ impl Load {
         Ok(())
     }
 
-    /// Overwrites pieces until so many bytes were written.
+    /// Overwrites pieces until `bytes` bytes are written.
     pub fn overwrite(&mut self, fs: &FileSystem, bytes: u64, has_background: bool) -> Result<Part> {
         let mut part = Part::default();
         let mut since_background = 0;
@@ -176,7 +176,7 @@ impl Load {
         Ok(part)
     }
 
-    /// Writes a piece anew; what the write took.
+    /// Writes a piece anew; returns the time of the write.
     fn write(&mut self, piece: usize) -> nvfold::Result<Took> {
         self.next += 1;
         self.pieces[piece].number = self.next;
@@ -189,7 +189,7 @@ impl Load {
         written.map(|_| took)
     }
 
-    /// What was written last to a piece.
+    /// Returns the last content of a piece.
     fn content(&mut self, piece: usize) -> &[u8] {
         let Piece { is_small, is_compressible, number, .. } = self.pieces[piece];
         let unshared = if is_small { &mut self.small } else { &mut self.large };
@@ -199,7 +199,7 @@ impl Load {
     /// Reads every piece back.
     ///
     /// # Errors
-    /// [`BenchError::Wrong`] when one holds other bytes than were written.
+    /// [`BenchError::Wrong`] if a piece holds other bytes than were written.
     pub fn verify(&mut self) -> Result<()> {
         let mut read = vec![0; LARGE_BYTES];
         for piece in 0..self.pieces.len() {
@@ -214,7 +214,7 @@ impl Load {
     }
 }
 
-/// Does what the threads of a mount do in a round, until nothing is left to do; what it took.
+/// Does the work of a mount's threads in a round, until nothing is left to do; returns its time.
 pub fn background(fs: &FileSystem) -> Result<Took> {
     let round = || {
         while !fs.fill_step().doing("work in the background")? {}
@@ -231,7 +231,7 @@ fn create(fs: &FileSystem, number: usize) -> Result<File> {
     fs.open(ino).doing("open a file")
 }
 
-/// Bytes that `df` says are available.
+/// Returns the bytes that `df` reports as available.
 fn available(fs: &FileSystem) -> u64 {
     let space = fs.statfs();
     space.blocks_available * u64::from(space.block_bytes)

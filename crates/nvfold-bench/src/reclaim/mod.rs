@@ -1,16 +1,16 @@
-//! `bench reclaim`: what random overwrites cost on a device that is nearly full.
+//! `bench reclaim`: the cost of random overwrites on a device that is nearly full.
 //!
-//! The problem: packed chunks are appended, and what is overwritten is dead until its segment is emptied, which costs as
-//! much as lives in it. The fuller the device, the more lives in the best victim: throughput may fall off a cliff, a write
-//! may wait for a long time, and a write may be refused although what lives fits.
+//! The problem: packed chunks are appended, and overwritten ones are dead until their segment is emptied, which costs
+//! as much as its live data. The fuller the device, the more live data in the best victim: throughput may collapse, a
+//! write may wait for a long time, and a write may be refused although the live data would fit.
 //!
-//! The idea: fill a device to a share of its usable space, then overwrite pieces of files at random until many times its
-//! bytes were written. Say what that took and what was moved for it. In the end every file is read back, and fsck must
-//! find nothing.
+//! The idea: fill a device to a share of its usable space, then overwrite pieces of files at random until many times
+//! its bytes were written. Report the time and the bytes that were moved. In the end every file is read back, and
+//! fsck must find nothing.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `load` | what is written |
+//! | `load` | the files and the writes |
 //! | `page` | the report as a table and as Markdown |
 
 mod load;
@@ -29,7 +29,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Rounds of the background after the last write: in the first it sees what still changed, in the second what rests.
+/// Background rounds after the last write: the first still sees changes, the second sees idle files.
 const ROUNDS_OF_REST: usize = 2;
 
 /// How to measure.
@@ -56,7 +56,7 @@ pub struct Options {
     smoke: bool,
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -69,50 +69,50 @@ struct Report {
     runs: Vec<Run>,
 }
 
-/// One share of live data, with a background or without.
+/// One share of live data, with or without a background.
 #[derive(Debug, Serialize)]
 struct Run {
-    /// What was asked for, percent of the usable space.
+    /// Requested share, percent of the usable space.
     live_percent: u64,
-    /// Whether the background had its turns; without it space is only made by writes that find none.
+    /// Whether the background ran; without it only writes that find no space make space.
     has_background: bool,
     live_bytes: u64,
-    /// What statfs told as available when the files had been written.
+    /// Available bytes of statfs after the files had been written.
     available_bytes: u64,
     written_bytes: u64,
-    /// MB/s of processor time, of the writes and the background together: median of the parts, the middle half of them, the
-    /// slowest.
+    /// MB/s of processor time, of the writes and the background together: median of the parts, their middle half, and
+    /// the slowest.
     megabytes_per_second: f64,
     megabytes_per_second_middle_half: f64,
     megabytes_per_second_slowest: f64,
-    /// By the clock, median.
+    /// By the wall clock, median.
     megabytes_per_second_wall: f64,
     /// Of the writes alone, median.
     writes_megabytes_per_second: f64,
-    /// Of writes and background, the last part to the first: what lasts.
+    /// Writes and background, last part relative to the first.
     last_to_first: f64,
-    /// Of processor time, and by the clock.
+    /// By processor time, and by the wall clock.
     large_write: Latency,
     small_write: Latency,
     large_write_wall: Latency,
     small_write_wall: Latency,
-    /// Chunks that reclamation moved, bytes of them, and these for each byte written.
+    /// Bytes of chunks that reclamation moved, and the same per written byte.
     moved_bytes: u64,
     moved_per_written: f64,
-    /// The same for a log of which the oldest segment is always emptied next.
+    /// The same for a log whose oldest segment is always emptied next.
     moved_per_written_by_theory: f64,
     segments_emptied: u64,
-    /// Bytes of lines written to the device for each byte written to files.
+    /// Bytes of lines written to the device per byte written to files.
     media_per_written: f64,
     dead_bytes: u64,
-    /// When nobody had written for two rounds of the background; without one as before.
+    /// Dead bytes after two background rounds without writes; without a background as before.
     dead_after_rest_bytes: u64,
     in_blocks_max_bytes: u64,
     /// Writes that found no space.
     no_space: u64,
 }
 
-/// Of one kind of write, microseconds.
+/// Latency of one kind of write, microseconds.
 #[derive(Debug, Serialize)]
 struct Latency {
     writes: u64,
@@ -124,8 +124,8 @@ struct Latency {
 /// Measures, and prints the report.
 ///
 /// # Errors
-/// When what lives fits and a write finds no space all the same, when a file holds other bytes than were written, and when
-/// fsck finds something.
+/// If a write finds no space although the live data fits, if a file holds other bytes than were written, and if fsck
+/// finds something.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let options = if options.smoke {
         Options { fulls: 1, mebibytes: 64, live: vec![80], parts: 5, ..options.clone() }
@@ -161,11 +161,11 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
 
 fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Result<Run> {
     let device = Device::new(&Profile::NATIVE, options.mebibytes << 20);
-    // One core: as many open pools on every machine.
+    // One core, so that the number of open pools is the same on every machine.
     let mount = MountOptions { policy: Policy::DeExt, cores: 1, ..MountOptions::default() };
     let fs = device.mount(&MkfsOptions::default(), mount)?;
     let mut load = Load::fill(&fs, live_percent)?;
-    // Until what was free at first has been written to, nothing needs to be emptied.
+    // As long as there is space that was free from the beginning, nothing needs to be emptied.
     let warm_up = load.overwrite(&fs, device.bytes, has_background)?;
     let (moved_before, lines_before) = (fs.stats().reclaim, fs.region().counters().lines_written());
     let part_bytes = options.fulls * device.bytes / options.parts;
@@ -219,8 +219,8 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
     })
 }
 
-/// Bytes moved for each byte written at random where the oldest segment is emptied first: a share `v` of it lives, so that
-/// `v / (1 - v)` is moved, and of all segments the share `live = (v - 1) / ln v`.
+/// Returns the bytes moved per byte written at random if the oldest segment is emptied first. If a share `v` of that
+/// segment is live, `v / (1 - v)` is moved, and the live share of all segments is `live = (v - 1) / ln v`.
 fn moved_by_theory(live: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {

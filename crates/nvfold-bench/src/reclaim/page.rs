@@ -49,7 +49,7 @@ pub fn table(report: &Report) -> String {
     text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
 }
 
-/// For docs/results/reclaim.
+/// Formats the page for docs/results/reclaim.
 pub fn markdown(report: &Report) -> String {
     let Report { device_bytes, fulls, parts, .. } = report;
     let (device, large, small) = (device_bytes >> 20, LARGE_BYTES >> 10, SMALL_BYTES >> 10);

@@ -1,29 +1,29 @@
 //! The competitors of NV-Dedup 5.2, behind the same trait as the policies of nvfold.
 //!
-//! The problem: a paper's competitors are easily built so that they lose. The idea: they are one tree, and differ only
-//! in what the paper says of them; each is tuned; and where a choice had to be made it was made in their favour. Both
-//! fingerprint every block with one strong function (MD5 unless asked otherwise) and trust it, as the paper does.
+//! The problem: it is easy to build competitors that lose. The idea: both use one tree, and differ only where the
+//! paper says so; each is tuned; and every free choice was made in their favour. Both fingerprint every block with
+//! one strong function (MD5 by default) and trust it, as the paper does.
 //!
 //! | | `Dedup_block` | `Dedup_fine_grained` |
 //! |---|---|---|
-//! | as | Dmdedup | a copy-on-write B-tree in NVM |
-//! | nodes | blocks of 4 KiB: 170 entries, 512 children | a line each: 2 entries, 8 children |
-//! | where | in DRAM, written to new places at a sync | on the media; inner nodes in DRAM as well, for reading |
+//! | model | Dmdedup | a copy-on-write B-tree in NVM |
+//! | nodes | blocks of 4 KiB: 170 entries, 512 children | one line each: 2 entries, 8 children |
+//! | place | in DRAM, written to new places at a sync | on the media; inner nodes in DRAM as well, for reading |
 //! | durable | every 1,000 blocks received | every change |
-//! | what a change costs | nothing until the sync; then each node that changed, whole | the lines in use of the path from leaf to root, a fence, the root |
+//! | cost of a change | nothing until the sync; then each changed node, completely | the lines in use of the path from leaf to root, a fence, the root |
 //!
-//! The tree leads from fingerprint to block and references. Deletion needs the way back, from block to fingerprint:
-//! that is an array in DRAM, filled again when the tree is opened, so it costs no write at all. (Dmdedup finds dead
-//! fingerprints by walking its index in the background.)
+//! The tree leads from fingerprint to block and references. Deletion needs the reverse, from block to fingerprint: an
+//! array in DRAM, which is filled when the tree is opened, so it costs no write. (Dmdedup finds dead fingerprints by
+//! walking its index in the background.)
 //!
 //! **Tuned**, and in their favour:
 //! * Inner nodes hold four bytes of each fingerprint that separates two children, so a line holds eight children.
-//! * One fence a change: the switch of the root is flushed and rides on the next fence, which is the file system's own.
-//! * Reading an inner node costs no time of the medium, and neither does reading a leaf twice in a row; that is what the
-//!   CPU's cache would do. Reading a leaf for the first time costs one read.
-//! * The metadata lie on a device of their own, with the profile of the data's: their writes wait for no data.
-//! * Fine-grained nodes have the size that writes fewest lines a change, the switch of the root included, when a tree
-//!   of so many entries loses as many as it gets:
+//! * One fence per change: the switch of the root is flushed, and the file system's own next fence covers it.
+//! * Reading an inner node costs no time of the medium, and neither does reading a leaf twice in a row: the CPU's cache
+//!   would have them. Reading a leaf for the first time costs one read.
+//! * The metadata is on a separate device, with the profile of the data's: its writes do not wait for data.
+//! * Fine-grained nodes have the size that writes the fewest lines per change, including the switch of the root, in a
+//!   tree of so many entries with as many insertions as removals:
 //!
 //!   | leaf, inner node | 20,000 entries | 60,000 | 262,144 |
 //!   |---|---|---|---|
@@ -34,25 +34,25 @@
 //!   | 256 B, 128 B | 10.5 | 10.4 | 12.1 |
 //!   | 256 B, 256 B | 11.4 | 13.4 | 15.1 |
 //!
-//!   A test holds the choice to it; it prints the second column with
-//!   `cargo test -p nvfold-bench node_sizes -- --nocapture`.
+//!   A test checks this choice; `cargo test -p nvfold-bench node_sizes -- --nocapture` prints the second column.
 //! * A node in DRAM is its bytes on the media, so a level of the fine-grained tree is one line to read and to copy.
 //!
 //! **Against them**: nvfold counts the references of shared blocks in its own chunk table for every policy, so a
-//! request costs them about two lines there, which a file system made for them alone would not write. These lines lie
-//! on the data's device, and are not in the figures of the competitors' metadata: those are the counters of the
-//! metadata's region, and nothing else is stored there.
+//! request costs them about two lines there, which a file system made only for them would not write. These lines are
+//! on the data's device, and not in the figures of the competitors' metadata: those are the counters of the
+//! metadata's region, which holds nothing else.
 //!
-//! Also against `Dedup_fine_grained`: it copies the whole path, as the paper says of its own (5.3: "adjusted from leaf
-//! node to root"). The paper's flushes about twice what NV-Dedup does, which is too little for a whole path; a tree
-//! that copied the leaf alone and switched the pointer to it in place would come to that.
+//! Also against `Dedup_fine_grained`: it copies the whole path, as the paper says of its version (5.3: "adjusted from
+//! leaf node to root"). The paper's version flushes about twice as much as NV-Dedup, which is too little for a whole
+//! path. A tree that copied only the leaf and switched the pointer to it in place would flush that much.
 //!
-//! **Threads**: one lock around the tree. That is what a copy-on-write B-tree with one root allows: each change of
-//! either is a change of the root. Fingerprints are made outside it.
+//! **Threads**: one lock around the tree. A copy-on-write B-tree with one root allows no more, because each change is
+//! a change of the root. Fingerprints are computed outside the lock.
 //!
-//! **Crashes**: the tree may then be older than the file system (`Dedup_block` by 1,000 blocks), and may name a block
-//! that holds something else by now. One that was not closed in order is therefore believed no more: candidates are
-//! compared byte by byte. A tree belongs to one file system, mounted with this competitor only.
+//! **Crashes**: after a crash the tree may be older than the file system (`Dedup_block` by 1,000 blocks), and may
+//! reference a block whose content has changed. So a tree that was not closed in order is no longer trusted:
+//! candidates are compared byte by byte. A tree belongs to one file system, which is mounted only with this
+//! competitor.
 
 mod node;
 mod store;
@@ -75,7 +75,7 @@ const BLOCKS_A_SYNC: u64 = 1000;
 const IN_BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
 const FINE_GRAINED: Format = Format { leaf_bytes: 64, inner_bytes: 64, buffered: false };
 
-/// Which competitor.
+/// The competitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `Dedup_block`.
@@ -84,10 +84,10 @@ pub enum Kind {
     FineGrained,
 }
 
-/// Why the metadata of a competitor cannot be used.
+/// The reason why the metadata of a competitor cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RivalError {
-    /// The region holds something else.
+    /// The region holds other data.
     #[error("{0} holds other metadata; give it a new region")]
     Foreign(String),
     /// Bytes that no competitor wrote.
@@ -100,23 +100,23 @@ pub enum RivalError {
     },
 }
 
-/// A competitor at work on its metadata. For [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must be its
-/// strong function.
+/// A competitor with its metadata. It is for [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must
+/// be its strong function.
 pub struct Rival {
     strong: StrongFunction,
-    /// Whether a strong fingerprint is believed.
+    /// Whether a strong fingerprint is trusted.
     trusted: bool,
     table: Mutex<Table>,
 }
 
-/// What the lock is for.
+/// The data that the lock protects.
 struct Table {
     kind: Kind,
     tree: Tree,
-    /// Fingerprint of each block that is in the tree, by block number; 0: it is not.
+    /// Fingerprint of each block in the tree, by block number; 0 if it is absent.
     keys: Vec<Key>,
     received: u64,
-    /// After a failure nothing is shared any more.
+    /// Set after a failure; from then on nothing is shared.
     failure: Option<RivalError>,
 }
 
@@ -128,10 +128,10 @@ impl Kind {
         }
     }
 
-    /// Size of a metadata region for so many blocks of data, bytes: more than ever is used of it at once.
+    /// Returns the size of a metadata region for `data_blocks` blocks of data in bytes: more than the tree ever uses.
     pub fn region_bytes(self, data_blocks: u64) -> u64 {
         let leaves = match self {
-            // A leaf in 32 blocks is a leaf that is a fifth full; twice, for old and new places.
+            // A leaf per 32 blocks is a leaf that is a fifth full; twice, for old and new places.
             Kind::Block => 2 * (data_blocks / 32 + 64) * 4096,
             // Leaves of one entry.
             Kind::FineGrained => (data_blocks + 1024) * 128,
@@ -141,10 +141,10 @@ impl Kind {
 }
 
 impl Rival {
-    /// Opens the metadata of a region, or makes them on an empty one.
+    /// Opens the metadata of a region, or creates them on an empty one.
     ///
     /// # Errors
-    /// The region holds something else, or what is there is damaged.
+    /// The region holds other data, or its metadata is damaged.
     pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Rival, RivalError> {
         let mut keys = Vec::new();
         let (tree, closed) = Tree::open(metadata, kind.format(), |entry| note(&mut keys, entry.block, entry.key))?;
@@ -152,10 +152,10 @@ impl Rival {
         Ok(Rival { strong, trusted: closed, table: Mutex::new(table) })
     }
 
-    /// Makes all of it durable, and notes an orderly end: for a file system that is unmounted.
+    /// Makes the whole tree durable, and records an orderly end: for a file system that is unmounted.
     ///
     /// # Errors
-    /// What failed since it was opened: from then on nothing was shared.
+    /// A failure since the opening; from then on nothing was shared.
     pub fn close(&self) -> Result<(), RivalError> {
         let mut table = self.table.lock();
         self.check_locked(&table)?;
@@ -163,10 +163,10 @@ impl Rival {
         Ok(())
     }
 
-    /// Whether all went well since it was opened.
+    /// Returns whether there was no failure since the opening.
     ///
     /// # Errors
-    /// What failed: from then on nothing was shared.
+    /// The failure; from then on nothing was shared.
     pub fn check(&self) -> Result<(), RivalError> {
         self.check_locked(&self.table.lock())
     }
@@ -179,14 +179,14 @@ impl Rival {
 impl Rival {
     fn place_one(&self, piece: &Piece<'_>, tx: &mut Transaction<'_>) -> Place {
         let Some(key) = piece.fingerprint.strong.as_ref().and_then(key_of) else { return Place::Store };
-        // Before our lock: whoever waits for a generator must not keep others from the tree.
+        // Before the lock: a thread that waits for a generator must not keep others from the tree.
         tx.begin();
         let mut table = self.table.lock();
         table.receive();
         let Some(entry) = table.find(key) else { return Place::Store };
         let block = BlockNumber(u64::from(entry.block));
         let Some(reference) = tx.share_known(block) else {
-            // On its way out, or named as often as can be counted: the new block takes its place.
+            // The block is being freed, or has the maximum number of references: the new block replaces it.
             table.remove(key, entry.block);
             return Place::Store;
         };
@@ -210,7 +210,7 @@ impl Dedup for Rival {
 
     fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], _: &Chunks) -> bool {
         let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return true };
-        // Only blocks are offered to it.
+        // The tree is offered only blocks.
         let Some(Ok(number)) = chunk.block().map(|block| u32::try_from(block.0)) else { return true };
         let mut table = self.table.lock();
         match table.find(key) {
@@ -242,7 +242,7 @@ impl Dedup for Rival {
 }
 
 impl Table {
-    /// One more block came in.
+    /// Counts one more received block.
     fn receive(&mut self) {
         self.received += 1;
         if self.kind == Kind::Block && self.received.is_multiple_of(BLOCKS_A_SYNC) {
@@ -260,9 +260,9 @@ impl Table {
         self.sound(found).flatten()
     }
 
-    /// A block that is new in the tree.
+    /// Adds a block that is new in the tree.
     fn enter(&mut self, key: Key, block: u32) {
-        // A tree that is older than the file system may still have the block's last content.
+        // A tree that is older than the file system may still have the previous content of the block.
         if let Some((old, number)) = self.key_of(BlockNumber(u64::from(block))).filter(|(old, _)| *old != key) {
             self.remove(old, number);
         }
@@ -271,7 +271,7 @@ impl Table {
         }
     }
 
-    /// Writes an entry. False when there is no room for it: its block is not shared then.
+    /// Writes an entry. Returns false if there is no space for it: its block is then not shared.
     fn set(&mut self, entry: Entry) -> bool {
         self.change(|tree| tree.insert(entry))
     }
@@ -286,7 +286,7 @@ impl Table {
         }
         let mut done = change(&mut self.tree);
         if done == Ok(false) {
-            // Old places become free at a sync.
+            // A sync frees old places.
             self.sync();
             done = change(&mut self.tree);
         }
@@ -301,7 +301,7 @@ impl Table {
         result.map_err(|error| self.failure = Some(error)).ok()
     }
 
-    /// Fingerprint of a block that is in the tree, and its number as the tree has it.
+    /// Returns the fingerprint of a block in the tree, and its number in the tree.
     fn key_of(&self, block: BlockNumber) -> Option<(Key, u32)> {
         let number = u32::try_from(block.0).ok()?;
         let key = self.keys.get(number as usize).copied().filter(|key| *key != 0)?;
@@ -321,7 +321,7 @@ fn note(keys: &mut Vec<Key>, block: u32, key: Key) {
     keys[block as usize] = key;
 }
 
-/// What the tree keeps of a strong fingerprint. None for the one that stands for "none" in the way back.
+/// Returns the key of a strong fingerprint. `None` for the key that stands for "absent" in the array.
 fn key_of(strong: &Strong) -> Option<Key> {
     let first: [u8; 16] = strong[..16].try_into().expect("a strong fingerprint has 20 bytes");
     Some(Key::from_be_bytes(first)).filter(|key| *key != 0)
@@ -381,7 +381,7 @@ mod tests {
             self.fs.open(ino).unwrap()
         }
 
-        /// In order.
+        /// Remounts in order.
         fn remount(self) -> Bed {
             let Bed { kind, region, metadata, rival, fs } = self;
             fs.unmount().unwrap();
@@ -392,7 +392,7 @@ mod tests {
             Bed::mount(kind, region, metadata)
         }
 
-        /// Every entry names a block that holds what it says, as often as the file system counts.
+        /// Checks that every entry names a block with that content, and the file system's number of references.
         fn assert_exact(&self) {
             let (_, geometry) = nvfold::read_superblock(&self.region).unwrap();
             let mut table = self.rival.table.lock();
@@ -480,7 +480,7 @@ mod tests {
             let file = bed.file("file");
             (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(at)).unwrap());
             let kept = bed.metadata.clone();
-            // The file system goes on with other contents; the tree stays as a crash would leave it.
+            // The file system continues with other contents; the tree stays as a crash would leave it.
             let old = memory(kept.len_bytes());
             let _ = old.fence(old.stream(0, &kept.to_vec(0, kept.len_bytes())));
             (0..1200).for_each(|at| file.write_at(at * BLOCK as u64, &content(5000 + at)).unwrap());

@@ -5,9 +5,9 @@
 //! inner   level, 0   | children u16 | child u32 | separator u32, child u32 | ...
 //! ```
 //!
-//! A leaf is sorted by fingerprint. A separator is the first four bytes of a fingerprint: fingerprints are random, so
-//! four bytes tell neighbours apart, and a line holds eight children where it would hold three with whole keys. Child
-//! `i` has the fingerprints whose first bytes are at least separator `i - 1` and less than separator `i`.
+//! A leaf is sorted by fingerprint. A separator is the first four bytes of a fingerprint. Fingerprints are random, so
+//! four bytes distinguish neighbours, and a line holds eight children instead of three with whole keys. Child `i` has
+//! the fingerprints whose first bytes are at least separator `i - 1` and less than separator `i`.
 
 use super::RivalError;
 use std::ops::{Deref, DerefMut};
@@ -23,62 +23,62 @@ const PAIR_BYTES: usize = 8;
 /// The first pair comes behind the first child.
 const PAIRS_OFFSET: usize = 8;
 
-/// Where a node lies: its number among the places of its kind, from 1.
+/// Place of a node: its number among the places of its kind, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place(pub u32);
 
-/// What is kept of a block.
+/// The entry of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its fingerprint.
     pub key: Key,
     /// The block.
     pub block: u32,
-    /// How often it is named.
+    /// Its number of references.
     pub references: u32,
 }
 
-/// What is compared on the way to a leaf.
+/// Returns the part of a key that is compared on the way to a leaf.
 pub fn prefix(key: Key) -> u32 {
     (key >> 96) as u32
 }
 
-/// Most entries of a leaf, or children of an inner node, of so many bytes.
+/// Returns the maximum number of entries of a leaf, or of children of an inner node, of `bytes` bytes.
 pub const fn most(level: u8, bytes: usize) -> usize {
     if level == 0 { (bytes - HEAD_BYTES) / ENTRY_BYTES } else { 1 + (bytes - PAIRS_OFFSET) / PAIR_BYTES }
 }
 
-/// Where to cut entries in two, nearest to the middle; `None` when all fingerprints begin alike.
+/// Returns where to cut entries in two, nearest to the middle; `None` if all fingerprints begin alike.
 pub fn middle_of(entries: &[Entry]) -> Option<usize> {
     let differs = |at: &usize| prefix(entries[at - 1].key) != prefix(entries[*at].key);
     (1..entries.len()).filter(differs).min_by_key(|at| at.abs_diff(entries.len() / 2))
 }
 
-/// A node in its bytes.
+/// A node as bytes.
 pub struct Node<B>(pub B);
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// Looking at it.
+/// Reading a node.
 impl<B: Deref<Target = [u8]>> Node<B> {
-    /// Levels below it.
+    /// Returns the number of levels below it.
     pub fn level(&self) -> u8 {
         self.0[0]
     }
 
-    /// Entries or children.
+    /// Returns the number of entries or children.
     pub fn len(&self) -> usize {
         usize::from(u16::from_le_bytes([self.0[2], self.0[3]]))
     }
 
-    /// Most that it can have.
+    /// Returns the maximum number of entries or children.
     pub fn most(&self) -> usize {
         most(self.level(), self.0.len())
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used_bytes(&self) -> usize {
         match self.level() {
             0 => HEAD_BYTES + self.len() * ENTRY_BYTES,
@@ -93,12 +93,12 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Entry { key, block: word(bytes, 16), references: word(bytes, 20) }
     }
 
-    /// All entries of a leaf.
+    /// Iterates over all entries of a leaf.
     pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..self.len()).map(|at| self.entry(at))
     }
 
-    /// Where a fingerprint is in a leaf, or where it would be.
+    /// Returns the position of a fingerprint in a leaf, or the position where it would be.
     pub fn search(&self, key: Key) -> Result<usize, usize> {
         let at = first_where(self.len(), |at| self.entry(at).key >= key);
         if at < self.len() && self.entry(at).key == key { Ok(at) } else { Err(at) }
@@ -114,15 +114,15 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         word(&self.0, pair_offset(at))
     }
 
-    /// Which child has a fingerprint.
+    /// Returns the position of the child that has a fingerprint.
     pub fn child_of(&self, key: Key) -> usize {
         first_where(self.len() - 1, |at| self.separator(at) > prefix(key))
     }
 
-    /// Whether it is a node of a level, as nobody but us writes it.
+    /// Checks that it is a valid node of a level.
     ///
     /// # Errors
-    /// It is not. `at`: where it lies.
+    /// It is not. `at` is its offset.
     pub fn check(&self, level: u8, at: u64) -> Result<(), RivalError> {
         let damaged = |what| Err(RivalError::Damaged { what, at });
         if self.level() != level || self.len() == 0 || self.len() > self.most() {
@@ -136,7 +136,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 }
 
-/// Changing it.
+/// Changing a node.
 impl<B: DerefMut<Target = [u8]>> Node<B> {
     /// Makes it a leaf with these entries.
     pub fn set_entries(&mut self, entries: &[Entry]) {
@@ -159,7 +159,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.0[2..4].copy_from_slice(&(length as u16).to_le_bytes());
     }
 
-    /// Writes over an entry.
+    /// Replaces an entry.
     pub fn set_entry(&mut self, at: usize, entry: Entry) {
         let bytes = &mut self.0[entry_offset(at)..entry_offset(at + 1)];
         bytes[..16].copy_from_slice(&entry.key.to_le_bytes());
@@ -167,7 +167,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         bytes[20..].copy_from_slice(&entry.references.to_le_bytes());
     }
 
-    /// Adds an entry to a leaf that has room.
+    /// Adds an entry to a leaf that is not full.
     pub fn insert_entry(&mut self, at: usize, entry: Entry) {
         let length = self.len();
         self.0.copy_within(entry_offset(at)..entry_offset(length), entry_offset(at + 1));
@@ -182,13 +182,13 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.set_len(length - 1);
     }
 
-    /// Names another child.
+    /// Sets a child.
     pub fn set_child(&mut self, at: usize, child: Place) {
         let offset = if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 };
         self.0[offset..offset + 4].copy_from_slice(&child.0.to_le_bytes());
     }
 
-    /// Adds a child behind another, where there is room.
+    /// Adds a child behind another one, in a node that is not full.
     pub fn insert_child(&mut self, behind: usize, separator: u32, child: Place) {
         let length = self.len();
         self.0.copy_within(pair_offset(behind)..pair_offset(length - 1), pair_offset(behind + 1));
@@ -197,7 +197,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.set_child(behind + 1, child);
     }
 
-    /// Removes a child. Its neighbour has its fingerprints from then on: the left one, if there is one.
+    /// Removes a child. Its neighbour then has its fingerprints: the left one, if there is one.
     pub fn remove_child(&mut self, at: usize) {
         let length = self.len();
         if at == 0 && length > 1 {
@@ -210,7 +210,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.set_len(length - 1);
     }
 
-    /// Moves the upper half of an inner node to `right`; returns the separator between.
+    /// Moves the upper half of an inner node to `right`; returns the separator between them.
     pub fn split_to(&mut self, right: &mut [u8]) -> u32 {
         let (length, middle) = (self.len(), self.len() / 2);
         let mut right = Node(right);
@@ -222,7 +222,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.separator(middle - 1)
     }
 
-    /// Takes in the content of its right neighbour.
+    /// Appends the content of its right neighbour.
     pub fn absorb(&mut self, separator: u32, right: &[u8]) {
         let (length, right) = (self.len(), Node(right));
         if self.level() == 0 {
@@ -245,7 +245,8 @@ fn pair_offset(at: usize) -> usize {
     PAIRS_OFFSET + at * PAIR_BYTES
 }
 
-/// The first of `0..length` for which it holds, when it holds for all behind that one; `length` when for none.
+/// Returns the first of `0..length` for which `holds` is true, if it is true for all later ones too; `length` if
+/// there is none.
 fn first_where(length: usize, holds: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, length);
     while low < high {

@@ -1,8 +1,8 @@
-//! Where the nodes lie: copy-on-write places on a region of their own.
+//! Storage of the nodes: copy-on-write places on a separate region.
 //!
-//! The idea: a node that the media know never changes where it lies. Who changes one renews it, which copies it to a
-//! new place, in DRAM first, and retires the old one. [`Store::commit`] writes what is new, fences, and stores the word
-//! that names the root; so a crash finds the tree of before or the tree of after.
+//! The idea: a node that is on the media never changes in place. To change it, the tree renews it: it copies the node
+//! to a new place, first in DRAM, and retires the old one. [`Store::commit`] writes the new nodes, fences, and stores
+//! the word that names the root. So after a crash the media has either the old tree or the new one.
 //!
 //! ```text
 //! 0          64         128           4096
@@ -11,9 +11,9 @@
 //!   format     place      orderly end
 //! ```
 //!
-//! A retired place is free again once a fence has made the root that no longer needs it durable. That fence is the
-//! first one of the next commit: the switch of the root is flushed, and waits for no fence of its own. (The file
-//! system's own fence follows it in the same thread at once, so what it acknowledges is durable.)
+//! A retired place is free again once a fence has made the root that no longer needs it durable. That is the first
+//! fence of the next commit: the switch of the root is flushed, and has no fence of its own. (The file system's own
+//! fence follows at once in the same thread, so acknowledged data is durable.)
 
 use super::RivalError;
 use super::node::{self, Node, Place};
@@ -32,8 +32,8 @@ pub struct Format {
     pub leaf_bytes: usize,
     /// Bytes of an inner node.
     pub inner_bytes: usize,
-    /// Nodes are blocks: all of them are in DRAM too, and they are written whole. Otherwise leaves are read where they
-    /// lie, and only lines in use are written.
+    /// Whether nodes are blocks, which are all in DRAM too and are written completely. Otherwise leaves are read in
+    /// place, and only lines in use are written.
     pub buffered: bool,
 }
 
@@ -42,7 +42,7 @@ impl Format {
         self.leaf_bytes as u64 | (self.inner_bytes as u64) << 24 | u64::from(self.buffered) << 48
     }
 
-    /// Most entries or children of a node of a level.
+    /// Returns the maximum number of entries or children of a node of a level.
     pub fn most(self, level: u8) -> usize {
         node::most(level, if level == 0 { self.leaf_bytes } else { self.inner_bytes })
     }
@@ -51,7 +51,7 @@ impl Format {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Free,
-    /// As the root on the media, or one of before, knows it.
+    /// Known to the root on the media, or to an earlier one.
     Written,
     /// New since the last commit.
     New,
@@ -61,7 +61,7 @@ enum Use {
 enum Copies {
     /// All of them, by place.
     All(Vec<u8>),
-    /// Those that are new, and the one that was read last, as the CPU's cache would have it.
+    /// The new ones, and the one that was read last, as in the CPU's cache.
     Few(Vec<(Place, Box<[u8]>)>),
 }
 
@@ -75,7 +75,7 @@ struct Places {
     free: Vec<Place>,
     new: Vec<Place>,
     retired: Vec<Place>,
-    /// Retired by the last commit, whose root is not known to be durable yet.
+    /// Retired by the last commit, whose root may not be durable yet.
     switched: Vec<Place>,
 }
 
@@ -175,10 +175,10 @@ impl Places {
         Node(&*bytes).check(level, offset)
     }
 
-    /// Writes what is new, and takes it out of the list of that.
+    /// Writes the new nodes, and clears their list.
     fn write_new(&mut self, region: &Region, whole: bool, flight: &mut Flight) {
         for place in std::mem::take(&mut self.new) {
-            // One that was retired again, or that is in the list twice and was written.
+            // A node that was retired again, or that is in the list twice and is already written.
             if self.is(place) != Use::New {
                 continue;
             }
@@ -206,8 +206,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Lays an empty tree out on a region, or finds the one that is there, with what its root word says and whether it
-    /// was closed in order.
+    /// Makes an empty tree on a region, or opens the existing one; returns it with its root word and whether it was
+    /// closed in order.
     ///
     /// # Errors
     /// The region holds a tree of another format.
@@ -232,7 +232,7 @@ impl Store {
         Ok((Store { region, format, leaves, inners }, root, closed))
     }
 
-    /// How nodes are laid out.
+    /// Returns the layout of nodes.
     pub fn format(&self) -> Format {
         self.format
     }
@@ -245,7 +245,7 @@ impl Store {
         if level == 0 { &mut self.leaves } else { &mut self.inners }
     }
 
-    /// Whether there is room for so many more nodes of each kind.
+    /// Returns whether there is space for `nodes` more nodes of each kind.
     pub fn has_room(&self, nodes: usize) -> bool {
         self.leaves.available() >= nodes && self.inners.available() >= nodes
     }
@@ -255,10 +255,10 @@ impl Store {
         places.fetch(&self.region, level, place)
     }
 
-    /// Returns a node to look at.
+    /// Returns a node for reading.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The node is damaged.
     pub fn read(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
         if self.places(level).node(place).is_none() {
             self.fetch(level, place)?;
@@ -266,10 +266,10 @@ impl Store {
         Ok(Node(self.places(level).node(place).expect("it is in DRAM now")))
     }
 
-    /// Copies a node to a place where it can be changed, unless it is new; returns its place from now on.
+    /// Copies a node to a place where it can be changed, unless it is new; returns its new place.
     ///
     /// # Errors
-    /// It is damaged.
+    /// The node is damaged.
     pub fn renew(&mut self, level: u8, place: Place) -> Result<Place, RivalError> {
         if self.places(level).is(place) == Use::New {
             return Ok(place);
@@ -293,25 +293,25 @@ impl Store {
         Ok(renewed)
     }
 
-    /// A new node, for the caller to fill; who calls has asked for room.
+    /// Allocates a new node for the caller to fill; the caller has checked that there is space.
     pub fn add(&mut self, level: u8) -> Place {
         self.places_mut(level).allocate()
     }
 
-    /// The tree does not name the node any more.
+    /// Frees a node that the tree no longer references.
     pub fn retire(&mut self, level: u8, place: Place) {
         self.places_mut(level).retire(place);
     }
 
-    /// A node that is new, to change it.
+    /// Returns a new node for changing it.
     pub fn change(&mut self, level: u8, place: Place) -> Node<&mut [u8]> {
         Node(self.places_mut(level).node_mut(place))
     }
 
-    /// Reads a node of the tree that was found on the media, and notes that its place is in use.
+    /// Reads a node of a tree that was found on the media, and marks its place as used.
     ///
     /// # Errors
-    /// It is damaged, or lies where none can, or where another does.
+    /// The node is damaged, or its place is invalid or used twice.
     pub fn load(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
         let places = self.places_mut(level);
         if place.0 == 0 || place.0 > places.most {
@@ -329,7 +329,7 @@ impl Store {
         self.read(level, place)
     }
 
-    /// All of the tree was loaded.
+    /// Ends the loading of a tree.
     pub fn loaded(&mut self) {
         for places in [&mut self.leaves, &mut self.inners] {
             let uses = &places.uses;
@@ -337,7 +337,7 @@ impl Store {
         }
     }
 
-    /// Writes what is new and switches to the new root. Does nothing when nothing is new.
+    /// Writes the new nodes and switches to the new root. Does nothing if there are no new nodes.
     pub fn commit(&mut self, root: Option<(u8, Place)>) {
         let anything_new = |places: &Places| !places.new.is_empty() || !places.retired.is_empty();
         if !anything_new(&self.leaves) && !anything_new(&self.inners) {
@@ -355,7 +355,7 @@ impl Store {
         let _ = self.region.store_u64(ROOT_OFFSET, word).flush();
     }
 
-    /// Waits until the root of the last commit is durable. Afterwards what it retired is free.
+    /// Waits until the root of the last commit is durable. Then the places that it retired are free.
     pub fn settle(&mut self) {
         self.region.fence(());
         for places in [&mut self.leaves, &mut self.inners] {
@@ -363,7 +363,7 @@ impl Store {
         }
     }
 
-    /// Notes an orderly end.
+    /// Records an orderly end.
     pub fn close(&mut self) {
         self.settle();
         let _ = self.region.fence(self.region.store_u64(CLOSED_OFFSET, 1).flush());

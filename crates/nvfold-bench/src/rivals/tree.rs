@@ -1,8 +1,8 @@
 //! A copy-on-write B-tree from fingerprint to block and references.
 //!
-//! Every change copies the path from its leaf to the root ([`Store`] gives the copies their places); nothing that a
-//! reader after a crash could see is written over. A node that gets too full is split; one that is a quarter full or
-//! less is joined with a neighbour if both fill three quarters at most; an empty one goes.
+//! Every change copies the path from its leaf to the root ([`Store`] allocates the copies); data that a reader after
+//! a crash could see is never overwritten. A node that gets too full is split; one that is at most a quarter full is
+//! joined with a neighbour if both together fill at most three quarters; an empty one is removed.
 
 use super::RivalError;
 use super::node::{Entry, Key, Place, middle_of, prefix};
@@ -10,33 +10,33 @@ use super::store::{Format, Store};
 use pmem::Region;
 use smallvec::SmallVec;
 
-/// Levels there can be: a tree of 2^32 entries needs less.
+/// Maximum number of levels: a tree of 2^32 entries needs fewer.
 const LEVELS_MAX: u8 = 40;
 
-/// Inner nodes from the root down: level, place, and which child comes next.
+/// Inner nodes from the root down: level, place, and position of the child to follow.
 type Path = SmallVec<[(u8, Place, usize); 16]>;
 
-/// A node that was changed: what its parent has to know.
+/// A changed node, as its parent sees it.
 struct Changed {
     place: Place,
     /// Entries or children that it has now.
     length: usize,
-    /// What was cut off of it: separator and place.
+    /// The part that was split off: separator and place.
     right: Option<(u32, Place)>,
 }
 
-/// The tree. What was changed is on the media after [`Tree::commit`].
+/// The tree. Changes are on the media after [`Tree::commit`].
 pub struct Tree {
     store: Store,
     root: Option<(u8, Place)>,
 }
 
 impl Tree {
-    /// Opens the tree of a region, or makes an empty one. `each` sees all entries. Returns whether it was closed in
-    /// order.
+    /// Opens the tree of a region, or makes an empty one. Calls `each` for every entry. Returns whether the tree was
+    /// closed in order.
     ///
     /// # Errors
-    /// The region holds something else, or the tree is damaged.
+    /// The region holds other data, or the tree is damaged.
     pub fn open(region: Region, format: Format, mut each: impl FnMut(Entry)) -> Result<(Tree, bool), RivalError> {
         let (mut store, root, closed) = Store::open(region, format)?;
         let mut ahead = Vec::from_iter(root);
@@ -54,7 +54,7 @@ impl Tree {
         Ok((Tree { store, root }, closed))
     }
 
-    /// Levels from the root to the leaves.
+    /// Returns the number of levels from the root to the leaves.
     pub fn levels(&self) -> u8 {
         self.root.map_or(0, |(level, _)| level + 1)
     }
@@ -73,8 +73,8 @@ impl Tree {
         Ok(leaf.search(key).ok().map(|at| leaf.entry(at)))
     }
 
-    /// Adds or replaces the entry of a fingerprint. False when there is no room for it: on the media, or in a full leaf
-    /// that cannot be split because all its fingerprints begin with the same four bytes.
+    /// Adds or replaces the entry of a fingerprint. Returns false if there is no space for it: on the media, or in a
+    /// full leaf that cannot be split because all its fingerprints begin with the same four bytes.
     ///
     /// # Errors
     /// A node is damaged.
@@ -108,8 +108,8 @@ impl Tree {
         Ok(entered)
     }
 
-    /// Removes the entry of a fingerprint, if it names this block. False when there is no room for the copies that it
-    /// takes.
+    /// Removes the entry of a fingerprint, if it names this block. Returns false if there is no space for the copies
+    /// of the path.
     ///
     /// # Errors
     /// A node is damaged.
@@ -126,17 +126,17 @@ impl Tree {
         Ok(true)
     }
 
-    /// Writes what has changed and switches the root.
+    /// Writes the changes and switches the root.
     pub fn commit(&mut self) {
         self.store.commit(self.root);
     }
 
-    /// Waits until the last commit is durable; what it replaced is free then.
+    /// Waits until the last commit is durable; then the nodes that it replaced are free.
     pub fn settle(&mut self) {
         self.store.settle();
     }
 
-    /// Commits, and notes an orderly end.
+    /// Commits, and records an orderly end.
     pub fn close(&mut self) {
         self.commit();
         self.store.close();
@@ -148,7 +148,7 @@ impl Tree {
         place
     }
 
-    /// The inner nodes above a fingerprint's leaf, each with the child to follow, and the leaf.
+    /// Returns the inner nodes above a fingerprint's leaf, each with the child to follow, and the leaf.
     fn path(&mut self, key: Key) -> Result<(Path, Option<Place>), RivalError> {
         let mut path = Path::new();
         let Some((mut level, mut place)) = self.root else { return Ok((path, None)) };
@@ -161,7 +161,7 @@ impl Tree {
         Ok((path, Some(place)))
     }
 
-    /// Copies the nodes above a leaf that was changed, from the lowest to the root.
+    /// Copies the nodes above a changed leaf, from the lowest to the root.
     fn copy_path(&mut self, path: Path, leaf: Place, right: Option<(u32, Place)>) -> Result<(), RivalError> {
         let mut below = Changed { place: leaf, length: self.store.change(0, leaf).len(), right };
         let mut level = 0;
@@ -175,8 +175,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a new parent name a child that was changed: one node, two or none. Returns what had to be cut off the
-    /// parent.
+    /// Updates the references of a new parent to a changed child: one node, two or none. Returns the part that had to
+    /// be split off the parent.
     fn renew_child(
         &mut self,
         level: u8,
@@ -202,7 +202,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Cuts a full inner node in two and adds a child to the half where it belongs.
+    /// Splits a full inner node and adds a child to the half where it belongs.
     fn split_and_insert(&mut self, level: u8, full: Place, child: usize, separator: u32, new: Place) -> (u32, Place) {
         let place = self.store.add(level);
         let mut bytes = vec![0; self.store.format().inner_bytes];
@@ -220,7 +220,7 @@ impl Tree {
         (between, place)
     }
 
-    /// Puts a nearly empty child together with a neighbour, if both fill three quarters of a node at most.
+    /// Joins a nearly empty child with a neighbour, if both together fill at most three quarters of a node.
     fn join(&mut self, level: u8, parent: Place, child: usize) -> Result<(), RivalError> {
         let node = self.store.change(level, parent);
         let left = child.saturating_sub(1);
@@ -240,7 +240,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The topmost node was changed: the tree grows or shrinks here.
+    /// Makes the topmost changed node the root; the tree grows or shrinks here.
     fn new_root(&mut self, mut level: u8, top: Changed) -> Result<Option<(u8, Place)>, RivalError> {
         if let Some((separator, right)) = top.right {
             let place = self.store.add(level + 1);
@@ -272,7 +272,7 @@ mod tests {
 
     const FINE: Format = super::super::FINE_GRAINED;
     const BLOCKS: Format = Format { leaf_bytes: 4096, inner_bytes: 4096, buffered: true };
-    /// In DRAM as blocks are, and small enough that a few entries make levels.
+    /// In DRAM like blocks, and so small that a few entries make levels.
     const SMALL: Format = Format { leaf_bytes: 128, inner_bytes: 64, buffered: true };
 
     type Model = BTreeMap<Key, Entry>;
@@ -290,7 +290,7 @@ mod tests {
         (tree, found, closed)
     }
 
-    /// Spread as fingerprints are, for a number.
+    /// Returns a random-looking key for a number.
     fn key(number: u16) -> Key {
         let mut random = crate::data::Random(u64::from(number));
         u128::from(random.next()) << 64 | u128::from(random.next())
@@ -305,7 +305,7 @@ mod tests {
         Insert(u16, u32),
         Remove(u16),
         Commit,
-        /// As after a crash: what was not committed is gone.
+        /// As after a crash: uncommitted changes are lost.
         Reopen,
     }
 
@@ -359,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Lines written a change, when as many entries come as go in a tree of so many entries.
+    /// Returns the lines written per change, with as many insertions as removals in a tree of `entries` entries.
     fn lines_a_change(format: Format, entries: u64) -> f64 {
         const CHANGES: u64 = 20_000;
         let region = memory(256 << 20, false);
@@ -382,7 +382,7 @@ mod tests {
             tree.commit();
             *old = number;
         };
-        // Until nodes are as full as they stay.
+        // Until nodes have their steady fill.
         (entries..3 * entries).for_each(|number| replace(&mut tree, number));
         let before = region.counters();
         (3 * entries..3 * entries + CHANGES / 2).for_each(|number| replace(&mut tree, number));

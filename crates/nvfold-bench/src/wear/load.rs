@@ -1,7 +1,7 @@
-//! What is written: files of one size, overwritten as a whole, all alike or by Zipf's law.
+//! The writes: files of one size, overwritten completely, evenly or by Zipf's law.
 //!
-//! Every other file is compressible, so both classes of pools are used. No content is written twice: nothing is shared,
-//! for what is shared is not written and wears nothing.
+//! Every other file is compressible, so both classes of pools are used. No content is written twice, so nothing is
+//! shared; shared data would not be written and would cause no wear.
 
 use crate::data::{Random, Unshared};
 use crate::{BenchError, Doing, Result};
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 /// Bytes of a file.
 pub const FILE_BYTES: usize = 64 << 10;
-/// Overwrites after which the background has its turn, as a mount's threads have.
+/// Overwrites between two runs of the background, as a mount's threads do it.
 pub const STEPS_EVERY: u64 = 64;
 const ZIPF_EXPONENT: f64 = 0.99;
 const SEED: u64 = 23;
 
-/// Which file is overwritten next.
+/// The choice of the file that is overwritten next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
@@ -27,10 +27,10 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Both.
+    /// Both patterns.
     pub const ALL: [Pattern; 2] = [Pattern::Uniform, Pattern::Zipf];
 
-    /// As it stands in a table.
+    /// Returns its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Pattern::Uniform => "uniform",
@@ -39,32 +39,32 @@ impl Pattern {
     }
 }
 
-/// The files, and what is in them.
+/// The files, and their content.
 pub struct Load {
     files: usize,
     content: Unshared,
 }
 
-/// What became of it.
+/// The result of the writes.
 pub struct Done {
     /// Bytes written to files.
     pub written_bytes: u64,
-    /// Bytes of files in blocks, for want of a free segment, where there were most of them.
+    /// Maximum bytes of files in blocks, for lack of a free segment.
     pub in_blocks_max_bytes: u64,
 }
 
 impl Load {
-    /// Of files that take so many bytes in all.
+    /// Makes a load of files that take `bytes` bytes in total.
     pub fn new(bytes: u64) -> Load {
         Load { files: (bytes as usize / FILE_BYTES).max(2), content: Unshared::new(FILE_BYTES, SEED) }
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub fn files(&self) -> usize {
         self.files
     }
 
-    /// Writes all files and overwrites them until so many bytes were written.
+    /// Writes all files and overwrites them until `bytes` bytes are written.
     pub fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
         let files = (0..self.files).map(|number| create(fs, number)).collect::<Result<Vec<File>>>()?;
         let mut content = self.content.clone();
@@ -102,10 +102,10 @@ fn verify(file: &File, content: &[u8]) -> Result<()> {
     if read == content { Ok(()) } else { Err(BenchError::Wrong("deext".into())) }
 }
 
-/// Draws files.
+/// Draws files at random.
 struct Order {
     random: Random,
-    /// Files, the most written first, and the sums of their shares; empty where all are written alike.
+    /// Files, the most written first, and the sums of their shares; empty if all are written equally often.
     by_rank: Vec<usize>,
     sums: Vec<f64>,
 }

@@ -1,16 +1,17 @@
-//! `bench wear`: how evenly a device is worn by files that are overwritten, with wear levelling and without.
+//! `bench wear`: how evenly overwritten files wear a device, with wear levelling and without.
 //!
-//! The problem: cells of NVRAM endure a number of writes, so the line that is written most decides how long a device
-//! lives. A mean says nothing of it, and neither does the wear of segments: structures at fixed places are in none.
+//! The problem: cells of NVRAM endure a limited number of writes, so the most written line decides how long a device
+//! lives. A mean does not show that line, and neither does the wear of segments, because structures at fixed places
+//! are in none.
 //!
-//! The idea: count the writes of every line of a small device while files are overwritten until the device was written
-//! hundreds of times over; then say of each kind of structure what its lines had on average and at most. Everything runs
-//! twice, the second time with the first free segment as the next pool, however worn it is.
+//! The idea: count the writes of every line of a small device while files are overwritten, until the device has been
+//! written hundreds of times over. Report the mean and the maximum for each kind of structure. Everything runs twice,
+//! the second time with the first free segment as the next pool, whatever its wear.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `load` | what is written |
-//! | `tally` | whose lines they are |
+//! | `load` | the files and the writes |
+//! | `tally` | write counts of lines by kind of structure |
 //! | `page` | the report as a table and as Markdown |
 
 mod load;
@@ -51,7 +52,7 @@ pub struct Options {
     smoke: bool,
 }
 
-/// All that was measured.
+/// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
     version: u32,
@@ -71,24 +72,24 @@ struct Report {
 struct Run {
     pattern: Pattern,
     levelled: bool,
-    /// Bytes that were written to files, the first time included.
+    /// Bytes written to files, including the first time.
     written_bytes: u64,
-    /// Bytes of files that lay in blocks, for want of a free segment, when there were most of them.
+    /// Maximum bytes of files in blocks, for lack of a free segment.
     in_blocks_max_bytes: u64,
     /// Lines that reached the media.
     lines_written: u64,
-    /// Seconds that the profile charged, and the energy that it says.
+    /// Seconds and energy charged by the profile.
     charged_seconds: f64,
     joules: Option<f64>,
-    /// How often segments were opened, as `nvfold stats` says it.
+    /// How often segments were opened, as `nvfold stats` reports it.
     opened_max: u32,
     opened_mean: f64,
-    /// Writes of data segments, in writes of each of their lines.
+    /// Writes of data segments, per line.
     pools: Pools,
     /// Each kind of structure.
     kinds: Vec<Kind>,
-    /// Times that the device can be written over until a line of the data segments, and until any line, has had the
-    /// writes that it endures.
+    /// Times that the device can be written over until a line of the data segments, and until any line, reaches its
+    /// endurance.
     lifetime_fulls_data: Option<f64>,
     lifetime_fulls: Option<f64>,
 }
@@ -124,7 +125,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes all files and overwrites them, one after the other as the pattern says.
+/// Writes all files and overwrites them one after the other, in the order of the pattern.
 fn overwrite(options: &Options, load: &Load, pattern: Pattern, levelled: bool) -> Result<Run> {
     let device = Device { counts_lines: true, ..Device::new(&options.profile, options.mebibytes << 20) };
     let region = device.create()?;

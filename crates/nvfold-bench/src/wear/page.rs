@@ -6,7 +6,7 @@ use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 
-/// The most to the mean of data segments that is wanted.
+/// Aim for the ratio of the maximum to the mean of data segments.
 const AIM: f64 = 1.3;
 
 const HEAD: [&str; 8] = [
@@ -51,7 +51,7 @@ pub fn table(report: &Report) -> String {
     text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
 }
 
-/// For docs/results/wear.
+/// Formats the page for docs/results/wear.
 pub fn markdown(report: &Report) -> String {
     let Report { device_bytes, files, file_bytes, fulls, profile, .. } = report;
     let (device, file) = (device_bytes >> 20, file_bytes >> 10);

@@ -1,8 +1,8 @@
-//! Whose lines were written how often: the lines of a device by what lies in them.
+//! Write counts of lines by kind of structure.
 //!
-//! What a segment was used for before it became what it is now is not known any more. One that was ever opened for packed
-//! chunks, or is free, is a data segment; and the end of all of these, as long as the most headers of one of them are, is
-//! where headers lie, although those of long chunks take less of it.
+//! The earlier uses of a segment are unknown. A segment that is free, or was ever opened for packed chunks, counts as
+//! a data segment. The end of every data segment counts as headers, as much as the largest number of headers in one
+//! of them takes, although segments of long chunks need less.
 
 use nvfold::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
@@ -11,15 +11,15 @@ use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use pmem::{LineWear, Region};
 use serde::Serialize;
 
-/// Data segments: writes of each, in writes of each of its lines.
+/// Data segments: writes of each, per line.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Pools {
     pub segments: u64,
     pub mean: f64,
     pub most: f64,
-    /// The most to the mean: what wear levelling is to bring to 1.
+    /// Ratio of the maximum to the mean, which wear levelling shall bring to 1.
     pub most_to_mean: f64,
-    /// Writes of the line that had most, headers left out.
+    /// Writes of the most written line, without headers.
     pub hottest_line: u32,
 }
 
@@ -27,25 +27,25 @@ pub struct Pools {
 #[derive(Clone, Debug, Serialize)]
 pub struct Kind {
     pub name: &'static str,
-    /// Whether it always lies at the same place.
+    /// Whether it is always at the same offset.
     pub is_fixed: bool,
     /// Lines that were written at least once.
     pub lines: u64,
-    /// Writes of these.
+    /// Writes of these lines.
     pub writes: u64,
-    /// Writes of the hottest one.
+    /// Writes of the most written line.
     pub hottest: u32,
-    /// Beside the mean of the lines of data segments.
+    /// The same relative to the mean of the lines of data segments.
     pub hottest_to_mean: f64,
 }
 
-/// Both.
+/// Counts of data segments and of all kinds.
 pub struct Tally {
     pub pools: Pools,
     pub kinds: Vec<Kind>,
 }
 
-/// Kinds of structures, in the order of the report: name, and whether they lie at a fixed place.
+/// Kinds of structures, in the order of the report: name, and whether their offset is fixed.
 const KINDS: [(&str, bool); 10] = [
     ("superblock", true),
     ("journal", true),
@@ -66,7 +66,7 @@ const HEADERS: usize = 8;
 const CHUNKS: usize = 9;
 
 impl Tally {
-    /// Of a device whose lines are counted.
+    /// Counts the lines of a device that was opened with line counters.
     pub fn of(region: &Region, geometry: &Geometry) -> Tally {
         let wear = |from: u64, to: u64| region.line_wear(from, to - from).expect("lines are counted");
         let mut sums = [LineWear::default(); KINDS.len()];
@@ -92,7 +92,7 @@ impl Tally {
                 SegmentUse::Inodes(_) => INODES,
                 SegmentUse::Entries(_) | SegmentUse::Index(_) => ENTRIES,
                 SegmentUse::Blocks if entry.wear == 0 => BLOCKS,
-                // No pool has room in the last one, when a superblock lies at its end.
+                // The last segment fits no pool if a superblock is at its end.
                 _ if end - start < SEGMENT_BYTES => BLOCKS,
                 SegmentUse::Blocks | SegmentUse::Torn | SegmentUse::Free | SegmentUse::Packed => {
                     let headers = end.min(start + SEGMENT_BYTES - headers_bytes);
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// Bytes of the most headers that a segment holds now, in whole lines.
+/// Returns the bytes of the largest number of headers in a segment, in whole lines.
 fn headers_bytes_max(region: &Region, geometry: &Geometry) -> u64 {
     let headers = |segment: u64| {
         let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
@@ -127,7 +127,7 @@ fn headers_bytes_max(region: &Region, geometry: &Geometry) -> u64 {
     (most * HEADER_BYTES).next_multiple_of(pmem::LINE_BYTES)
 }
 
-/// Whole headers of a segment that was opened so often, free or not.
+/// Returns the number of valid headers of a segment that was opened so often, whether it is free or not.
 fn headers_of(region: &Region, segment: u64, opened: u32) -> u64 {
     let is_header = |nth: &u64| {
         let header: PackedHeader = region.read(segment * SEGMENT_BYTES + header_offset(*nth));

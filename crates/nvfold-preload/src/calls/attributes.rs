@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 
 const HERE: c_int = libc::AT_FDCWD;
 
-/// Changes an open file.
+/// Changes the attributes of an open file.
 pub fn change_open(file: &File, change: &SetAttr) -> Outcome<c_int> {
     file.open.run(|fs| Ok(fs.setattr(file.open.file.ino(), change).map(|_| 0)?))
 }
 
-/// Changes what a path leads to; with AT_EMPTY_PATH and no path, the descriptor.
+/// Changes the attributes of the file that a path leads to; with AT_EMPTY_PATH and no path, of the descriptor's file.
 pub fn change_at(dirfd: c_int, path: &DevicePath, flags: c_int, change: &SetAttr) -> Outcome<c_int> {
     if path.path().is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
         return change_open(&*numbers::get(dirfd)?, change);
@@ -32,7 +32,7 @@ fn mode_change(mode: libc::mode_t) -> SetAttr {
     SetAttr { mode: Some(mode & MODE_BITS), ..SetAttr::default() }
 }
 
-/// -1 leaves one.
+/// Makes a change of owner and group; -1 leaves one unchanged.
 fn owner_change(owner: libc::uid_t, group: libc::gid_t) -> SetAttr {
     let given = |id: u32| (id != u32::MAX).then_some(id);
     SetAttr { uid: given(owner), gid: given(group), ..SetAttr::default() }
@@ -47,21 +47,21 @@ pub unsafe extern "C" fn nvfold_preload_fchmodat(
     flags: c_int,
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::fchmodat(dirfd, path, mode, flags));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("chmod", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &mode_change(mode))) }
 }
 
 /// chmod(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_chmod(path: *const c_char, mode: libc::mode_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fchmodat(HERE, path, mode, 0) }
 }
 
 /// lchmod(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_lchmod(path: *const c_char, mode: libc::mode_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fchmodat(HERE, path, mode, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
@@ -82,21 +82,21 @@ pub unsafe extern "C" fn nvfold_preload_fchownat(
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::fchownat(dirfd, path, owner, group, flags));
     let change = owner_change(owner, group);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("chown", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change)) }
 }
 
 /// chown(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_chown(path: *const c_char, owner: libc::uid_t, group: libc::gid_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fchownat(HERE, path, owner, group, 0) }
 }
 
 /// lchown(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_lchown(path: *const c_char, owner: libc::uid_t, group: libc::gid_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fchownat(HERE, path, owner, group, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
@@ -114,11 +114,11 @@ pub unsafe extern "C" fn nvfold_preload_truncate(path: *const c_char, length: li
         let change = SetAttr { size: Some(offset(length)?), ..SetAttr::default() };
         path.name().change(LastLink::Follow, &change).map(|()| 0)
     };
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("truncate", (HERE, path), |_, path| host!(libc::truncate(path, length)), ours) }
 }
 
-/// umask(2): for new files on the device, too.
+/// umask(2): it also applies to new files on the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_umask(mask: libc::mode_t) -> libc::mode_t {
     if let Some(of) = device::device() {

@@ -1,4 +1,4 @@
-//! Numbers: closing and duplicating them, positions, flags, locks, and all that acts on an open file as a whole.
+//! Descriptors: closing and duplicating them, positions, flags, locks, and other calls on an open file as a whole.
 
 use super::serve::{host, on_number};
 use crate::answer::answer;
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What F_SETFL can change.
+/// Flags that F_SETFL can change.
 const CAN_CHANGE: c_int = libc::O_APPEND | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME | libc::O_NONBLOCK;
 
 fn bad_number() -> c_int {
@@ -20,7 +20,7 @@ fn bad_number() -> c_int {
 /// Closes any number.
 pub fn close(fd: c_int) -> c_int {
     if numbers::is_ours(fd) {
-        // Not `answer`: a child may close what it can do nothing else with.
+        // Not `answer`, which fails in a child: a child must be able to close the number.
         return match numbers::close(fd) {
             Ok(()) => 0,
             Err(failure) => {
@@ -45,7 +45,7 @@ pub extern "C" fn nvfold_preload_close_range(first: c_uint, last: c_uint, flags:
     if first <= last && flags & CLOEXEC == 0 && device::has_prefix() && process::is_owner() {
         numbers::ours_in(first, last).into_iter().for_each(|fd| drop(numbers::close(fd)));
     }
-    // Around the numbers of the library's own.
+    // Close around the library's own numbers.
     let mut from = first;
     let mut result = 0;
     let reserved = numbers::reserved().map(|fd| fd as c_uint).filter(|fd| (first..=last).contains(fd));
@@ -80,13 +80,13 @@ pub extern "C" fn nvfold_preload_dup(fd: c_int) -> c_int {
     on_number("dup", fd, || forgotten(host!(libc::dup(fd))), |file| copy(fd, file, 0, false))
 }
 
-/// A number that the kernel has just given to somebody else was closed past us, if it was ours.
+/// Forgets a number that the kernel has just given to another file: if it was ours, it was closed past this library.
 fn forgotten(fd: c_int) -> c_int {
     numbers::forget(fd);
     fd
 }
 
-/// Another number for a file; in a child of vfork, for the kernel alone.
+/// Makes another number for a file; in a child of vfork, only in the kernel.
 fn copy(fd: c_int, file: &Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_int> {
     if process::is_owner() {
         return numbers::insert(file.clone(), least, closes_on_exec);
@@ -95,7 +95,7 @@ fn copy(fd: c_int, file: &Arc<File>, least: c_int, closes_on_exec: bool) -> Outc
     crate::answer::checked("dup", host!(libc::fcntl(fd, how, least)))
 }
 
-/// dup2 and dup3, by what libc does.
+/// dup2 and dup3, by the given call of libc.
 pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if numbers::is_reserved(fd) || numbers::is_reserved(to) {
         return bad_number();
@@ -130,14 +130,14 @@ pub unsafe extern "C" fn nvfold_preload_fcntl(fd: c_int, command: c_int, argumen
             file.open.set_appends(flags & libc::O_APPEND != 0);
             Ok(0)
         }
-        // There is one process, so no lock is ever held by another.
+        // There is only one process, so no other process ever holds a lock.
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Ok(0),
         libc::F_GETLK | libc::F_OFD_GETLK => {
             let lock = std::ptr::with_exposed_provenance_mut::<libc::flock>(argument as usize);
             if lock.is_null() || !lock.is_aligned() {
                 return Err(Failure::new(libc::EFAULT, "the lock is a bad address"));
             }
-            // SAFETY: the program passes a structure for this command, as fcntl asks.
+            // SAFETY: the program passes a structure for this command, as fcntl requires.
             unsafe { (*lock).l_type = libc::F_UNLCK as _ };
             Ok(0)
         }
@@ -161,7 +161,7 @@ const FIONBIO: c_ulong = 0x5421;
 const FIONCLEX: c_ulong = 0x5450;
 const FIOCLEX: c_ulong = 0x5451;
 
-/// ioctl(2): clones, and what every file knows.
+/// ioctl(2): clones, and the requests that every file answers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     on_number(
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argum
                 clone_range(file, CloneRange { source: argument.addr() as i64, source_at: 0, length: 0, target_at: 0 })
             }
             FICLONERANGE if !argument.is_null() => {
-                // SAFETY: the program passes a structure for this request, as FICLONERANGE asks.
+                // SAFETY: the program passes a structure for this request, as FICLONERANGE requires.
                 clone_range(file, unsafe { argument.cast::<CloneRange>().read_unaligned() })
             }
             FIONBIO => Ok(0),
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argum
     )
 }
 
-/// FICLONERANGE; length 0: to the end of the source.
+/// FICLONERANGE; length 0 means up to the end of the source.
 fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
     let source = c_int::try_from(range.source).unwrap_or(-1);
     if !numbers::is_ours(source) {
@@ -221,7 +221,7 @@ pub extern "C" fn nvfold_preload_fallocate(fd: c_int, mode: c_int, at: libc::off
     on_number("fallocate", fd, from_host, |file| file.open.allocate(mode, at, length).map(|()| 0))
 }
 
-/// posix_fallocate(3), which returns the error.
+/// posix_fallocate(3), which returns the error number.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, length: libc::off_t) -> c_int {
     if !numbers::is_ours(fd) {
@@ -233,7 +233,7 @@ pub extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, len
     }
 }
 
-/// posix_fadvise(2), which returns the error: there is nothing to advise.
+/// posix_fadvise(2), which returns the error number; advice has no effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_posix_fadvise(
     fd: c_int,
@@ -290,7 +290,7 @@ pub extern "C" fn nvfold_preload_sync() {
     host!(libc::sync());
 }
 
-/// flock(2): there is one process, so no lock is ever held by another.
+/// flock(2): there is only one process, so no other process ever holds a lock.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_flock(fd: c_int, operation: c_int) -> c_int {
     on_number("flock", fd, || host!(libc::flock(fd, operation)), |_| Ok(0))

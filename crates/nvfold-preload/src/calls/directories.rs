@@ -1,9 +1,9 @@
 //! Directory streams.
 //!
-//! libc's `DIR` is its own secret, and so is ours. Which of the two a program hands us is told by the first eight bytes: ours
-//! begins with a mark, glibc's with a descriptor and a lock, which are small numbers. No table and no lock, so a child of fork
-//! may ask too. What is read is kept with the open file, so that nothing holds the device when the program ends without
-//! closing its streams.
+//! The problem: a program passes a `DIR *` that is libc's or ours, and both are opaque. The idea: the first eight
+//! bytes tell them apart: ours begins with a mark, glibc's with a descriptor and a lock, which are small numbers.
+//! That needs no table and no lock, so it works in a child of fork too. The listing is kept with the open file, so
+//! that a stream that the program never closes does not keep the device open.
 //!
 //! ```text
 //! position   0 at "."   1 at ".."   2 behind both   2 + c behind the entry with cookie c
@@ -23,7 +23,7 @@ use std::ptr;
 use std::sync::Arc;
 
 const MARK: u64 = 0x6e76_666f_6c64_6469;
-/// Longest name.
+/// Length of the longest name in bytes.
 const NAME_BYTES_MAX: usize = 255;
 const BEHIND_DOTS: c_long = 2;
 
@@ -36,25 +36,25 @@ pub struct Stream {
 }
 
 struct At {
-    /// How many of "." and ".." have been given.
+    /// How many of "." and ".." were returned.
     dots: c_long,
-    /// What `readdir` points to.
+    /// The entry that `readdir` points to.
     entry: libc::dirent64,
 }
 
-/// Whether a `DIR *` is one of ours.
+/// Returns the stream if a `DIR *` is one of ours.
 ///
 /// # Safety
 ///
-/// It is what opendir of libc or of ours returned, and is not closed.
+/// It was returned by libc's opendir or by ours, and is not closed.
 unsafe fn ours<'s>(stream: *mut c_void) -> Option<&'s Stream> {
-    // SAFETY: glibc's and ours have eight bytes and more, aligned to eight.
+    // SAFETY: glibc's and ours have at least eight bytes, aligned to eight.
     let is_ours = !stream.is_null() && unsafe { stream.cast::<u64>().read() } == MARK;
-    // SAFETY: it has the mark, so `begin` made it; `closedir` takes the mark away before it goes.
+    // SAFETY: it has the mark, so `begin` made it; `closedir` removes the mark before it frees the stream.
     is_ours.then(|| unsafe { &*stream.cast::<Stream>() })
 }
 
-/// Begins a stream on a number of ours, which the stream owns from then on. ENOTDIR.
+/// Makes a stream on a number of ours, which the stream owns from then on. ENOTDIR.
 fn begin(fd: c_int) -> Outcome<*mut c_void> {
     let file = numbers::get(fd)?;
     rewind(&file)?;
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_v
         let fd = open_path(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
         begin(fd).inspect_err(|_| drop(numbers::close(fd)))
     };
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("opendir", (libc::AT_FDCWD, path), |_, path| host!(libc::opendir(path)).cast(), open) }
 }
 
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn nvfold_preload_fdopendir(fd: c_int) -> *mut c_void {
 /// closedir(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(of_ours) = (unsafe { ours(stream) }) else { return host!(libc::closedir(stream.cast())) };
     let fd = of_ours.fd;
-    // SAFETY: `begin` made it with Box, and the program gives it up; the mark goes first.
+    // SAFETY: `begin` made it with Box, and the program gives it up; the mark is removed first.
     unsafe {
         stream.cast::<u64>().write(0);
         drop(Box::from_raw(stream.cast::<Stream>()));
@@ -112,17 +112,17 @@ pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
 /// dirfd(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_dirfd(stream: *mut c_void) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     match unsafe { ours(stream) } {
         Some(stream) => stream.fd,
         None => host!(libc::dirfd(stream.cast())),
     }
 }
 
-/// readdir(3): NULL at the end, with errno as it was.
+/// readdir(3): returns NULL at the end, with errno unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut libc::dirent64 {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::readdir64(stream.cast())) };
     answer_or("readdir", ptr::null_mut(), || {
         let mut at = stream.at.lock();
@@ -130,21 +130,21 @@ pub unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut lib
     })
 }
 
-/// readdir_r(3), which returns the error.
+/// readdir_r(3), which returns the error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readdir_r(
     stream: *mut c_void,
     entry: *mut libc::dirent64,
     result: *mut *mut libc::dirent64,
 ) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else {
         return host!(libc::readdir64_r(stream.cast(), entry, result));
     };
     let read = || {
         let mut at = stream.at.lock();
         let is_there = next(stream, &mut at)?;
-        // SAFETY: the program passes room for an entry and for a pointer.
+        // SAFETY: the program passes memory for an entry and for a pointer.
         unsafe {
             if is_there {
                 entry.write(at.entry);
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn nvfold_preload_readdir_r(
     if answer("readdir_r", read) == 0 { 0 } else { crate::answer::errno() }
 }
 
-/// Puts the next entry into its place; false at the end.
+/// Writes the next entry to `at`; returns false at the end.
 fn next(stream: &Stream, at: &mut At) -> Outcome<bool> {
     let (file, listing) = listing(stream)?;
     if at.dots < BEHIND_DOTS {
@@ -186,7 +186,7 @@ fn put(entry: &mut libc::dirent64, ino: u64, behind: c_long, kind: FileKind, nam
 /// telldir(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::telldir(stream.cast())) };
     answer("telldir", || {
         let at = stream.at.lock();
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
 /// seekdir(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c_long) {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::seekdir(stream.cast(), position)) };
     answer("seekdir", || {
         let mut at = stream.at.lock();
@@ -207,10 +207,10 @@ pub unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c
     });
 }
 
-/// rewinddir(3): what has come since is listed too.
+/// rewinddir(3): the new listing includes entries made since.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_rewinddir(stream: *mut c_void) {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::rewinddir(stream.cast())) };
     answer("rewinddir", || {
         stream.at.lock().dots = 0;

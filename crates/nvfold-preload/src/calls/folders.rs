@@ -1,4 +1,4 @@
-//! Going to directories, and real paths.
+//! Changing the working directory, and real paths.
 
 use crate::answer::answer;
 use crate::device;
@@ -17,10 +17,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
-/// Symbolic links on the way to a real path, at most.
+/// Maximum number of symbolic links on the way to a real path.
 const LINKS_MAX: u32 = 40;
 
-/// An open directory by an absolute path of ours.
+/// Opens a directory by an absolute path below the prefix.
 fn directory(of: &Arc<Device>, path: Vec<u8>) -> Outcome<File> {
     let below = below(device::prefix(), &path).unwrap_or(b"/");
     let below = if below.is_empty() { b"/" } else { below };
@@ -76,11 +76,11 @@ pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
     answer
 }
 
-/// getcwd(3): a NULL buffer asks for memory, of the length that is needed when `size` is 0.
+/// getcwd(3): a NULL buffer asks for new memory, as much as is needed if `size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
     let Some(directory) = working_directory() else {
-        // SAFETY: what the program passed.
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
         return unsafe { libc::getcwd(buffer, size) };
     };
     let path = &directory.path;
@@ -95,19 +95,19 @@ pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize)
         nvfold_c::failure::set_errno(errno);
         return ptr::null_mut();
     }
-    // SAFETY: malloc has no conditions; the program frees it.
+    // SAFETY: malloc has no conditions; the program frees the memory.
     let into = if buffer.is_null() { unsafe { libc::malloc(needed.max(size)).cast() } } else { buffer };
     if !into.is_null() {
-        // SAFETY: `needed` bytes have room in the program's buffer, of which it said so, or in the new memory.
+        // SAFETY: `needed` bytes fit into the program's buffer, whose size was checked, or into the new memory.
         unsafe { put_string(into, path) };
     }
     into
 }
 
-/// `__getcwd_chk`: `room` is the size of the buffer as the compiler knows it.
+/// Replaces `__getcwd_chk`; `room` is the size of the buffer as the compiler knows it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char {
-    // SAFETY: what the program passed; no more than the buffer has.
+    // SAFETY: the arguments are the program's; the size is at most that of the buffer.
     unsafe { nvfold_preload_getcwd(buffer, size.min(room)) }
 }
 
@@ -118,26 +118,27 @@ pub unsafe extern "C" fn nvfold_preload_get_current_dir_name() -> *mut c_char {
     unsafe { nvfold_preload_getcwd(ptr::null_mut(), 0) }
 }
 
-/// Copies a path to C and ends it with NUL.
+/// Copies a path to C memory and ends it with NUL.
 ///
 /// # Safety
 ///
-/// There is room for it.
+/// There is memory for the path and the NUL.
 unsafe fn put_string(into: *mut c_char, path: &[u8]) {
-    // SAFETY: the caller says that there is room.
+    // SAFETY: the caller guarantees the memory.
     unsafe {
         ptr::copy_nonoverlapping(path.as_ptr(), into.cast(), path.len());
         into.add(path.len()).write(0);
     }
 }
 
-/// The path of what a path leads to, without symbolic links. ENOENT, ENOTDIR, ELOOP; EXDEV when a link leads to the host.
+/// Returns the path of the file that a path leads to, without symbolic links. ENOENT, ENOTDIR, ELOOP; EXDEV if a link
+/// leads to the host.
 fn real_path(of: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
     let names = |path: &[u8]| -> Vec<Vec<u8>> { path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect() };
     let prefix = device::prefix();
     let rest = below(prefix, path).ok_or_else(|| Failure::new(libc::EXDEV, "it is not on the device"))?;
     let mut pending: VecDeque<Vec<u8>> = names(rest).into();
-    // Names from the root on, and the directories that they led through.
+    // Names from the root on, and the directories passed on the way.
     let (mut found, mut inodes) = (Vec::<Vec<u8>>::new(), vec![InodeNumber::ROOT]);
     let mut links_left = LINKS_MAX;
     of.run(|fs| {
@@ -178,7 +179,7 @@ fn real_path(of: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
 pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     // SAFETY: the program passes a string, as for realpath(3).
     match unsafe { prefix::look(libc::AT_FDCWD, path) } {
-        // SAFETY: what the program passed.
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
         Place::Host => unsafe { libc::realpath(path, resolved) },
         // SAFETY: a string of ours, and the program's buffer.
         Place::HostAt(path) => unsafe { libc::realpath(path.as_ptr(), resolved) },
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: 
                 if into.is_null() {
                     return Err(Failure::new(libc::ENOMEM, "memory for the path"));
                 }
-                // SAFETY: the program's buffer has PATH_MAX bytes, as realpath asks; the new memory has what is needed.
+                // SAFETY: the program's buffer has PATH_MAX bytes, as realpath requires; the new memory has enough.
                 unsafe { put_string(into, &real) };
                 Ok(into.cast())
             };
@@ -206,17 +207,17 @@ pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: 
 /// canonicalize_file_name(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_canonicalize_file_name(path: *const c_char) -> *mut c_char {
-    // SAFETY: what the program passed; NULL asks for memory.
+    // SAFETY: the arguments are the program's; NULL asks for memory.
     unsafe { nvfold_preload_realpath(path, ptr::null_mut()) }
 }
 
-/// `__realpath_chk`: the compiler knows the buffer's size, which must be PATH_MAX at least.
+/// Replaces `__realpath_chk`; the compiler knows the size of the buffer, which must be at least PATH_MAX.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_realpath_chk(
     path: *const c_char,
     into: *mut c_char,
     _room: usize,
 ) -> *mut c_char {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_realpath(path, into) }
 }

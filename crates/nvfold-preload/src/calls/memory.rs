@@ -1,4 +1,4 @@
-//! Mapping files: memory with a copy of what the file holds. See nvfold-c's `mapping`.
+//! Mapping files: memory with a copy of the file's content. See nvfold-c's `mapping`.
 
 use super::serve::host;
 use crate::answer::{answer, answer_or, errno, is_inside};
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn nvfold_preload_mmap(
 /// munmap(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usize) -> c_int {
-    // A child of fork has the memory too, and takes no locks. Nor does what is called from within.
+    // A child of fork has the memory too, but takes no locks. Nor does a call from within one of ours.
     if is_inside() || process::is_stranger() || !transfers::has_mappings() {
         return host!(libc::munmap(address, length));
     }

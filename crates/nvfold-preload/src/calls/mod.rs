@@ -1,7 +1,7 @@
 //! The functions of libc, a file for each family.
 //!
-//! Each asks whether its path or number is ours (`serve`). If not, libc gets what the program passed; if so, nvfold-c does the
-//! work.
+//! Each function asks whether its path or number is ours (`serve`). If not, libc gets the program's arguments; if so,
+//! nvfold-c does the work.
 
 mod attributes;
 mod descriptors;

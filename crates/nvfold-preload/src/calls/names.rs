@@ -1,4 +1,4 @@
-//! Making, renaming and removing names.
+//! Creating, renaming and removing names.
 
 use super::serve::{host, on_path, on_paths};
 use nvfold::FileKind;
@@ -13,14 +13,14 @@ const HERE: c_int = libc::AT_FDCWD;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkdirat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
     let from_host = |dirfd, path| host!(libc::mkdirat(dirfd, path, mode));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("mkdir", (dirfd, path), from_host, |path| path.name().mkdir(mode).map(|()| 0)) }
 }
 
 /// mkdir(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkdir(path: *const c_char, mode: libc::mode_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkdirat(HERE, path, mode) }
 }
 
@@ -35,7 +35,7 @@ fn kind_of(mode: libc::mode_t) -> Outcome<FileKind> {
     }
 }
 
-/// mknodat(2): the name is there; to open a pipe or a node needs a kernel.
+/// mknodat(2): creates the name; a pipe or a node cannot be opened, because that needs a kernel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mknodat(
     dirfd: c_int,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn nvfold_preload_mknodat(
     rdev: libc::dev_t,
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::mknodat(dirfd, path, mode, rdev));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("mknod", (dirfd, path), from_host, |path| {
             path.name().mknod(kind_of(mode)?, mode, rdev as u32).map(|()| 0)
@@ -55,21 +55,21 @@ pub unsafe extern "C" fn nvfold_preload_mknodat(
 /// mknod(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mknod(path: *const c_char, mode: libc::mode_t, rdev: libc::dev_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mknodat(HERE, path, mode, rdev) }
 }
 
 /// mkfifoat(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkfifoat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mknodat(dirfd, path, mode & !libc::S_IFMT | libc::S_IFIFO, 0) }
 }
 
 /// mkfifo(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkfifo(path: *const c_char, mode: libc::mode_t) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkfifoat(HERE, path, mode) }
 }
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn nvfold_preload_mkfifo(path: *const c_char, mode: libc::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     let from_host = |dirfd, path| host!(libc::unlinkat(dirfd, path, flags));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("unlink", (dirfd, path), from_host, |path| match flags {
             0 => path.name().unlink().map(|()| 0),
@@ -90,21 +90,21 @@ pub unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_ch
 /// unlink(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_unlink(path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_unlinkat(HERE, path, 0) }
 }
 
 /// rmdir(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_rmdir(path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_unlinkat(HERE, path, libc::AT_REMOVEDIR) }
 }
 
 /// remove(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path(
             "remove",
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn nvfold_preload_renameat2(
     new_path: *const c_char,
     flags: c_uint,
 ) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_paths(
             "rename",
@@ -150,18 +150,18 @@ pub unsafe extern "C" fn nvfold_preload_renameat(
     new_dirfd: c_int,
     new_path: *const c_char,
 ) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_renameat2(dirfd, path, new_dirfd, new_path, 0) }
 }
 
 /// rename(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_rename(path: *const c_char, new_path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_renameat2(HERE, path, HERE, new_path, 0) }
 }
 
-/// linkat(2); AT_EMPTY_PATH is not known to it.
+/// linkat(2); AT_EMPTY_PATH is not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_linkat(
     dirfd: c_int,
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn nvfold_preload_linkat(
     flags: c_int,
 ) -> c_int {
     let last_link = if flags & libc::AT_SYMLINK_FOLLOW != 0 { LastLink::Follow } else { LastLink::Keep };
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_paths(
             "link",
@@ -186,7 +186,7 @@ pub unsafe extern "C" fn nvfold_preload_linkat(
 /// link(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_link(path: *const c_char, new_path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_linkat(HERE, path, HERE, new_path, 0) }
 }
 
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn nvfold_preload_link(path: *const c_char, new_path: *con
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
     let from_host = |dirfd, path| host!(libc::symlinkat(target, dirfd, path));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("symlink", (dirfd, path), from_host, |path| path.name().symlink(CText::of(target).bytes()?).map(|()| 0))
     }
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: 
 /// symlink(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_symlink(target: *const c_char, path: *const c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_symlinkat(target, HERE, path) }
 }
 
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat(
     size: usize,
 ) -> isize {
     let from_host = |dirfd, path| host!(libc::readlinkat(dirfd, path, buffer, size));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("readlink", (dirfd, path), from_host, |path| {
             let mut buffer = OutBytes::of(buffer.cast());
@@ -235,11 +235,11 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat(
 /// readlink(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readlink(path: *const c_char, buffer: *mut c_char, size: usize) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_readlinkat(HERE, path, buffer, size) }
 }
 
-/// `readlink` of programs that were compiled with checks; no more than the buffer has.
+/// Replaces `readlink` of programs compiled with checks; writes at most the size of the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readlink_chk(
     path: *const c_char,
@@ -247,11 +247,11 @@ pub unsafe extern "C" fn nvfold_preload_readlink_chk(
     size: usize,
     room: usize,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_readlinkat(HERE, path, buffer, size.min(room)) }
 }
 
-/// `readlinkat` of programs that were compiled with checks; no more than the buffer has.
+/// Replaces `readlinkat` of programs compiled with checks; writes at most the size of the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
     dirfd: c_int,
@@ -260,6 +260,6 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
     size: usize,
     room: usize,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_readlinkat(dirfd, path, buffer, size.min(room)) }
 }

@@ -1,8 +1,8 @@
 //! Opening files.
 //!
-//! `open` takes a variable number of arguments, and a function that does cannot be written in stable Rust. It need not be: on
-//! x86-64 the third argument travels in the register of a function with three. It is what that register held when the program
-//! gave none, so it is looked at with O_CREAT and O_TMPFILE alone, as libc does.
+//! The problem: `open` takes a variable number of arguments, and stable Rust cannot define such a function. It need
+//! not: on x86-64 the third argument is in the same register as for a function with three arguments. If the program
+//! passed none, the register holds an arbitrary value, so it is used only with O_CREAT and O_TMPFILE, as in libc.
 
 use super::serve::{host, on_path};
 use crate::numbers::{self, File};
@@ -14,14 +14,14 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
-/// Flags that say how to open, and are not told afterwards.
+/// Flags that say how to open, and that F_GETFL does not return.
 const ONLY_TO_OPEN: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
-/// What O_PATH leaves of the other flags.
+/// Flags that O_PATH keeps.
 const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
 /// Opens a file of ours; returns its number.
 pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
-    // A descriptor of O_PATH can do less than this one, and that is no matter.
+    // A descriptor of O_PATH allows fewer operations than this one; the difference does no harm.
     let flags = if flags & libc::O_PATH != 0 { flags & WITH_PATH } else { flags };
     let open = files::open(path.device(), path.start(), path.path(), flags, mode);
     let file = File {
@@ -33,19 +33,19 @@ pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome
     numbers::insert(Arc::new(file), 0, flags & libc::O_CLOEXEC != 0)
 }
 
-/// Opens whatever a path leads to.
+/// Opens the file that a path leads to, on the device or on the host.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string of C.
+/// `path` is NULL or a C string.
 pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     let from_host = |dirfd, path| {
         let fd = host!(libc::openat(dirfd, path, flags, mode));
-        // One of ours that the kernel was made to close past us.
+        // If the number was one of ours, the kernel closed it past this library.
         numbers::forget(fd);
         fd
     };
-    // SAFETY: the caller says that it is a string.
+    // SAFETY: the caller guarantees a C string.
     unsafe { on_path("open", (dirfd, path), from_host, |path| open_path(path, flags, mode)) }
 }
 
@@ -68,14 +68,14 @@ pub unsafe extern "C" fn nvfold_preload_openat(
     unsafe { open_at(dirfd, path, flags, mode) }
 }
 
-/// `open` of programs that were compiled with checks, without a mode.
+/// Replaces `open` of programs compiled with checks, without a mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_open_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the program passes a string.
     unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
 }
 
-/// `openat` of programs that were compiled with checks, without a mode.
+/// Replaces `openat` of programs compiled with checks, without a mode.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the program passes a string.

@@ -1,4 +1,4 @@
-//! Whose call is it? libc's, with what the program passed; or ours, with the path or the open file that it is about.
+//! Dispatch of a call: to libc, with the program's arguments, or to our code, with the path or the open file.
 
 use crate::answer::answer;
 use crate::prefix::{DevicePath, Place, look};
@@ -10,7 +10,8 @@ use std::sync::Arc;
 /// Calls libc.
 macro_rules! host {
     ($call:expr) => {{
-        // SAFETY: libc gets what the program passed, or a string of ours in place of its path, for what it asked for.
+        // SAFETY: libc gets the program's arguments, or a string of ours in place of its path, for the function that
+        // was called.
         #[allow(unused_unsafe)]
         let answer = unsafe { $call };
         answer
@@ -18,18 +19,18 @@ macro_rules! host {
 }
 pub(crate) use host;
 
-/// Serves a call that is about one path. `host` gets where the path starts from, and the path.
+/// Serves a call on one path. `host` gets the directory where the path starts, and the path.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a string of C.
+/// `path` is NULL or a C string.
 pub unsafe fn on_path<T: Answer>(
     function: &'static str,
     (dirfd, path): (c_int, *const c_char),
     host: impl FnOnce(c_int, *const c_char) -> T,
     ours: impl FnOnce(&DevicePath) -> Outcome<T>,
 ) -> T {
-    // SAFETY: the caller says that it is a string.
+    // SAFETY: the caller guarantees a C string.
     match unsafe { look(dirfd, path) } {
         Place::Host => host(dirfd, path),
         Place::HostAt(path) => host(libc::AT_FDCWD, path.as_ptr()),
@@ -38,11 +39,11 @@ pub unsafe fn on_path<T: Answer>(
     }
 }
 
-/// Serves a call that is about two paths, which must be on the same side: EXDEV.
+/// Serves a call on two paths, which must both be ours or both be the host's, else EXDEV.
 ///
 /// # Safety
 ///
-/// Each path is NULL or a string of C.
+/// Each path is NULL or a C string.
 pub unsafe fn on_paths(
     function: &'static str,
     (dirfd, path): (c_int, *const c_char),
@@ -50,7 +51,7 @@ pub unsafe fn on_paths(
     host: impl FnOnce((c_int, *const c_char), (c_int, *const c_char)) -> c_int,
     ours: impl FnOnce(&DevicePath, &DevicePath) -> Outcome<c_int>,
 ) -> c_int {
-    // SAFETY: the caller says that they are strings.
+    // SAFETY: the caller guarantees C strings.
     let (from, to) = unsafe { (look(dirfd, path), look(new_dirfd, new_path)) };
     let host_of = |place: &Place, dirfd, path| match place {
         Place::Host => Some((dirfd, path)),
@@ -67,7 +68,7 @@ pub unsafe fn on_paths(
     })
 }
 
-/// Serves a call that is about one descriptor.
+/// Serves a call on one descriptor.
 pub fn on_number<T: Answer>(
     function: &'static str,
     fd: c_int,

@@ -1,4 +1,4 @@
-//! What is known of files and of the device: stat, access, statfs.
+//! The status of files and of the device: stat, access, statfs.
 
 use super::serve::{host, on_number, on_path};
 use crate::numbers;
@@ -15,7 +15,7 @@ use std::ffi::{c_char, c_int, c_uint, c_ulong};
 const FILE_SYSTEM: i64 = 0x6e76_666f;
 const ANY_EXECUTES: u32 = 0o111;
 
-/// A structure of the program's that is filled. EFAULT.
+/// Checks a structure of the program that is to be filled. EFAULT.
 fn check<T>(into: *mut T) -> Outcome<()> {
     if into.is_null() || !into.is_aligned() {
         return Err(Failure::new(libc::EFAULT, "the structure to be filled is a bad address"));
@@ -30,7 +30,7 @@ unsafe fn tell(into: *mut libc::stat, attr: &Attr, device: &Device) -> Outcome<c
     check(into)?;
     let mut found = caller::empty_stat();
     status::fill(&mut found, attr, device.handle);
-    // SAFETY: as the caller says; it is aligned.
+    // SAFETY: the caller's contract; it is aligned.
     unsafe { into.write(found) };
     Ok(0)
 }
@@ -39,7 +39,7 @@ fn last_link(flags: c_int) -> LastLink {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow }
 }
 
-/// What a path leads to; with AT_EMPTY_PATH and no path, the descriptor.
+/// Returns the attributes of the file that a path leads to; with AT_EMPTY_PATH and no path, of the descriptor's file.
 fn attr_at(dirfd: c_int, path: &DevicePath, flags: c_int) -> Outcome<Attr> {
     if path.path().is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
         return numbers::get(dirfd)?.open.attr();
@@ -49,10 +49,10 @@ fn attr_at(dirfd: c_int, path: &DevicePath, flags: c_int) -> Outcome<Attr> {
 
 /// # Safety
 ///
-/// What the program passed.
+/// The arguments are the program's.
 unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int {
     let from_host = |dirfd, path| host!(libc::fstatat(dirfd, path, into, flags));
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         on_path("stat", (dirfd, path), from_host, |path| tell(into, &attr_at(dirfd, path, flags)?, path.device()))
     }
@@ -61,14 +61,14 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
 /// stat(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, 0) }
 }
 
 /// lstat(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_lstat(path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
@@ -80,14 +80,14 @@ pub unsafe extern "C" fn nvfold_preload_fstatat(
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(dirfd, path, into, flags) }
 }
 
 /// fstat(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "fstat",
         fd,
@@ -96,28 +96,28 @@ pub unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) 
     )
 }
 
-/// `stat` as programs for older versions of libc call it.
+/// `stat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, 0) }
 }
 
-/// `lstat` as programs for older versions of libc call it.
+/// `lstat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
-/// `fstat` as programs for older versions of libc call it.
+/// `fstat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fstat(fd, into) }
 }
 
-/// `fstatat` as programs for older versions of libc call it.
+/// `fstatat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fxstatat(
     _version: c_int,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn nvfold_preload_fxstatat(
     into: *mut libc::stat,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(dirfd, path, into, flags) }
 }
 
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn nvfold_preload_statx(
         unsafe { into.write(extended(&found)) };
         Ok(0)
     };
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("statx", (dirfd, path), from_host, ours) }
 }
 
@@ -172,8 +172,8 @@ fn extended(stat: &libc::stat) -> libc::statx {
     found
 }
 
-/// The program has the whole device: what is there can be read and written. Files of which nobody may execute anything cannot
-/// be executed.
+/// Checks access. The program owns the whole device, so it can read and write every file. A file without any execute
+/// bit cannot be executed.
 fn may(attr: &Attr, mode: c_int) -> Outcome<c_int> {
     let executes = attr.kind == FileKind::Directory || attr.mode & ANY_EXECUTES != 0;
     match mode & libc::X_OK != 0 && !executes {
@@ -191,21 +191,21 @@ pub unsafe extern "C" fn nvfold_preload_faccessat(
     flags: c_int,
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::faccessat(dirfd, path, mode, flags));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("access", (dirfd, path), from_host, |path| may(&attr_at(dirfd, path, flags)?, mode)) }
 }
 
 /// access(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_access(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_faccessat(libc::AT_FDCWD, path, mode, 0) }
 }
 
 /// euidaccess(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_euidaccess(path: *const c_char, mode: c_int) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_faccessat(libc::AT_FDCWD, path, mode, libc::AT_EACCESS) }
 }
 
@@ -250,7 +250,7 @@ unsafe fn fill_statfs(into: *mut libc::statfs, device: &Device) -> Outcome<c_int
     Ok(0)
 }
 
-/// Device of what a path leads to. ENOENT.
+/// Returns the device of an existing path. ENOENT.
 fn device_of(path: &DevicePath) -> Outcome<&Device> {
     path.name().attr(LastLink::Follow)?;
     Ok(path.device())
@@ -260,14 +260,14 @@ fn device_of(path: &DevicePath) -> Outcome<&Device> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut libc::statvfs) -> c_int {
     let from_host = |_, path| host!(libc::statvfs(path, into));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("statvfs", (libc::AT_FDCWD, path), from_host, |path| fill_statvfs(into, device_of(path)?)) }
 }
 
 /// fstatvfs(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::statvfs) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "fstatvfs",
         fd,
@@ -280,22 +280,22 @@ pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::sta
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
     let from_host = |_, path| host!(libc::statfs(path, into));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("statfs", (libc::AT_FDCWD, path), from_host, |path| fill_statfs(into, device_of(path)?)) }
 }
 
 /// fstatfs(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { fill_statfs(into, &file.open.device) })
 }
 
-/// pathconf(3): what holds for the host's root holds here.
+/// pathconf(3): returns the limits of the host's root.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
     let from_host = |_, path| host!(libc::pathconf(path, name));
-    // SAFETY: what the program passed; the root is a string.
+    // SAFETY: the arguments are the program's; the root is a string.
     unsafe {
         on_path("pathconf", (libc::AT_FDCWD, path), from_host, |path| {
             device_of(path).map(|_| libc::pathconf(c"/".as_ptr(), name))

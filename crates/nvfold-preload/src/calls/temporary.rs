@@ -1,6 +1,6 @@
-//! Files and directories of names that nothing has yet: mkstemp and its like.
+//! Temporary files and directories with unused names: mkstemp and related functions.
 //!
-//! libc's own open the file by a call that no interposition sees, so here is the same in short.
+//! libc's versions open the file by a call that no interposition sees, so they are implemented here again.
 
 use super::opening::open_path;
 use super::serve::{host, on_path};
@@ -11,10 +11,10 @@ use std::ptr;
 
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 const TRIES_MAX: usize = 1000;
-/// What a template must have at its end.
+/// The end of a template.
 const PLACE_HOLDER: &[u8] = b"XXXXXX";
 
-/// The range of a template that is replaced. EINVAL.
+/// Returns the range of a template that is replaced. EINVAL.
 fn place_of(template: &[u8], suffix: c_int) -> Outcome<std::ops::Range<usize>> {
     let end = usize::try_from(suffix).ok().and_then(|suffix| template.len().checked_sub(suffix));
     let start = end.and_then(|end| end.checked_sub(PLACE_HOLDER.len()));
@@ -24,13 +24,13 @@ fn place_of(template: &[u8], suffix: c_int) -> Outcome<std::ops::Range<usize>> {
     }
 }
 
-/// Tries names until `make` finds one that nothing has, and puts the name into the template.
+/// Tries names until `make` finds an unused one, and puts the name into the template.
 ///
 /// # Safety
 ///
-/// `template` is a string that may be written to.
+/// `template` is a C string that may be written to.
 unsafe fn name_of<T>(template: *mut c_char, suffix: c_int, mut make: impl FnMut(&[u8]) -> Outcome<T>) -> Outcome<T> {
-    // SAFETY: the caller says that it is a string.
+    // SAFETY: the caller guarantees a C string.
     let mut name = unsafe { CStr::from_ptr(template) }.to_bytes().to_vec();
     let place = place_of(&name, suffix)?;
     for _ in 0..TRIES_MAX {
@@ -53,8 +53,8 @@ unsafe fn name_of<T>(template: *mut c_char, suffix: c_int, mut make: impl FnMut(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-    // SAFETY: the program passes a string that may be written to; the template's name differs in its last bytes alone, so each
-    // name is in the directory that the template is in.
+    // SAFETY: the program passes a string that may be written to. Only the last bytes of the template change, so each
+    // name is in the directory of the template.
     unsafe {
         on_path(
             "mkstemp",
@@ -68,21 +68,21 @@ pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix:
 /// mkstemp(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkstemp(template: *mut c_char) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, 0, 0) }
 }
 
 /// mkostemp(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkostemp(template: *mut c_char, flags: c_int) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, 0, flags) }
 }
 
 /// mkstemps(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, suffix, 0) }
 }
 

@@ -1,4 +1,4 @@
-//! Times of access and modification, in the units of all the calls that there have been for them.
+//! Times of access and modification, in the units of the different calls that set them.
 
 use super::attributes::{change_at, change_open};
 use super::serve::{host, on_number, on_path};
@@ -9,7 +9,7 @@ use nvfold_c::status::time_to_set;
 use std::ffi::{c_char, c_int};
 
 const HERE: c_int = libc::AT_FDCWD;
-/// Access and modification; `None`: both are now.
+/// Access and modification time; `None`: both are set to now.
 type Times = Option<[libc::timespec; 2]>;
 
 fn change_of(times: Times) -> Outcome<SetAttr> {
@@ -23,9 +23,9 @@ fn change_of(times: Times) -> Outcome<SetAttr> {
 
 /// # Safety
 ///
-/// `times` is NULL or what the program passed: two of them.
+/// `times` is NULL or points to two values that the program passed.
 unsafe fn read<T: Copy>(times: *const T) -> Option<[T; 2]> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     (!times.is_null()).then(|| unsafe { times.cast::<[T; 2]>().read_unaligned() })
 }
 
@@ -34,7 +34,7 @@ fn of_micro([access, modification]: [libc::timeval; 2]) -> [libc::timespec; 2] {
     [one(access), one(modification)]
 }
 
-/// Of a path, or of a descriptor where there is none, as utimensat does.
+/// Sets the times of a path, or of the descriptor if there is no path, as utimensat does.
 ///
 /// # Safety
 ///
@@ -48,7 +48,7 @@ unsafe fn set(
     if path.is_null() && numbers::is_ours(dirfd) {
         return on_number("futimens", dirfd, || -1, |file| change_open(file, &change_of(times)?));
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe { on_path("utimensat", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change_of(times)?)) }
 }
 
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn nvfold_preload_utimensat(
     flags: c_int,
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::utimensat(dirfd, path, times, flags));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((dirfd, path), flags, read(times), from_host) }
 }
 
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::
         fd,
         || host!(libc::futimens(fd, times)),
         |file| {
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             change_open(file, &change_of(unsafe { read(times) })?)
         },
     )
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_utimes(path: *const c_char, times: *const libc::timeval) -> c_int {
     let from_host = |_, path| host!(libc::utimes(path, times));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((HERE, path), 0, read(times).map(of_micro), from_host) }
 }
 
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn nvfold_preload_utimes(path: *const c_char, times: *cons
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_lutimes(path: *const c_char, times: *const libc::timeval) -> c_int {
     let from_host = |_, path| host!(libc::lutimes(path, times));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((HERE, path), libc::AT_SYMLINK_NOFOLLOW, read(times).map(of_micro), from_host) }
 }
 
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn nvfold_preload_futimes(fd: c_int, times: *const libc::t
         fd,
         || host!(libc::futimes(fd, times)),
         |file| {
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             change_open(file, &change_of(unsafe { read(times) }.map(of_micro))?)
         },
     )
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn nvfold_preload_futimesat(
     times: *const libc::timeval,
 ) -> c_int {
     let from_host = |dirfd, path| host!(futimesat(dirfd, path, times));
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((dirfd, path), 0, read(times).map(of_micro), from_host) }
 }
 
@@ -130,8 +130,8 @@ pub unsafe extern "C" fn nvfold_preload_futimesat(
 pub unsafe extern "C" fn nvfold_preload_utime(path: *const c_char, times: *const libc::utimbuf) -> c_int {
     let from_host = |_, path| host!(libc::utime(path, times));
     let whole = |tv_sec| libc::timespec { tv_sec, tv_nsec: 0 };
-    // SAFETY: NULL, or what the program passed.
+    // SAFETY: NULL, or a structure that the program passed.
     let given = unsafe { times.as_ref() }.map(|times| [whole(times.actime), whole(times.modtime)]);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((HERE, path), 0, given, from_host) }
 }

@@ -11,15 +11,15 @@ use nvfold_c::transfers::{self, Source};
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-/// Bytes that sendfile moves at a time.
+/// Bytes that sendfile moves per step.
 const AT_A_TIME: usize = 1 << 20;
 
 unsafe extern "C" {
-    /// Ends a program that was compiled with checks, and asks for more than its buffer has.
+    /// Ends a program compiled with checks that asks for more than its buffer holds.
     fn __chk_fail() -> !;
 }
 
-/// Ends a program that asks for more than its buffer has.
+/// Ends a program that asks for more than its buffer holds.
 pub fn check_room(needed: usize, room: usize) {
     if needed > room {
         // SAFETY: it ends the program.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, len
         fd,
         || mounted::reading(fd, buffer, None, || host!(libc::read(fd, buffer, length))),
         |file| {
-            // SAFETY: the buffer of a call of the program's, which lasts.
+            // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let mut buffer = unsafe { OutBytes::of(buffer) };
             transfers::read(&file.open, Source::Position, &mut buffer, length)
         },
@@ -50,22 +50,22 @@ pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, le
         fd,
         || mounted::reading(fd, buffer, Some(at), || host!(libc::pread(fd, buffer, length, at))),
         |file| {
-            // SAFETY: the buffer of a call of the program's, which lasts.
+            // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let mut buffer = unsafe { OutBytes::of(buffer) };
             transfers::read(&file.open, Source::Offset(offset(at)?), &mut buffer, length)
         },
     )
 }
 
-/// `read` of programs that were compiled with checks.
+/// Replaces `read` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_read_chk(fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize {
     check_room(length, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_read(fd, buffer, length) }
 }
 
-/// `pread` of programs that were compiled with checks.
+/// Replaces `pread` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_pread_chk(
     fd: c_int,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn nvfold_preload_pread_chk(
     room: usize,
 ) -> isize {
     check_room(length, room);
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_pread(fd, buffer, length, at) }
 }
 
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, 
             host!(libc::write(fd, buffer, length))
         },
         |file| {
-            // SAFETY: the buffer of a call of the program's, which lasts.
+            // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let buffer = unsafe { InBytes::of(buffer) };
             transfers::write(&file.open, Target::Position, &buffer, length)
         },
@@ -113,14 +113,14 @@ pub unsafe extern "C" fn nvfold_preload_pwrite(
             host!(libc::pwrite(fd, buffer, length, at))
         },
         |file| {
-            // SAFETY: the buffer of a call of the program's, which lasts.
+            // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let buffer = unsafe { InBytes::of(buffer) };
             transfers::write(&file.open, Target::Offset(offset(at)?), &buffer, length)
         },
     )
 }
 
-/// The position, for -1, as in preadv2.
+/// Returns the source of a read; `None` stands for the position.
 fn source(at: Option<libc::off_t>) -> Outcome<Source> {
     at.map_or(Ok(Source::Position), |at| Ok(Source::Offset(offset(at)?)))
 }
@@ -131,28 +131,28 @@ fn target(at: Option<libc::off_t>) -> Outcome<Target> {
 
 /// # Safety
 ///
-/// `vector` is what the program passed, with `count` buffers.
+/// `vector` is an argument of the program, with `count` buffers.
 unsafe fn read_vector(
     file: &File,
     vector: *const libc::iovec,
     count: c_int,
     at: Option<libc::off_t>,
 ) -> Outcome<isize> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let buffers = unsafe { CIovecs::of(vector) };
     transfers::read_vector(&file.open, source(at)?, &buffers, count)
 }
 
 /// # Safety
 ///
-/// `vector` is what the program passed, with `count` buffers.
+/// `vector` is an argument of the program, with `count` buffers.
 unsafe fn write_vector(
     file: &File,
     vector: *const libc::iovec,
     count: c_int,
     at: Option<libc::off_t>,
 ) -> Outcome<isize> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let buffers = unsafe { CIovecs::of(vector) };
     transfers::write_vector(&file.open, target(at)?, &buffers, count)
 }
@@ -160,11 +160,11 @@ unsafe fn write_vector(
 /// readv(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "readv",
         fd,
-        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        // SAFETY: the vector is the program's, and is read after libc has read it.
         || unsafe { mounted::reading_vector(fd, (vector, count), None, || host!(libc::readv(fd, vector, count))) },
         |file| unsafe { read_vector(file, vector, count, None) },
     )
@@ -178,11 +178,11 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
     count: c_int,
     at: libc::off_t,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "preadv",
         fd,
-        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        // SAFETY: the vector is the program's, and is read after libc has read it.
         || unsafe {
             mounted::reading_vector(fd, (vector, count), Some(at), || host!(libc::preadv(fd, vector, count, at)))
         },
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
     )
 }
 
-/// preadv2(2): of its flags none changes what is read.
+/// preadv2(2): none of its flags changes the bytes that are read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_preadv2(
     fd: c_int,
@@ -199,11 +199,11 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
     at: libc::off_t,
     flags: c_int,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "preadv2",
         fd,
-        // SAFETY: the vector is what the program passed, and is read when libc has read it.
+        // SAFETY: the vector is the program's, and is read after libc has read it.
         || unsafe {
             let at_or_position = (at != -1).then_some(at);
             let read = || host!(libc::preadv2(fd, vector, count, at, flags));
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
 /// writev(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "writev",
         fd,
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
     count: c_int,
     at: libc::off_t,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "pwritev",
         fd,
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
             if flags & libc::RWF_APPEND != 0 {
                 return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));
             }
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at)) }?;
             if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
                 file.open.run(|_| Ok(file.open.file.sync()?))?;
@@ -280,14 +280,14 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
     )
 }
 
-/// sendfile(2): from a file or to a file of ours, through memory, so a copy within the device is shared.
+/// sendfile(2): from or to a file of ours. The bytes pass through memory, so a copy within the device is shared.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mut libc::off_t, count: usize) -> isize {
     if !numbers::is_ours(to) && !numbers::is_ours(from) {
         return host!(libc::sendfile(to, from, at, count));
     }
     answer("sendfile", || {
-        // SAFETY: NULL, or an offset of the program's, as sendfile asks.
+        // SAFETY: NULL, or an offset of the program's, as sendfile requires.
         let mut offset = unsafe { at.as_ref() }.copied();
         let mut buffer = nvfold_c::caller::room(count.min(AT_A_TIME))?;
         buffer.resize(count.min(AT_A_TIME), 0);
@@ -319,7 +319,7 @@ pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mu
 
 fn receive(from: c_int, into: &mut [u8], at: Option<libc::off_t>) -> Outcome<usize> {
     let (pointer, length) = (into.as_mut_ptr().cast(), into.len());
-    // SAFETY: memory of ours, as long as is said.
+    // SAFETY: the memory is ours, and as long as stated.
     let read = unsafe {
         match at {
             Some(at) => nvfold_preload_pread(from, pointer, length, at),
@@ -330,12 +330,12 @@ fn receive(from: c_int, into: &mut [u8], at: Option<libc::off_t>) -> Outcome<usi
 }
 
 fn send(to: c_int, bytes: &[u8]) -> Outcome<usize> {
-    // SAFETY: memory of ours, as long as is said.
+    // SAFETY: the memory is ours, and as long as stated.
     let written = unsafe { nvfold_preload_write(to, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(written).map_err(|_| os_failure("write"))
 }
 
-/// copy_file_range(2): an instant copy, within the device. EXDEV else.
+/// copy_file_range(2): an instant copy within the device; EXDEV otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_copy_file_range(
     from: c_int,
@@ -356,7 +356,7 @@ pub unsafe extern "C" fn nvfold_preload_copy_file_range(
         source.open.check_reads()?;
         target.open.check_writes()?;
         target.open.check_not_appends()?;
-        // SAFETY: NULL, or offsets of the program's, as copy_file_range asks.
+        // SAFETY: NULL, or offsets of the program's, as copy_file_range requires.
         let (source_at, target_at) = unsafe { (start_of(&source, from_at)?, start_of(&target, to_at)?) };
         let length = length.min(isize::MAX as usize) as u64;
         let clone = || Ok(target.open.file.clone_from(&source.open.file, source_at, target_at, length)?);
@@ -374,7 +374,7 @@ pub unsafe extern "C" fn nvfold_preload_copy_file_range(
 ///
 /// `at` is NULL or can be read.
 unsafe fn start_of(file: &Arc<File>, at: *const libc::off64_t) -> Outcome<u64> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     match unsafe { at.as_ref() } {
         Some(at) => offset(*at),
         None => offset(file.open.seek(0, libc::SEEK_CUR)?),
@@ -385,7 +385,7 @@ unsafe fn start_of(file: &Arc<File>, at: *const libc::off64_t) -> Outcome<u64> {
 ///
 /// `at` is NULL or can be written.
 unsafe fn move_on(file: &Arc<File>, at: *mut libc::off64_t, to: u64) -> Outcome<()> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     match unsafe { at.as_mut() } {
         Some(at) => *at = to as libc::off64_t,
         None => drop(file.open.seek(to as libc::off_t, libc::SEEK_SET)?),
@@ -393,7 +393,8 @@ unsafe fn move_on(file: &Arc<File>, at: *mut libc::off64_t, to: u64) -> Outcome<
     Ok(())
 }
 
-/// splice(2): EINVAL for files of ours, as for many of the kernel's; programs read and write then.
+/// splice(2): returns EINVAL for files of ours, as many file systems of the kernel do; programs then read and write
+/// instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_splice(
     from: c_int,

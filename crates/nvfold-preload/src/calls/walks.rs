@@ -1,4 +1,4 @@
-//! libc's functions that read directories by calls that no interposition sees: scandir, glob and nftw.
+//! Replacements for libc functions that read directories by calls that no interposition sees: scandir, glob and nftw.
 
 use super::directories::{
     nvfold_preload_closedir as closedir, nvfold_preload_opendir as opendir, nvfold_preload_readdir as readdir,
@@ -18,9 +18,9 @@ type Compare = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_in
 
 /// # Safety
 ///
-/// `path` is NULL or a string of C.
+/// `path` is NULL or a C string.
 unsafe fn is_ours(path: *const c_char) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     !matches!(unsafe { look(libc::AT_FDCWD, path) }, Place::Host | Place::HostAt(_))
 }
 
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
     unsafe extern "C" {
         fn scandir(path: *const c_char, list: *mut *mut *mut Entry, filter: Filter, compare: Compare) -> c_int;
     }
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         if !is_ours(path) {
             return host!(scandir(path, list, filter, compare));
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
                 break;
             }
             if filter.is_none_or(|filter| filter(entry) != 0) {
-                // The program frees it.
+                // The program frees the copy.
                 let copy = libc::malloc(size_of::<Entry>()).cast::<Entry>();
                 if copy.is_null() {
                     break;
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
     }
 }
 
-/// glibc's `glob_t`, with the fields by which it lets others read directories.
+/// glibc's `glob_t`, with its function pointers for reading directories.
 #[repr(C)]
 pub struct Glob {
     count: usize,
@@ -88,7 +88,7 @@ pub struct Glob {
     stat: *const c_void,
 }
 
-/// glob(3), with our own functions for directories: they serve the host's too.
+/// glob(3), with our directory functions, which also serve the host's directories.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_glob(
     pattern: *const c_char,
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn nvfold_preload_glob(
 ) -> c_int {
     const ALTDIRFUNC: c_int = 1 << 9;
     let asks_us = device::has_prefix() && flags & ALTDIRFUNC == 0 && !found.is_null();
-    // SAFETY: what the program passed; the functions are of the types that glob asks for.
+    // SAFETY: the arguments are the program's; the functions have the types that glob requires.
     unsafe {
         if asks_us {
             (*found).closedir = closedir as *const c_void;
@@ -141,17 +141,17 @@ struct Walk<V> {
 }
 
 impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> Walk<V> {
-    /// Visits a path and what is below it; what is not 0 ends the walk.
+    /// Visits a path and the paths below it; a result other than 0 ends the walk.
     ///
     /// # Safety
     ///
-    /// `visit` calls a function of the program's.
+    /// `visit` calls a function of the program.
     unsafe fn go(&mut self, path: &CStr, level: c_int) -> c_int {
         let bytes = path.to_bytes();
         let base = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1) as c_int;
         let mut place = FtwPlace { base, level };
         let mut found = caller::empty_stat();
-        // SAFETY: a string and a structure of ours.
+        // SAFETY: a C string and a structure of ours.
         let known = unsafe {
             match self.flags & FTW_PHYS {
                 0 => stat(path.as_ptr(), &raw mut found),
@@ -166,7 +166,7 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
             libc::S_IFLNK => return (self.visit)(path.as_ptr(), &raw const found, FTW_SL, &raw mut place),
             _ => return (self.visit)(path.as_ptr(), &raw const found, FTW_F, &raw mut place),
         }
-        // SAFETY: a string of ours.
+        // SAFETY: a C string of ours.
         let names = unsafe { names_in(path) };
         let Some(names) = names else {
             return (self.visit)(path.as_ptr(), &raw const found, FTW_DNR, &raw mut place);
@@ -182,7 +182,7 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
         for name in names {
             let below = [bytes.strip_suffix(b"/").unwrap_or(bytes), b"/", &name].concat();
             let Ok(below) = CString::new(below) else { continue };
-            // SAFETY: as the caller says.
+            // SAFETY: the caller's contract.
             match unsafe { self.go(&below, level + 1) } {
                 0 => {}
                 FTW_SKIP_SIBLINGS if self.flags & FTW_ACTIONRETVAL != 0 => break,
@@ -193,13 +193,13 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
     }
 }
 
-/// Names in a directory; `None` when it cannot be read.
+/// Returns the names in a directory; `None` if it cannot be read.
 ///
 /// # Safety
 ///
-/// Nothing is asked of a string of ours.
+/// No condition: `path` is a C string.
 unsafe fn names_in(path: &CStr) -> Option<Vec<Vec<u8>>> {
-    // SAFETY: a string of ours, and what opendir of ours gives.
+    // SAFETY: a C string of ours, and the stream that our opendir returned.
     unsafe {
         let stream = opendir(path.as_ptr());
         if stream.is_null() {
@@ -223,7 +223,7 @@ unsafe fn names_in(path: &CStr) -> Option<Vec<Vec<u8>>> {
 
 /// # Safety
 ///
-/// What the program passed; `path` is ours.
+/// The arguments are the program's; `path` is ours.
 unsafe fn walk(
     path: *const c_char,
     flags: c_int,
@@ -235,7 +235,7 @@ unsafe fn walk(
     }
     let mut walk = Walk { visit, flags };
     let mut found = caller::empty_stat();
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         if lstat(path, &raw mut found) != 0 {
             return -1;
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn nvfold_preload_nftw(path: *const c_char, visit: Visit, 
     unsafe extern "C" {
         fn nftw(path: *const c_char, visit: Visit, most: c_int, flags: c_int) -> c_int;
     }
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         match is_ours(path) {
             true => walk(path, flags, |path, stat, kind, place| visit(path, stat, kind, place)),
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn nvfold_preload_ftw(path: *const c_char, visit: SimpleVi
     unsafe extern "C" {
         fn ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int;
     }
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         match is_ours(path) {
             true => walk(path, 0, |path, stat, kind, _| visit(path, stat, kind)),

@@ -1,4 +1,4 @@
-//! Extended attributes: of what a path leads to, of a link itself, of a descriptor.
+//! Extended attributes: of the file that a path leads to, of a link itself, of a descriptor.
 
 use super::serve::{host, on_number, on_path};
 use nvfold::{FileSystem, InodeNumber, XattrMode};
@@ -7,7 +7,7 @@ use nvfold_c::failure::{Answer, Failure, Outcome};
 use nvfold_c::paths::LastLink;
 use std::ffi::{c_char, c_int, c_void};
 
-/// What a call is about.
+/// The object of a call.
 #[derive(Clone, Copy)]
 enum About {
     Path(*const c_char, LastLink),
@@ -19,7 +19,7 @@ impl About {
     ///
     /// # Safety
     ///
-    /// A path is what the program passed.
+    /// A path is an argument of the program.
     unsafe fn serve<T: Answer>(
         self,
         function: &'static str,
@@ -33,7 +33,7 @@ impl About {
                 || host(std::ptr::null()),
                 |file| file.open.run(|fs| ours(fs, file.open.file.ino())),
             ),
-            // SAFETY: as the caller says.
+            // SAFETY: the caller's contract.
             About::Path(path, last_link) => unsafe {
                 on_path(
                     function,
@@ -46,24 +46,24 @@ impl About {
     }
 }
 
-/// Puts a value into the room that there is; with no room tells how much is needed. ERANGE.
+/// Copies a value to the buffer; with a buffer of size 0 returns the size that is needed. ERANGE.
 ///
 /// # Safety
 ///
-/// The program passed `buffer` with so much room.
+/// The program passed `buffer` with `size` bytes.
 unsafe fn give(value: &[u8], buffer: *mut c_void, size: usize) -> Outcome<isize> {
     if size == 0 {
         return Ok(value.len() as isize);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let mut buffer = unsafe { OutBytes::of(buffer) };
     let room = buffer.slice(size)?.get_mut(..value.len());
     room.ok_or_else(|| Failure::new(libc::ERANGE, "there is not enough room"))?.copy_from_slice(value);
     Ok(value.len() as isize)
 }
 
-/// A name of the program's. EOPNOTSUPP for the kernel's own (`system.posix_acl_access`), which mean something that is not kept
-/// here; programs such as cp set the mode then.
+/// Returns a name that the program passed. EOPNOTSUPP for the kernel's own names (`system.posix_acl_access`), whose
+/// meaning is not kept here; programs such as cp then set the mode instead.
 fn checked<'n>(name: &'n CText<'_>) -> Outcome<&'n [u8]> {
     let name = name.bytes()?;
     if name.starts_with(b"system.") {
@@ -74,14 +74,14 @@ fn checked<'n>(name: &'n CText<'_>) -> Outcome<&'n [u8]> {
 
 /// # Safety
 ///
-/// What the program passed.
+/// The arguments are the program's.
 unsafe fn get(
     about: About,
     name: *const c_char,
     (buffer, size): (*mut c_void, usize),
     host: impl FnOnce(*const c_char) -> isize,
 ) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         about.serve("getxattr", host, |fs, ino| give(&fs.get_xattr(ino, checked(&CText::of(name))?)?, buffer, size))
     }
@@ -89,7 +89,7 @@ unsafe fn get(
 
 /// # Safety
 ///
-/// What the program passed.
+/// The arguments are the program's.
 unsafe fn set(
     about: About,
     name: *const c_char,
@@ -97,7 +97,7 @@ unsafe fn set(
     flags: c_int,
     host: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         about.serve("setxattr", host, |fs, ino| {
             let mode = match flags {
@@ -114,9 +114,9 @@ unsafe fn set(
 
 /// # Safety
 ///
-/// What the program passed.
+/// The arguments are the program's.
 unsafe fn list(about: About, (buffer, size): (*mut c_char, usize), host: impl FnOnce(*const c_char) -> isize) -> isize {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         about.serve("listxattr", host, |fs, ino| {
             let names = fs.list_xattr(ino)?.into_iter().flat_map(|name| [name, vec![0]].concat());
@@ -127,9 +127,9 @@ unsafe fn list(about: About, (buffer, size): (*mut c_char, usize), host: impl Fn
 
 /// # Safety
 ///
-/// What the program passed.
+/// The arguments are the program's.
 unsafe fn remove(about: About, name: *const c_char, host: impl FnOnce(*const c_char) -> c_int) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe {
         about.serve("removexattr", host, |fs, ino| {
             fs.remove_xattr(ino, checked(&CText::of(name))?)?;
@@ -138,7 +138,7 @@ unsafe fn remove(about: About, name: *const c_char, host: impl FnOnce(*const c_c
     }
 }
 
-/// The three functions of a kind: of what a path leads to, of a link itself, of a descriptor.
+/// Defines the three functions of a kind: for the file that a path leads to, for a link itself, for a descriptor.
 macro_rules! three {
     ($common:ident: $by_path:ident $of_link:ident $by_number:ident
      ($($argument:ident: $type:ty),*) -> $answer:ty, ($($passed:expr),*),
@@ -147,7 +147,7 @@ macro_rules! three {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $by_path(path: *const c_char, $($argument: $type),*) -> $answer {
             let from_host = |path| host!(libc::$host_path(path, $($argument),*));
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Path(path, LastLink::Follow), $($passed,)* from_host) }
         }
 
@@ -155,7 +155,7 @@ macro_rules! three {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $of_link(path: *const c_char, $($argument: $type),*) -> $answer {
             let from_host = |path| host!(libc::$host_link(path, $($argument),*));
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Path(path, LastLink::Keep), $($passed,)* from_host) }
         }
 
@@ -163,7 +163,7 @@ macro_rules! three {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $by_number(fd: c_int, $($argument: $type),*) -> $answer {
             let from_host = |_| host!(libc::$host_number(fd, $($argument),*));
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Number(fd), $($passed,)* from_host) }
         }
     };

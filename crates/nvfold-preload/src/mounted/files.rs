@@ -1,14 +1,14 @@
-//! Which files of the mount bytes in memory come from: their names in the rec-tree, and those that the server gave
-//! them.
+//! The files of the mount that bytes in memory come from: their numbers in the rec-tree, and their tokens from the
+//! server.
 //!
-//! A file is known by its inode. What the server calls it (its token) is an attribute that the kernel gives to those
-//! alone who may read the file; it is asked for once, and again when the file is read from its beginning, since the
-//! inode may be another file's by then. Files are never forgotten: a process follows 65,536 of them, and then no more.
-//! A record of a file that is gone names an old token, which the server does not know any more.
+//! A file is identified by its inode. The server's name for it (its token) is an extended attribute that the kernel
+//! returns only to a process that may read the file. It is read once, and again when the file is read from its
+//! beginning, because the inode may then belong to another file. Files are never forgotten: a process follows at most
+//! 65,536 of them. A record of a deleted file has an old token, which the server no longer knows.
 //!
 //! ```text
 //! PLACES   inode, hashed -> number + 1          read without a lock
-//! KNOWN    number -> inode, tokens              each under a lock that nobody waits for
+//! KNOWN    number -> inode, tokens              each under a lock that no thread waits for
 //! ```
 
 use nvfold::dedup::icid::FileToken;
@@ -23,17 +23,17 @@ const FILES_MAX: usize = 1 << 16;
 const PLACES_COUNT: usize = 2 * FILES_MAX;
 /// Places where a file may be.
 const WAYS: usize = 16;
-/// A token is not asked for again sooner, in milliseconds.
+/// Minimum time between two reads of a token, in milliseconds.
 const ASK_AGAIN_MS: u64 = 100;
-/// How often a lock is tried for, before a file is not followed this time.
+/// Attempts to take a lock before a file is not followed this time.
 const TRIES: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Known {
     ino: u64,
-    /// Its name in the rec-tree.
+    /// The number of the file in the rec-tree.
     file: FileToken,
-    /// `Token::NONE`: who asked may not read it.
+    /// `Token::NONE`: the process that asked may not read the file.
     token: Token,
     asked_at_ms: u64,
 }
@@ -48,17 +48,17 @@ impl Known {
 
 static KNOWN: [RwLock<Known>; FILES_MAX] = [const { RwLock::new(Known::NONE) }; FILES_MAX];
 static PLACES: [AtomicU32; PLACES_COUNT] = [const { AtomicU32::new(0) }; PLACES_COUNT];
-/// Held by the one who adds a file.
+/// Held by the thread that adds a file.
 static ADDING: Mutex<()> = Mutex::new(());
 static ATTRIBUTE: OnceLock<CString> = OnceLock::new();
 
-/// The places where a file may be.
+/// Returns the places where a file may be.
 fn places(ino: u64) -> impl Iterator<Item = &'static AtomicU32> {
     let first = (ino.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize;
     (0..WAYS).map(move |way| &PLACES[(first + way) % PLACES_COUNT])
 }
 
-/// What is known of a file; `None`: nothing, or somebody is just learning it.
+/// Returns the record of a file; `None` if there is none, or if another thread is updating it.
 fn find(ino: u64) -> Option<(&'static RwLock<Known>, Known)> {
     for place in places(ino) {
         let number = place.load(Ordering::Acquire).checked_sub(1)? as usize;
@@ -73,26 +73,26 @@ fn find(ino: u64) -> Option<(&'static RwLock<Known>, Known)> {
 
 fn now_ms() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: memory of ours.
+    // SAFETY: `time` is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// What the server calls the file of a descriptor; `Token::NONE` when it does not tell.
+/// Reads the server's token for the file of a descriptor; `Token::NONE` if the server gives none.
 fn ask(fd: c_int) -> Token {
     let mut bytes = [0; 16];
     let Some(attribute) = ATTRIBUTE.get() else { return Token::NONE };
-    // SAFETY: a string, and memory for the answer.
+    // SAFETY: a C string, and memory for the answer.
     let length = unsafe { libc::fgetxattr(fd, attribute.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
     if length == bytes.len() as isize { Token::of_bytes(&bytes) } else { Token::NONE }
 }
 
-/// Before anything is followed.
+/// Prepares the module before any file is followed.
 pub fn prepare() {
     ATTRIBUTE.get_or_init(|| CString::new(TOKEN_ATTRIBUTE).unwrap_or_default());
 }
 
-/// The name in the rec-tree of the file that a descriptor is open on. `None`: it is not followed.
+/// Returns the rec-tree's token for the file that a descriptor is open on. `None`: the file is not followed.
 pub fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileToken> {
     let Some((place, known)) = find(ino) else { return add(ino, ask(fd)) };
     if from_its_beginning && now_ms() >= known.asked_at_ms + ASK_AGAIN_MS {
@@ -103,7 +103,7 @@ pub fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileTo
     known.followed()
 }
 
-/// The lock of the one who adds a file, if it comes free in a moment; after fork it may never.
+/// Takes the lock for adding a file, if it comes free in a moment; after fork it may never come free.
 fn try_lock_briefly() -> Option<MutexGuard<'static, ()>> {
     (0..TRIES).find_map(|_| {
         let locked = ADDING.try_lock();
@@ -123,12 +123,12 @@ fn add(ino: u64, token: Token) -> Option<FileToken> {
     let known = Known { ino, file, token, asked_at_ms: now_ms() };
     *KNOWN.get(file.number() as usize)?.try_write()? = known;
     let free = places(ino).find(|place| place.load(Ordering::Relaxed) == 0);
-    // Where there is none, another file gives way.
+    // If no place is free, another file is replaced.
     free.or_else(|| places(ino).next())?.store(file.number() + 1, Ordering::Release);
     known.followed()
 }
 
-/// What the server calls a file.
+/// Returns the server's token for a file.
 pub fn token_of(file: FileToken) -> Option<Token> {
     let known = *KNOWN.get(file.number() as usize)?.try_read()?;
     (known.file == file && known.token != Token::NONE).then_some(known.token)

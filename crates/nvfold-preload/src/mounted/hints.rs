@@ -1,7 +1,7 @@
-//! Putting a hint together and leaving it with the server.
+//! Assembling a hint and sending it to the server.
 //!
-//! The memory for it is there from the beginning, for as many threads at once as there are `DRAFTS`; a thread that
-//! finds none free leaves no hint. A hint says up to 512 parts of up to 1 MiB; what is more goes into the next one.
+//! The memory is allocated from the beginning, for as many threads at once as there are `DRAFTS`; a thread that finds
+//! none free sends no hint. A hint has up to 512 parts of up to 1 MiB; the rest goes into the next hint.
 
 use super::{BYTES_MIN, Facts, files, look, position};
 use crate::answer::errno;
@@ -14,15 +14,15 @@ use parking_lot::Mutex;
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads that wait for the server hold one each. The first free one is taken, so that few are ever touched.
+/// Each thread that waits for the server holds one. The first free one is taken, so that few are ever touched.
 const DRAFTS: usize = 256;
 const PARTS_MAX: usize = 512;
 const TOKENS_MAX: usize = 64;
 const REFUSING_MAX: usize = 1024;
-/// Linux writes no more at once, whatever a program asks for.
+/// Linux writes no more bytes at once, whatever a program asks for.
 const WRITE_BYTES_MAX: u64 = 0x7fff_f000;
 
-/// Memory for one hint, and for what is looked up for it. All zeros: nothing.
+/// Memory for one hint and for its lookups. All zeros is the empty state.
 struct Memory {
     sources: [Source; PARTS_MAX],
     tokens: [Token; TOKENS_MAX],
@@ -40,24 +40,25 @@ impl Memory {
 }
 
 static MEMORY: [Mutex<Memory>; DRAFTS] = [const { Mutex::new(Memory::EMPTY) }; DRAFTS];
-/// Inodes of files that take no hints, each at a place by its number.
+/// Inodes of files that take no hints, each in a slot by its number.
 static REFUSING: [AtomicU64; REFUSING_MAX] = [const { AtomicU64::new(0) }; REFUSING_MAX];
 
 fn refuses(ino: u64) -> &'static AtomicU64 {
     &REFUSING[ino as usize % REFUSING_MAX]
 }
 
-/// Where the bytes of a write go to.
+/// The destination of a write.
 #[derive(Clone, Copy)]
 struct Target {
     ino: u64,
     offset: u64,
 }
 
-/// The target of a write at this offset, or for `None` where the descriptor stands; `None` when hints are no use.
+/// Returns the target of a write at this offset, or for `None` at the descriptor's position; `None` if a hint has no
+/// use.
 fn target(fd: c_int, at: Option<libc::off_t>) -> Option<Target> {
     let Facts { ino, size } = look(fd).filter(|facts| refuses(facts.ino).load(Ordering::Relaxed) != facts.ino)?;
-    // SAFETY: it changes nothing.
+    // SAFETY: F_GETFL changes nothing.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     if flags < 0 || flags & libc::O_ACCMODE == libc::O_RDONLY {
         return None;
@@ -70,23 +71,23 @@ fn target(fd: c_int, at: Option<libc::off_t>) -> Option<Target> {
     Some(Target { ino, offset })
 }
 
-/// A hint that is being put together.
+/// A hint under assembly.
 pub struct Draft<'m> {
     memory: &'m mut Memory,
     fd: c_int,
     at: Option<libc::off_t>,
-    /// Asked for when there is something to say; `Some(None)`: nothing can be said.
+    /// The target, looked up at the first origin; `Some(None)`: no hint is possible.
     target: Option<Option<Target>>,
     /// Bytes of the write that were looked up.
     looked_up: u64,
-    /// First byte in the target that the hint speaks of, and the one behind the last.
+    /// First byte in the target that the hint covers, and the byte behind the last.
     start: u64,
     end: u64,
     tokens: usize,
     origins: usize,
 }
 
-/// Leaves hints of a write, of which `look_up` tells the memory from its first byte on.
+/// Sends hints for a write; `look_up` passes the write's memory from its first byte on.
 pub fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft<'_>)) {
     let Some(mut memory) = MEMORY.iter().find_map(Mutex::try_lock) else { return };
     let mut draft =
@@ -96,7 +97,7 @@ pub fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft
 }
 
 impl Draft<'_> {
-    /// The next bytes of the write lie here.
+    /// Looks up the next bytes of the write, at this address.
     pub fn look_up(&mut self, address: usize, length: usize) {
         let length = length.min(WRITE_BYTES_MAX.saturating_sub(self.looked_up) as usize);
         let mut done = 0;
@@ -116,7 +117,8 @@ impl Draft<'_> {
         self.looked_up += length as u64;
     }
 
-    /// Of how many bytes all was found. When there was no room for more, the last page may have lost any of its parts.
+    /// Returns for how many bytes all parts were found. If there was no room for more parts, the last page may miss
+    /// some of its parts.
     fn covered(&self, address: usize, length: usize, found: usize) -> usize {
         if found < PARTS_MAX {
             return length;
@@ -128,7 +130,7 @@ impl Draft<'_> {
         (covered as usize).clamp(1, length)
     }
 
-    /// Bytes of the write, counted from `before` on, are from a file.
+    /// Adds a part: bytes of the write, counted from `before` on, that come from a file.
     fn add(&mut self, before: u64, part: Source) {
         let Some(Target { ino, offset }) = *self.target.get_or_insert_with(|| target(self.fd, self.at)) else { return };
         let Some(token) = files::token_of(part.file) else { return };
@@ -162,7 +164,7 @@ impl Draft<'_> {
         self.origins += 1;
     }
 
-    /// Leaves what was put together with the server, and begins anew.
+    /// Sends the hint to the server, and starts an empty one.
     fn send(&mut self) {
         let (origins, tokens) = (self.origins, self.tokens);
         (self.origins, self.tokens) = (0, 0);
@@ -171,7 +173,7 @@ impl Draft<'_> {
         let length = (self.end - self.start) as u32;
         let encoded = encode(self.start, length, &all_tokens[..tokens], &all_origins[..origins], bytes);
         let Some(encoded) = encoded.filter(|_| origins > 0) else { return };
-        // SAFETY: the request says how many bytes there are; they are passed in alone.
+        // SAFETY: the request encodes how many bytes there are; the kernel only reads them.
         let told = unsafe { libc::ioctl(self.fd, c_ulong::from(request(encoded)), bytes.as_ptr()) };
         if told < 0 && matches!(errno(), libc::ENOTTY | libc::EOPNOTSUPP) {
             refuses(target.ino).store(target.ino, Ordering::Relaxed);

@@ -1,26 +1,25 @@
-//! Files on a mount (`nvfold run --mount`): the kernel serves them as always, and the server is told where bytes come
+//! Files on a mount (`nvfold run --mount`): the kernel serves them as usual, and the server learns where bytes come
 //! from.
 //!
-//! The problem: a program copies bytes from file to file in its own memory, where the server of a mount cannot see it.
-//! The idea: every call goes to libc as it was made. Bytes that a read or a mapping gave are noted in the rec-tree;
-//! before a write its memory is looked up there, and what came from files of the mount is left with the server as a
-//! hint (`nvfold::dedup::icid::hint`), by an ioctl on the very descriptor that is written to. A hint can only save
-//! space: the server compares.
+//! The problem: a program copies bytes from file to file in its own memory, where the server of a mount cannot see
+//! it. The idea: every call goes to libc unchanged. The rec-tree records the bytes that a read or a mapping returned.
+//! Before a write its memory is looked up there, and the server gets a hint about the bytes that came from files of
+//! the mount (`nvfold::dedup::icid::hint`), by an ioctl on the descriptor that is written to. A hint can only save
+//! space, because the server compares the bytes.
 //!
 //! ```text
-//! read, mmap   libc, then: whose file? token known? note memory <- (file, offset)
-//! memcpy       noted by `copies`
-//! write        sources of this memory? no: libc. yes: whose file, which offset? ioctl(fd, hint), then libc
+//! read, mmap   libc, then: which file? token known? record memory <- (file, offset)
+//! memcpy       recorded by `copies`
+//! write        sources of this memory? no: libc. yes: which file, which offset? ioctl(fd, hint), then libc
 //! ```
 //!
-//! **Whose file** is asked of the kernel each time, by a statx that asks no server: device and inode. Nothing is
-//! remembered of descriptor numbers, so nothing can be stale: programs close, reuse, inherit and pass them as they
-//! like.
+//! **Which file** it is comes from the kernel each time, by a statx that asks no server: device and inode. Nothing is
+//! remembered about descriptor numbers, so nothing can be stale: programs close, reuse, inherit and pass them freely.
 //!
-//! **What a program must not see.** errno is kept. Nothing here waits for a lock, allocates, or opens anything: what
-//! would have to is dropped. So it can run in signal handlers, and a child of fork goes on with its copy of the tree: a
-//! lock that another thread held at that moment stays held in the child, and what is behind it is not followed there
-//! any more.
+//! **What a program must not see.** errno is kept. Nothing here waits for a lock, allocates, or opens a file; work
+//! that would need that is dropped. So the code can run in signal handlers, and a child of fork continues with its
+//! copy of the tree. A lock that another thread held at the fork stays held in the child, and what it protects is no
+//! longer followed there.
 
 mod files;
 mod hints;
@@ -36,11 +35,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Fewer bytes are not worth a note or a hint.
+/// Fewer bytes are not worth a record or a hint.
 const BYTES_MIN: usize = 64;
-/// What is noted of a mapping.
+/// Maximum bytes recorded for a mapping.
 const MAPPED_BYTES_MAX: usize = 16 << 20;
-/// Buffers of a vector that are looked at together.
+/// Buffers of a vector that are processed together.
 const VECTOR_PART: usize = 32;
 
 static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -48,7 +47,7 @@ static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// Work of this room is under way in this thread: what interrupts it (a signal handler) is not followed.
+    /// Whether this module is at work in this thread: a signal handler that interrupts it is not followed.
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -59,7 +58,7 @@ struct Facts {
     size: u64,
 }
 
-/// Follows the files of what is mounted there, if anything is.
+/// Follows the files of the file system mounted at `dir`, if there is one.
 pub fn begin(dir: &OsStr) {
     let Ok(dir) = CString::new(dir.as_bytes()) else { return };
     let Some(found) = status(libc::AT_FDCWD, &dir, 0) else { return };
@@ -72,19 +71,19 @@ pub fn begin(dir: &OsStr) {
     IS_ACTIVE.store(true, Ordering::Release);
 }
 
-/// Whether files of a mount are followed.
+/// Returns whether files of a mount are followed.
 #[inline]
 pub fn is_active() -> bool {
     IS_ACTIVE.load(Ordering::Relaxed)
 }
 
-/// What the kernel knows of a file without asking the server.
+/// Returns the kernel's data on a file, without asking the server.
 fn status(fd: c_int, path: &CStr, flags: c_int) -> Option<libc::statx> {
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     let flags = flags | libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-    // SAFETY: a string, and memory for the answer.
+    // SAFETY: a C string, and memory for the answer.
     let asked = unsafe { libc::statx(fd, path.as_ptr(), flags, libc::STATX_BASIC_STATS, found.as_mut_ptr()) };
-    // SAFETY: zeros are an answer too.
+    // SAFETY: statx has filled it, and all zeros would be a valid value too.
     (asked == 0).then(|| unsafe { found.assume_init() })
 }
 
@@ -92,7 +91,7 @@ fn device_of(found: &libc::statx) -> u64 {
     u64::from(found.stx_dev_major) << 32 | u64::from(found.stx_dev_minor)
 }
 
-/// The file of a descriptor, if it is a regular one of the mount.
+/// Returns the file of a descriptor, if it is a regular file of the mount.
 fn look(fd: c_int) -> Option<Facts> {
     if fd < 0 {
         return None;
@@ -103,9 +102,9 @@ fn look(fd: c_int) -> Option<Facts> {
     is_ours.then_some(Facts { ino: found.stx_ino, size: found.stx_size })
 }
 
-/// Where a descriptor stands.
+/// Returns the position of a descriptor.
 fn position(fd: c_int) -> Option<u64> {
-    // SAFETY: it moves nothing.
+    // SAFETY: this lseek moves nothing.
     u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) }).ok()
 }
 
@@ -120,8 +119,8 @@ fn hidden_from_program(work: impl FnOnce()) {
     IS_INSIDE.set(false);
 }
 
-/// `length` bytes of memory came from a descriptor: from this offset on, or, for `None`, from before where it stands,
-/// `unread` bytes more not counted.
+/// Records that `length` bytes of memory came from a descriptor: from this offset on, or, for `None`, from the bytes
+/// before its position, with the last `unread` bytes left out.
 fn note(
     fd: c_int,
     ranges: impl Iterator<Item = (usize, usize)>,
@@ -147,7 +146,7 @@ fn note(
     }
 }
 
-/// Lets libc read, and notes what came.
+/// Lets libc read, and records the bytes that came.
 #[inline]
 pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: impl FnOnce() -> isize) -> isize {
     let came = read();
@@ -158,11 +157,11 @@ pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: im
     came
 }
 
-/// The same into several buffers.
+/// As `reading`, into several buffers.
 ///
 /// # Safety
 ///
-/// If `read` succeeds the vector is one of so many buffers.
+/// If `read` succeeds, the vector has that many buffers.
 #[inline]
 pub unsafe fn reading_vector(
     fd: c_int,
@@ -172,7 +171,7 @@ pub unsafe fn reading_vector(
 ) -> isize {
     let came = read();
     if came >= BYTES_MIN as isize && is_active() {
-        // SAFETY: the kernel has just read it, so it is there.
+        // SAFETY: the kernel has just read the vector, so it is mapped.
         let buffers = (0..count as usize).map(|n| unsafe { vector.add(n).read_unaligned() });
         hidden_from_program(|| {
             note(fd, buffers.map(|buffer| (buffer.iov_base.addr(), buffer.iov_len)), came as usize, at, 0)
@@ -181,26 +180,27 @@ pub unsafe fn reading_vector(
     came
 }
 
-/// A stream has given the program bytes, and has so many unread ones of its descriptor in its buffer.
+/// Records bytes that a stream gave the program, while its buffer holds `unread` bytes of the descriptor that are not
+/// read yet.
 pub fn stream_read(fd: c_int, buffer: *const c_void, length: usize, unread: usize) {
     if length >= BYTES_MIN {
         hidden_from_program(|| note(fd, std::iter::once((buffer.addr(), length)), length, None, unread));
     }
 }
 
-/// Memory is a mapping of a file.
+/// Records that memory is a mapping of a file.
 pub fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
     let length = length.min(MAPPED_BYTES_MAX);
     hidden_from_program(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
 }
 
-/// Whether anything could be said of a write of so many bytes.
+/// Returns whether a write of `length` bytes may have known sources.
 #[inline]
 fn may_have_sources(length: usize) -> bool {
     length >= BYTES_MIN && is_active() && causality::has_sources()
 }
 
-/// Before libc writes: says where the bytes are from.
+/// Called before libc writes: sends hints about where the bytes come from.
 #[inline]
 pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc::off_t>) {
     if may_have_sources(length) {
@@ -208,7 +208,8 @@ pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc:
     }
 }
 
-/// Before a stream writes what is in its buffer, and then these bytes of the program's, to where its descriptor stands.
+/// Called before a stream writes the content of its buffer, and then these bytes of the program, at its descriptor's
+/// position.
 pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, length): (usize, usize)) {
     if may_have_sources(held.saturating_add(length)) {
         hidden_from_program(|| {
@@ -220,7 +221,7 @@ pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, leng
     }
 }
 
-/// The same as `writing` for several buffers. The vector is copied by the kernel, which tells when it leads nowhere.
+/// As `writing`, for several buffers. The kernel copies the vector, and reports an address that is not mapped.
 #[inline]
 pub fn writing_vector(fd: c_int, vector: *const libc::iovec, count: c_int, at: Option<libc::off_t>) {
     if may_have_sources(BYTES_MIN) && (1..=libc::UIO_MAXIOV).contains(&count) {
@@ -235,8 +236,8 @@ fn look_up_sources(draft: &mut hints::Draft<'_>, vector: *const libc::iovec, cou
         let bytes = size_of_val(buffers);
         let into = libc::iovec { iov_base: buffers.as_mut_ptr().cast(), iov_len: bytes };
         let from = libc::iovec { iov_base: vector.wrapping_add(first).cast_mut().cast(), iov_len: bytes };
-        // SAFETY: the kernel writes to `buffers`, as many bytes as they have, and fails for addresses that lead
-        // nowhere.
+        // SAFETY: the kernel writes to `buffers`, as many bytes as they have, and fails for addresses that are not
+        // mapped.
         let copied = unsafe { libc::process_vm_readv(libc::getpid(), &raw const into, 1, &raw const from, 1, 0) };
         if copied != bytes as isize {
             return;

@@ -1,9 +1,9 @@
-//! What libc's streams look like, and which are ours.
+//! The layout of libc's streams, and which streams are ours.
 
 use crate::numbers;
 use std::ffi::{c_char, c_int, c_void};
 
-/// The front of glibc's `struct _IO_FILE`.
+/// The first fields of glibc's `struct _IO_FILE`.
 #[repr(C)]
 pub struct Front {
     flags: c_int,
@@ -25,22 +25,22 @@ const _: () = assert!(std::mem::offset_of!(Front, write_at) == 40 && std::mem::o
 /// `FILE *`.
 pub type Stream = *mut libc::FILE;
 
-/// Returns the number of a stream, of whatever kind.
+/// Returns the descriptor number of any stream.
 ///
 /// # Safety
 ///
-/// A stream that is open.
+/// The stream is open.
 pub unsafe fn number_of(stream: Stream) -> c_int {
-    // SAFETY: as the caller says; every stream of libc's begins so.
+    // SAFETY: the caller's contract; every stream of libc begins with these fields.
     unsafe { (*stream.cast::<Front>()).number }
 }
 
-/// Whether a stream is on a file of ours.
+/// Returns whether a stream is on a file of ours.
 ///
 /// # Safety
 ///
-/// A stream that is open, or NULL.
+/// The stream is open, or NULL.
 pub unsafe fn is_ours(stream: Stream) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     !stream.is_null() && numbers::is_ours(unsafe { number_of(stream) })
 }

@@ -26,14 +26,14 @@ unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, length: usiz
     unsafe { calls::read(cookie.addr() as c_int, buffer.cast(), length) }
 }
 
-/// 0 for a failure, as fopencookie has it.
+/// Writes for a stream; returns 0 for a failure, as fopencookie requires.
 unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, length: usize) -> isize {
     // SAFETY: the stream's buffer, or the program's.
     unsafe { calls::write(cookie.addr() as c_int, buffer.cast(), length) }.max(0)
 }
 
 unsafe extern "C" fn seek(cookie: *mut c_void, position: *mut libc::off64_t, whence: c_int) -> c_int {
-    // SAFETY: libc passes a position, to be read and to be filled.
+    // SAFETY: libc passes a position that can be read and written.
     unsafe {
         let found = calls::lseek(cookie.addr() as c_int, *position, whence);
         if found < 0 {
@@ -48,10 +48,10 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     close(cookie.addr() as c_int)
 }
 
-/// What a mode of fopen means: flags of open, and the mode without what only open must know. EINVAL.
+/// Parses a mode of fopen: returns flags of open, and the mode without the letters that only open needs. EINVAL.
 fn parse(mode: &[u8]) -> Option<(c_int, &'static CStr)> {
     let rest = mode.get(1..)?;
-    // What follows a comma is about wide characters.
+    // The part behind a comma is about wide characters.
     let has = |letter: u8| rest.iter().take_while(|byte| **byte != b',').any(|byte| *byte == letter);
     let updates = has(b'+');
     let (make, plain) = match (mode[0], updates) {
@@ -72,16 +72,16 @@ fn parse(mode: &[u8]) -> Option<(c_int, &'static CStr)> {
     Some((access | make | exclusive | closes, plain))
 }
 
-/// A stream on a number of ours, which closes it.
+/// Makes a stream on a number of ours; the stream closes the number.
 pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
     let functions = CookieFunctions { read, write, seek, close: close_cookie };
     let cookie = ptr::without_provenance_mut(fd as usize);
-    // SAFETY: a string, and functions that are there as long as this library.
+    // SAFETY: a C string, and functions that live as long as this library.
     let stream = unsafe { fopencookie(cookie, mode.as_ptr(), functions) };
     if stream.is_null() {
         return Err(Failure::new(libc::ENOMEM, "memory for a stream"));
     }
-    // SAFETY: it was just made, and nobody else has it. Nothing in libc uses the number of such a stream but fileno.
+    // SAFETY: it was just made, and no other code has it. In libc only fileno uses the number of such a stream.
     unsafe { (*stream.cast::<Front>()).number = fd };
     Ok(stream)
 }
@@ -89,7 +89,7 @@ pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
 /// fopen(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const c_char) -> Stream {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     match unsafe { look(libc::AT_FDCWD, path) } {
         Place::Host => host!(libc::fopen(path, mode)),
         Place::HostAt(path) => host!(libc::fopen(path.as_ptr(), mode)),
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const 
 }
 
 fn checked(mode: *const c_char) -> Outcome<(c_int, &'static CStr)> {
-    // SAFETY: not NULL, so it is the program's string.
+    // SAFETY: not NULL, so it is the program's C string.
     let parsed = (!mode.is_null()).then(|| parse(unsafe { CStr::from_ptr(mode) }.to_bytes())).flatten();
     parsed.ok_or_else(|| Failure::invalid("the mode is none of fopen"))
 }

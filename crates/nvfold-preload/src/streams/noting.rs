@@ -1,4 +1,4 @@
-//! What stdio copies between the program and its buffers, where no memcpy is seen.
+//! Recording of what stdio copies between the program and its buffers, where no memcpy is seen.
 
 use super::front::{Front, Stream, is_ours, number_of};
 use crate::calls;
@@ -7,17 +7,17 @@ use nvfold_c::causality;
 use nvfold_c::failure::set_errno;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Bytes of a buffer that is not made yet.
+/// Bytes of a buffer that libc has not allocated yet.
 const USUAL_BUFFER_BYTES: usize = 4096;
 
-/// Bytes that a stream gave to the program came from the file, from where the stream was before.
+/// Records that bytes a stream gave to the program came from the file, from the stream's previous position on.
 ///
 /// # Safety
 ///
-/// A stream that is open, and what it filled.
+/// The stream is open, and has filled the buffer.
 unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
     if mounted::is_active() {
-        // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+        // SAFETY: the caller's contract; every stream of libc begins with these fields. Only addresses are read.
         let (fd, at, end) = unsafe {
             let front = stream.cast::<Front>();
             (number_of(stream), (*front).read_at.addr(), (*front).read_end.addr())
@@ -25,7 +25,7 @@ unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
         return mounted::stream_read(fd, buffer, length, end.saturating_sub(at));
     }
     let before = crate::answer::errno();
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let (fd, position) = unsafe { (number_of(stream), libc::ftello(stream)) };
     if let Ok(file) = numbers::get(fd)
         && file.open.followed.is_some()
@@ -36,61 +36,62 @@ unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
     set_errno(before);
 }
 
-/// Whether what a stream gives is to be noted.
+/// Returns whether the bytes that a stream returns are to be recorded.
 ///
 /// # Safety
 ///
-/// A stream that is open, or NULL.
+/// The stream is open, or NULL.
 unsafe fn is_read_from(stream: Stream) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let is_ours = || causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_stranger();
     (mounted::is_active() && !stream.is_null()) || is_ours()
 }
 
-/// What a stream holds that is not written yet: its buffer, how much of it is used, and for how many bytes there is
-/// room.
+/// Returns the unwritten content of a stream: the address of its buffer, how much of it is used, and how many bytes
+/// are free.
 ///
 /// # Safety
 ///
-/// A stream that is open.
+/// The stream is open.
 unsafe fn written_buffer(stream: Stream) -> (usize, usize, usize) {
     let front = stream.cast::<Front>();
-    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    // SAFETY: the caller's contract; every stream of libc begins with these fields. Only addresses are read.
     let (base, at, end) = unsafe { ((*front).write_base.addr(), (*front).write_at.addr(), (*front).write_end.addr()) };
     (base, at.saturating_sub(base), end.saturating_sub(at))
 }
 
-/// Of so many bytes for which the buffer has no room, how many libc writes at once: it fills the buffer, and writes what
-/// follows in whole buffers. The rest stays in the buffer. (Of two hints that overlap the newer one counts.)
+/// Returns how many of `length` bytes libc writes at once when the buffer has no room for them all. It fills the
+/// buffer, and writes what follows in whole buffers; the rest stays in the buffer. (Of two hints that overlap the
+/// newer one counts.)
 ///
 /// # Safety
 ///
-/// A stream that is open.
+/// The stream is open.
 unsafe fn written_at_once(stream: Stream, room: usize, length: usize) -> usize {
     let front = stream.cast::<Front>();
-    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    // SAFETY: the caller's contract; every stream of libc begins with these fields. Only addresses are read.
     let [start, end] = unsafe { (*front).buffer }.map(|address| address.addr());
     let block = if start == 0 { USUAL_BUFFER_BYTES } else { end.saturating_sub(start).max(1) };
     let left = length - room;
-    // Of short buffers libc makes no blocks.
+    // For short buffers libc writes no whole blocks.
     room + if block >= 128 { left - left % block } else { left }
 }
 
-/// Before the buffer of a stream on a mount is written, and then so many bytes of the program's.
+/// Sends hints before the buffer of a stream on a mount is written, and then `length` bytes of the program.
 ///
 /// # Safety
 ///
-/// A stream that is open, or NULL.
+/// The stream is open, or NULL.
 unsafe fn hint(stream: Stream, buffer: usize, length: usize) {
     if mounted::is_active() && !stream.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller's contract.
         let (fd, (base, held, _)) = unsafe { (number_of(stream), written_buffer(stream)) };
         mounted::stream_writing(fd, (base, held), (buffer, length));
     }
 }
 
-/// As `noting_write`, for a stream on a mount. What stays in its buffer is noted as copied there; a hint is left when
-/// the buffer is full, or there is none, as then libc writes.
+/// As `noting_write`, for a stream on a mount. The bytes that stay in its buffer are recorded as copied there. A hint
+/// is sent if the buffer is full or absent, because libc then writes.
 ///
 /// # Safety
 ///
@@ -101,39 +102,39 @@ unsafe fn noting_mounted_write<T>(
     length: usize,
     write: impl FnOnce() -> T,
 ) -> T {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let (base, held, room) = unsafe { written_buffer(stream) };
     if length <= room {
         causality::try_note_copy(base + held, buffer.addr(), length);
         return write();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     unsafe { hint(stream, buffer.addr(), written_at_once(stream, room, length)) };
     let answer = write();
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     let (base, held, _) = unsafe { written_buffer(stream) };
     let tail = held.min(length);
     causality::try_note_copy(base, buffer.addr() + length - tail, tail);
     answer
 }
 
-/// Lets libc write bytes to a stream, and notes them as copied to its buffer: before, those that there is room for, since the buffer
-/// may be written meanwhile; afterwards, those that lie in it since.
+/// Lets libc write bytes to a stream, and records them as copied to its buffer. The bytes that fit are recorded
+/// before, because the buffer may be written meanwhile; the bytes that are in it afterwards are recorded then.
 ///
 /// # Safety
 ///
-/// A stream that is open, and bytes that can be read.
+/// The stream is open, and the bytes are readable.
 unsafe fn noting_write<T>(stream: Stream, buffer: *const c_void, length: usize, write: impl FnOnce() -> T) -> T {
     if mounted::is_active() && causality::has_sources() && !stream.is_null() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller's contract.
         return unsafe { noting_mounted_write(stream, buffer, length, write) };
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller's contract.
     if !causality::has_sources() || unsafe { !is_ours(stream) } || crate::process::is_stranger() {
         return write();
     }
     let front = stream.cast::<Front>();
-    // SAFETY: as the caller says; every stream of libc's begins so. What is read are addresses alone.
+    // SAFETY: the caller's contract; every stream of libc begins with these fields. Only addresses are read.
     let (at, end) = unsafe { ((*front).write_at.addr(), (*front).write_end.addr()) };
     let fits = end.saturating_sub(at).min(length);
     causality::note_copy(at, buffer.addr(), fits);
@@ -152,7 +153,7 @@ macro_rules! reads {
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize {
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 let read = $real(buffer, size, count, stream);
                 if read > 0 && is_read_from(stream) {
@@ -168,7 +169,7 @@ macro_rules! reads {
             buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream,
         ) -> usize {
             calls::check_room(size.saturating_mul(count), room);
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $name(buffer, size, count, stream) }
         }
     )*};
@@ -179,7 +180,7 @@ macro_rules! lines {
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char {
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 let line = $real(buffer, size, stream);
                 if !line.is_null() && is_read_from(stream) {
@@ -195,7 +196,7 @@ macro_rules! lines {
             buffer: *mut c_char, room: usize, size: c_int, stream: Stream,
         ) -> *mut c_char {
             calls::check_room(size.max(0) as usize, room);
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $name(buffer, size, stream) }
         }
     )*};
@@ -207,7 +208,7 @@ macro_rules! writes {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize {
             let length = size.saturating_mul(count);
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { noting_write(stream, buffer, length, || $real(buffer, size, count, stream)) }
         }
     )*};
@@ -218,7 +219,7 @@ macro_rules! puts {
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(text: *const c_char, stream: Stream) -> c_int {
-            // SAFETY: what the program passed.
+            // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 let length = if causality::has_sources() { libc::strlen(text) } else { 0 };
                 noting_write(stream, text.cast(), length, || $real(text, stream))
@@ -263,7 +264,7 @@ pub unsafe extern "C" fn nvfold_preload_getdelim(
     delimiter: c_int,
     stream: Stream,
 ) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         let length = getdelim(line, room, delimiter, stream);
         if length > 0 && is_read_from(stream) {
@@ -276,14 +277,14 @@ pub unsafe extern "C" fn nvfold_preload_getdelim(
 /// getline(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_getdelim(line, room, b'\n'.into(), stream) }
 }
 
 /// fflush(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
         libc::fflush(stream)
@@ -293,7 +294,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
 /// fflush_unlocked(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
         fflush_unlocked(stream)
@@ -303,7 +304,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int
 /// fclose(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fclose(stream: Stream) -> c_int {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
         libc::fclose(stream)

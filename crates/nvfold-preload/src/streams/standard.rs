@@ -1,4 +1,4 @@
-//! The standard streams, when their numbers become files of ours, or of the host again.
+//! The standard streams, when their numbers become files of ours or of the host.
 
 use super::front::{Stream, is_ours, number_of};
 use super::making::{nvfold_preload_fopen as fopen, stream_on};
@@ -28,7 +28,7 @@ pub extern "C" fn nvfold_preload_dup3(fd: c_int, to: c_int, flags: c_int) -> c_i
     changing(to, calls::duplicate(fd, to, || host!(libc::dup3(fd, to, flags))))
 }
 
-/// A number was made another file, if that succeeded.
+/// Updates the standard streams after a number was made another file, if that succeeded.
 fn changing(to: c_int, made: c_int) -> c_int {
     if made >= 0 && (0..=2).contains(&to) && crate::device::has_prefix() && crate::process::is_owner() {
         number_changed(to);
@@ -36,10 +36,10 @@ fn changing(to: c_int, made: c_int) -> c_int {
     made
 }
 
-/// freopen(3): where a file of ours comes or goes, another stream than the one that was passed, which is closed.
+/// freopen(3): if the old or the new file is ours, returns another stream than the one passed, which is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_freopen(path: *const c_char, mode: *const c_char, stream: Stream) -> Stream {
-    // SAFETY: what the program passed.
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         let leads_to_host = matches!(look(libc::AT_FDCWD, path), Place::Host | Place::HostAt(_));
         if leads_to_host && !is_ours(stream) {
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn nvfold_preload_freopen(path: *const c_char, mode: *cons
     }
 }
 
-/// The variable of a standard stream.
+/// Returns libc's variable for a standard stream.
 fn variable(number: c_int) -> *mut Stream {
     match number {
         0 => &raw mut stdin,
@@ -75,19 +75,20 @@ fn variable(number: c_int) -> *mut Stream {
     }
 }
 
-/// The streams that libc made, while others stand in their place; addresses.
+/// Addresses of libc's own streams, while streams of ours stand in their place.
 static OF_LIBC: Mutex<[usize; 3]> = Mutex::new([0; 3]);
 
-/// A number has become another file by dup2: those of the standard streams may need another stream.
+/// Called when dup2 has made a number another file: a standard stream may need another stream.
 fn number_changed(fd: c_int) {
     let variable = variable(fd);
     let mut of_libc = OF_LIBC.lock();
     let kept = &mut of_libc[fd as usize];
-    // SAFETY: libc's variables; a program that changes a standard number does not use its stream in another thread at that moment.
+    // SAFETY: libc's variables; a program that changes a standard number does not use its stream in another thread at
+    // the same time.
     unsafe {
         let before = *variable;
         if *kept != 0 {
-            // What it holds goes where the number leads now, as from any stream.
+            // The buffered bytes go to the file that the number leads to now, as from any stream.
             libc::fflush(before);
         }
         if numbers::is_ours(fd) && *kept == 0 {

@@ -1,9 +1,9 @@
-//! ext4 with the same files: what they take there, and the traffic of writing them and reading them back.
+//! ext4 with the same files: their space there, and the traffic of writing them and reading them back.
 //!
-//! The problem: mounting ext4 takes root and a kernel that may. The idea: `mke2fs -d` fills an image without a mount, and
-//! `dumpe2fs` says how many blocks of it are in use. Its traffic is counted from them: each block in use is written once, and
-//! read once to read all files back. That is the least that ext4 can do: there is no journal, and the inode tables count
-//! as far as inodes are in use.
+//! The problem: mounting ext4 needs root and kernel support. The idea: `mke2fs -d` fills an image without a mount,
+//! and `dumpe2fs` reports how many of its blocks are in use. The traffic is computed from these: each block in use is
+//! written once, and read once to read all files back. That is the least that ext4 can do: the journal is left out,
+//! and inode tables count only as far as inodes are in use.
 
 use super::set::Set;
 use super::space::Space;
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::Command;
 
 const BLOCK: u64 = 4096;
-/// Files of a directory.
+/// Number of files per directory.
 const FILES_OF_DIRECTORY: usize = 100;
 
-/// What a set takes on ext4.
+/// Returns the space of a set on ext4.
 pub fn space(set: &Set) -> Result<Space> {
     let folder = tempfile::tempdir().doing("make a folder for an ext4 image")?;
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
@@ -31,7 +31,7 @@ pub fn space(set: &Set) -> Result<Space> {
     in_use(&output(tool("dumpe2fs").arg("-h").arg(&image))?, blocks)
 }
 
-/// A program of e2fsprogs, which may lie where a user's PATH does not lead.
+/// Returns a command for a program of e2fsprogs, which may be outside of a user's PATH.
 fn tool(name: &str) -> Command {
     let sbin = Path::new("/usr/sbin").join(name);
     Command::new(if sbin.exists() { sbin } else { name.into() })
@@ -49,7 +49,7 @@ fn lay_out(set: &Set, tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes in use by kind, from what dumpe2fs says and the blocks of all files.
+/// Returns the bytes in use by kind, from the output of dumpe2fs and the blocks of all files.
 fn in_use(told: &str, data_blocks: u64) -> Result<Space> {
     let field = |name: &str| -> Result<u64> {
         let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -14,20 +14,20 @@ use pmem::Profile;
 const MIB: f64 = (1 << 20) as f64;
 /// The share of compressible data of Figures 8 to 10.
 const HALF: &str = "50 %";
-/// What the paper says is saved at 50 % (IV-B), percent.
+/// The paper's saving at 50 % (IV-B), percent.
 const SPACE_SAVED: f64 = 41.84;
 
-/// What is saved of ext4's, and what the paper says of it, percent.
+/// A measure with its savings over ext4, and the paper's values for them, percent.
 #[derive(Clone, Copy)]
 struct Measure {
     what: &'static str,
     unit: &'static str,
     of: fn(&Spent) -> f64,
-    /// Of the device, for so many bytes written and read.
+    /// Value of a device for so many bytes written and read.
     of_bytes: fn(&Profile, f64, f64) -> f64,
     at_half: f64,
     at_none: f64,
-    /// The least of what is saved to the space saved: ours, where the paper has 0.90 and 0.97.
+    /// Aim for the ratio of this saving to the space saving; the paper has 0.90 and 0.97.
     aim: f64,
 }
 
@@ -53,11 +53,11 @@ const ENERGY: Measure = Measure {
     aim: 0.97,
 };
 
-/// What all systems made of all sets.
+/// The results of all systems for all sets.
 struct Grid {
     /// Names of the sets, and their bytes.
     sets: Vec<(String, u64)>,
-    /// A row for each set; `None` where a system cannot be measured here.
+    /// A row per set; `None` if a system cannot be measured here.
     cells: Vec<Vec<Option<Outcome>>>,
     left_out: Option<String>,
 }
@@ -70,7 +70,7 @@ impl Grid {
             for system in System::ALL {
                 run.turn.say(&format!("{}, {}", set.name, system.name()));
                 row.push(match measure(system, &set, &run.turn.profile) {
-                    // Without the programs of e2fsprogs there is nothing to compare with; all else is still measured.
+                    // Without the programs of e2fsprogs there is no baseline; everything else is still measured.
                     Err(error @ BenchError::Io { .. }) if system == System::Ext4 => {
                         grid.left_out = Some(format!("ext4, and what is saved beside it ({error})"));
                         None
@@ -92,18 +92,18 @@ impl Grid {
         self.sets.iter().position(|(name, _)| name == set).expect("a set that was measured")
     }
 
-    /// A number of a system for a set; NaN where there is none.
+    /// Returns a number of a system for a set; NaN if there is none.
     fn of(&self, set: usize, system: System, what: impl Fn(&Outcome) -> f64) -> f64 {
         let at = System::ALL.iter().position(|known| *known == system).expect("every system is measured");
         self.cells[set][at].as_ref().map_or(f64::NAN, what)
     }
 
-    /// What a system saves of ext4's, percent.
+    /// Returns the saving of a system over ext4, percent.
     fn saved(&self, set: usize, system: System, what: impl Fn(&Outcome) -> f64) -> f64 {
         100.0 * (1.0 - self.of(set, system, &what) / self.of(set, System::Ext4, &what))
     }
 
-    /// What each system saves for each set.
+    /// Returns a chart of the savings of each system for each set.
     fn savings(&self, kind: Drawn, title: &str, x_label: &str, unit: &str, what: impl Fn(&Outcome) -> f64) -> Chart {
         let chart = Chart::new(kind, title, x_label, unit, self.x());
         System::ALL[1..].iter().fold(chart, |chart, system| {
@@ -112,7 +112,7 @@ impl Grid {
         })
     }
 
-    /// A number of each system for one set.
+    /// Returns a number of each system for one set.
     fn each(&self, set: usize, what: impl Fn(&Outcome) -> f64) -> Vec<f64> {
         System::ALL.iter().map(|system| self.of(set, *system, &what)).collect()
     }
@@ -136,7 +136,7 @@ pub fn of_made_up(run: &Run) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Figure 8: space, metadata told apart.
+/// Figure 8: space, with metadata shown separately.
 fn space(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Figure 8: storage space with 50 % compressible data";
     let mut figure = run.turn.figure("figure-8", title, settings.into());
@@ -167,7 +167,8 @@ fn space(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure
 }
 
-/// A row with the paper's value for the system that is made like it, and for ours; its chunking alone has none.
+/// Makes a row with the paper's value for the system like the paper's, and for ours; single chunkings have no such
+/// value.
 fn of_paper(system: System, what: String, paper: f64, ours: f64, unit: &str) -> Row {
     match system {
         System::AsInPaper | System::Ours => Row::value(what, paper, ours, unit),
@@ -175,19 +176,19 @@ fn of_paper(system: System, what: String, paper: f64, ours: f64, unit: &str) -> 
     }
 }
 
-/// What each system takes for a set, by kind.
+/// Returns a chart of the space of each system for a set, by kind.
 fn taken(grid: &Grid, set: usize, title: &str) -> Chart {
     let chart = Chart::new(Drawn::Stacked, title, "", "MiB", names());
     (0..KINDS.len())
         .fold(chart, |chart, kind| chart.with(KINDS[kind], grid.each(set, |outcome| outcome.space[kind] as f64 / MIB)))
 }
 
-/// Writing alone, and reading back too.
+/// Only writing, and writing with reading back.
 type Part = (&'static str, fn(&Outcome, fn(&Spent) -> f64) -> f64);
 const PARTS: [Part; 2] =
     [("writing", |outcome, of| of(&outcome.write)), ("with reading back", |outcome, of| outcome.both(of))];
 
-/// Figures 9 and 10: what accesses take at 50 % compressible data.
+/// Figures 9 and 10: the cost of accesses at 50 % compressible data.
 fn at_half(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) -> Figure {
     let title = format!("Figure {}: {} with 50 % compressible data", &id[7..], measure.what);
     let mut figure = run.turn.figure(id, &title, settings.into());
@@ -221,7 +222,7 @@ fn at_half(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) -
     figure
 }
 
-/// Saved of the measure to saved of the space, for writing and for reading back too.
+/// Returns aims for the saving of the measure relative to that of the space, for writing and with reading back.
 fn aims(run: &Run, grid: &Grid, half: usize, measure: Measure) -> Vec<Aim> {
     let mut aims = Vec::new();
     for (name, part) in PARTS {
@@ -241,7 +242,7 @@ fn aims(run: &Run, grid: &Grid, half: usize, measure: Measure) -> Vec<Aim> {
     aims
 }
 
-/// What a measure is made of, and what it would be with nothing but the data.
+/// Describes the parts of a measure, and its value with nothing but the data.
 fn floor(run: &Run, grid: &Grid, half: usize, system: System, measure: Measure, reads_back: bool) -> String {
     let of_bytes = |written: f64, read: f64| (measure.of_bytes)(&run.turn.profile, written, read);
     let number_of = |what: &dyn Fn(&Outcome) -> f64| grid.of(half, system, what);
@@ -266,7 +267,7 @@ fn floor(run: &Run, grid: &Grid, half: usize, system: System, measure: Measure, 
     )
 }
 
-/// Bytes to and from the device.
+/// Returns a chart of the bytes to and from the device.
 fn traffic(grid: &Grid, set: usize) -> Chart {
     let title = "bytes to and from the device, MiB";
     let of = |what: fn(&Outcome) -> u64| grid.each(set, |outcome| what(outcome) as f64 / MIB);
@@ -276,7 +277,7 @@ fn traffic(grid: &Grid, set: usize) -> Chart {
         .with("read back", of(|outcome| outcome.read.bytes_read))
 }
 
-/// The processor's time, which is in no latency.
+/// Returns a chart of the processor's time, which is in no latency.
 fn cpu(grid: &Grid, set: usize) -> Chart {
     let title = "processor time, s";
     Chart::new(Drawn::Table, title, "", title, names())
@@ -284,7 +285,7 @@ fn cpu(grid: &Grid, set: usize) -> Chart {
         .with("reading back", grid.each(set, |outcome| outcome.read.cpu_s))
 }
 
-/// Figures 11 and 12: what is saved, by the share of compressible data.
+/// Figures 11 and 12: savings by the share of compressible data.
 fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) -> Figure {
     let title = format!("Figure {}: {} saved, by the share of compressible data", &id[7..], measure.what);
     let mut figure = run.turn.figure(id, &title, settings.into());
@@ -325,7 +326,7 @@ fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) 
     figure
 }
 
-/// The same of real trees.
+/// Makes the same figure for real trees.
 pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes = if run.turn.smoke { run.bytes } else { 3 * run.bytes };
     let settings =

@@ -1,16 +1,17 @@
-//! `nvfold bench paper deext`: the evaluation of DeEXT (section IV): space, access latency and energy beside ext4.
+//! `nvfold bench paper deext`: the evaluation of DeEXT (section IV): space, access latency and energy, compared with
+//! ext4.
 //!
-//! The paper simulates ext4 on PCM and counts: bytes written and read, 150 and 50 ns and 6 and 1 nJ each. So do we, but
-//! of a file system that runs: all traffic of writing a set of files, metadata too, and of reading it back. Nothing is
-//! timed but the processor, whose time stands apart.
+//! The paper simulates ext4 on PCM and counts bytes written and read, with 150 and 50 ns and 6 and 1 nJ each. We do
+//! the same, but for a file system that runs: all traffic, including metadata, of writing a set of files and of
+//! reading it back. Only processor time is measured with a clock, and it is reported separately.
 //!
 //! | module | what |
 //! |---|---|
 //! | `figures` | Figures 8 to 12, and real trees |
-//! | `system` | what is compared, and what it took |
+//! | `system` | the systems, and their cost |
 //! | `ext4` | the baseline |
 //! | `space` | bytes taken, by kind |
-//! | `set` | what is written |
+//! | `set` | the files that are written |
 
 mod ext4;
 mod figures;
@@ -105,13 +106,13 @@ fn parse_profile(text: &str) -> std::result::Result<String, String> {
     turn::profile_name(text, &PROFILES)
 }
 
-/// One profile's turn: how large everything is there.
+/// One profile's turn: its sizes.
 pub struct Run {
-    /// What all papers' turns have.
+    /// The common parts of all papers' turns.
     pub turn: Turn,
     /// Bytes of each set.
     pub bytes: u64,
-    /// Shares of compressible data, percent; 50 is among them.
+    /// Shares of compressible data, percent, including 50.
     pub percents: Vec<usize>,
     /// Real trees.
     pub trees: Vec<PathBuf>,
@@ -128,7 +129,7 @@ impl Run {
         })
     }
 
-    /// Whether this is the profile that the paper's figures are held against.
+    /// Returns whether the paper's values apply to this profile.
     pub fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
@@ -140,7 +141,7 @@ impl AsRef<Turn> for Run {
     }
 }
 
-/// Makes the figures that are asked for, and the page.
+/// Makes the requested figures, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;

@@ -1,50 +1,50 @@
-//! The files that are written: made-up ones with a share of compressible data, whose duplicates are told.
+//! The files that are written: generated ones with a share of compressible data and known duplicates.
 //!
-//! The problem: the traces of the paper (hashes of 850 file systems) have no contents, and no compressibility either.
+//! The problem: the traces of the paper (hashes of 850 file systems) have no contents, and so no compressibility.
 //!
-//! The idea: of each class, compressible and encoded, a part of the bytes are originals; the rest are copies of whole
-//! files, and copies with a few bytes put in every 64 KiB, of which only content-defined pieces find most again. The shares
-//! are chosen so that fixed pieces save about a fifth of encoded data, as in the paper at 0 %, and dual chunking two fifths
-//! at 50 %. Files lie in random order, and no two neighbours have one origin, so that no run of duplicates is named by one
-//! extent that real data would not have.
+//! The idea: in each class, compressible and encoded, a part of the bytes are originals. The rest are copies of whole
+//! files, and copies with a few bytes inserted every 64 KiB, of which only content-defined pieces find most
+//! duplicates. The shares are chosen so that fixed pieces save about a fifth of encoded data, as in the paper at 0 %,
+//! and dual chunking two fifths at 50 %. Files are in random order, and no two neighbours have one origin; otherwise
+//! one extent could cover a run of duplicates that real data does not have.
 
 use crate::data::Random;
 
-/// Bytes of the shortest and of the longest file; any power of two between is as likely.
+/// Bytes of the shortest and of the longest file; all powers of two between them are equally likely.
 const FILE_BYTES: [usize; 2] = [8 << 10, 512 << 10];
-/// A shifted copy has up to so many bytes more in each part of so many.
+/// A shifted copy has at most `INSERTED_MAX` additional bytes in each part of `INSERTED_EVERY` bytes.
 const INSERTED_MAX: usize = 100;
 const INSERTED_EVERY: usize = 64 << 10;
-/// Different words of a text.
+/// Number of different words in a text.
 const WORDS: usize = 400;
 
-/// What of the bytes of a class are copies, in a hundred.
+/// Copies in the bytes of a class, percent.
 #[derive(Clone, Copy, Debug)]
 struct Duplicates {
     copies: usize,
     shifted: usize,
 }
 
-/// Of compressible data, and of encoded data.
+/// For compressible data, and for encoded data.
 const COMPRESSIBLE: Duplicates = Duplicates { copies: 42, shifted: 30 };
 const ENCODED: Duplicates = Duplicates { copies: 21, shifted: 5 };
 
 /// Files to write.
 pub struct Set {
-    /// What stands on the x axis.
+    /// Name on the x axis.
     pub name: String,
     /// Their contents, in the order in which they are written.
     pub files: Vec<Vec<u8>>,
 }
 
-/// A file, and which original it is made from.
+/// A file, and the number of its original.
 struct Made {
     origin: usize,
     content: Vec<u8>,
 }
 
 impl Set {
-    /// So many bytes, of which this share is compressible.
+    /// Makes `bytes` bytes, of which this share is compressible.
     pub fn made_up(bytes: usize, compressible_percent: usize) -> Set {
         let mut random = Random(41);
         let words: Vec<Vec<u8>> = (0..WORDS).map(|_| word(&mut random)).collect();
@@ -56,12 +56,12 @@ impl Set {
         Set { name: format!("{compressible_percent} %"), files: made.into_iter().map(|file| file.content).collect() }
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
-    /// What the page says of made-up sets.
+    /// Describes generated sets for the page.
     pub fn about(bytes: u64) -> String {
         let of = |Duplicates { copies, shifted }: Duplicates| {
             format!(
@@ -103,7 +103,7 @@ fn add_class(
         while left > 0 {
             let origin = first + random.next() as usize % originals;
             let content = &made[origin].content;
-            // The last one is cut off, so that the share is what is told.
+            // The last copy is truncated, so that the share is exact.
             let content = &content[..content.len().min(left)];
             left -= content.len();
             let content = if is_shifted { shifted(random, content) } else { content.to_vec() };
@@ -149,7 +149,7 @@ fn text(random: &mut Random, words: &[Vec<u8>], length: usize) -> Vec<u8> {
     text
 }
 
-/// A random order in which no two neighbours have one origin, as far as there is one.
+/// Shuffles the files so that no two neighbours have one origin, if such an order is found.
 fn shuffle(made: &mut [Made], random: &mut Random) {
     for at in (1..made.len()).rev() {
         made.swap(at, random.next() as usize % (at + 1));

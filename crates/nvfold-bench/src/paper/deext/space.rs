@@ -1,7 +1,7 @@
-//! What files take: their data, and each kind of metadata in use.
+//! The space of files: their data, and each kind of metadata in use.
 //!
-//! A segment is 2 MiB and a set of files small, so what a kind of metadata takes is what of it is in use: slots of inodes,
-//! not the part of the inode table that holds them. The same is done for ext4.
+//! A segment has 2 MiB and a set of files is small, so only the used part of each kind of metadata counts: slots of
+//! inodes, not the segment of the inode table that holds them. The same is done for ext4.
 
 use crate::{Doing, Result};
 use nvfold::FileSystem;
@@ -13,19 +13,19 @@ use nvfold::media::superblock::Geometry;
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use pmem::Region;
 
-/// Kinds of what is taken, as the chart stacks them.
+/// Kinds of space, as the chart stacks them.
 pub const KINDS: [&str; 5] =
     ["data", "dead and unused in segments", "inodes", "logs and directories", "chunks and tables"];
 
 /// Bytes of each of [`KINDS`].
 pub type Space = [u64; KINDS.len()];
 
-/// Bytes of all kinds.
+/// Returns the bytes of all kinds.
 pub fn total(space: &Space) -> u64 {
     space.iter().sum()
 }
 
-/// What a mounted file system takes. Reads the media, so it comes when all counters were looked at.
+/// Returns the space of a mounted file system. It reads the media, so counters must be read before it.
 pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
     let region = fs.region();
     let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
@@ -45,7 +45,7 @@ pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
         }
     }
     let in_blocks = stats.data_blocks * BLOCK_BYTES;
-    // What is kept for reclamation is as free as the rest of a segment that is open.
+    // The segment kept for reclamation is as free as the unused part of an open segment.
     let used = geometry.data_end - stats.free_bytes - stats.reclaim.kept_bytes;
     let logs = used - geometry.data_offset - whole_segments * SEGMENT_BYTES - in_blocks;
     let packed = stats.stored_bytes - in_blocks;
@@ -59,14 +59,15 @@ pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
     ])
 }
 
-/// Superblocks, journal, generators and the segment table. Of the chunk table only entries in use count.
+/// Returns the bytes of superblocks, journal, generators and the segment table. Of the chunk table only entries in
+/// use count.
 fn fixed_tables(geometry: &Geometry) -> u64 {
     geometry.chunk_table_offset + (geometry.copies().count() as u64 - 2) * BLOCK_BYTES
 }
 
-/// How far a segment of packed chunks is filled.
+/// The fill of a segment of packed chunks.
 struct Filled {
-    /// Bytes of chunks, dead ones too; and what is left of a segment in which no chunk has room.
+    /// Bytes of chunks, including dead ones, and the rest of a segment that fits no chunk.
     front: u64,
     headers: u64,
 }
@@ -82,7 +83,7 @@ impl Filled {
             count += 1;
         }
         let left = SEGMENT_BYTES - front - count * HEADER_BYTES;
-        // The longest chunk has 64 KiB: where there is more room the segment is open, and the room is free.
+        // The longest chunk has 64 KiB: with more space left the segment is open, and that space is free.
         Filled { front: if left < 64 << 10 { front + left } else { front }, headers: count }
     }
 }

@@ -1,4 +1,4 @@
-//! What the figures compare: ext4, and nvfold with policy `deext` in several settings.
+//! The systems of the figures: ext4, and nvfold with policy `deext` in several settings.
 
 use super::ext4;
 use super::set::Set;
@@ -12,14 +12,14 @@ use nvfold::{
 };
 use pmem::{Counters, LINE_BYTES, Profile};
 
-/// DeEXT Table II: what the compressible check takes, nanoseconds for 4 KiB.
+/// DeEXT Table II: time of the compressible check, nanoseconds per 4 KiB.
 pub const CHECK_NS_PER_4K: f64 = 165.0;
 /// Bytes of a request.
 const REQUEST: usize = 1 << 20;
-/// Files of a directory.
+/// Number of files per directory.
 const FILES_OF_DIRECTORY: usize = 100;
 
-/// Who stores the files.
+/// The system that stores the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
     /// The baseline.
@@ -35,11 +35,11 @@ pub enum System {
 }
 
 impl System {
-    /// The baseline first.
+    /// All systems, the baseline first.
     pub const ALL: [System; 5] =
         [System::Ext4, System::AsInPaper, System::Ours, System::FixedOnly, System::ContentOnly];
 
-    /// As it stands in charts.
+    /// Returns its name in charts.
     pub fn name(self) -> &'static str {
         match self {
             System::Ext4 => "ext4",
@@ -73,31 +73,31 @@ impl System {
         }
     }
 
-    /// Whether it asks what is compressible.
+    /// Returns whether it checks compressibility.
     fn checks(self) -> bool {
         matches!(self, System::AsInPaper | System::Ours)
     }
 }
 
-/// What one direction took.
+/// The cost of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// Of the device, with the compressible check as the paper charges it, seconds.
+    /// Seconds of the device, including the compressible check as the paper charges it.
     pub latency_s: f64,
     /// Joules.
     pub joules: f64,
-    /// Of the processor, seconds; NaN where nobody ran.
+    /// Seconds of the processor; NaN where nothing was run.
     pub cpu_s: f64,
-    /// Bytes of lines written and read.
+    /// Bytes of lines written.
     pub bytes_written: u64,
-    /// See there.
+    /// Bytes of lines read.
     pub bytes_read: u64,
 }
 
-/// What a system made of a set.
+/// The result of a system for a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Bytes that it takes.
+    /// Bytes of its space.
     pub space: Space,
     /// Writing all files.
     pub write: Spent,
@@ -106,7 +106,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Bytes taken.
+    /// Returns the bytes of its space.
     pub fn space_bytes(&self) -> f64 {
         total(&self.space) as f64
     }
@@ -125,7 +125,7 @@ pub fn measure(system: System, set: &Set, profile: &Profile) -> Result<Outcome> 
     }
 }
 
-/// Each byte in use is written once, and read once.
+/// Charges one write and one read for each byte in use.
 fn of_ext4(space: Space, profile: &Profile) -> Outcome {
     let bytes = total(&space);
     let spent = |line_ns: f64, bytes_written, bytes_read| Spent {
@@ -157,7 +157,7 @@ fn of_nvfold(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
     Ok(Outcome { space, write, read })
 }
 
-/// Does some work; what it took.
+/// Does some work; returns its cost.
 fn spent<T>(fs: &FileSystem, profile: &Profile, work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
     let (before, cpu) = (fs.region().counters(), pmem::clock::thread_cpu_ns());
     let done = work()?;
@@ -173,7 +173,7 @@ fn spent<T>(fs: &FileSystem, profile: &Profile, work: impl FnOnce() -> Result<T>
     Ok((done, spent))
 }
 
-/// Writes all files, into directories of a hundred, and does what is put off.
+/// Writes all files, into directories of a hundred, and does the deferred work.
 fn write_all(fs: &FileSystem, set: &Set) -> Result<Vec<File>> {
     let new = |kind| NewInode { kind, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
     let mut files = Vec::with_capacity(set.files.len());
@@ -195,7 +195,7 @@ fn write_all(fs: &FileSystem, set: &Set) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Reads all files; how many are not what was written.
+/// Reads all files; returns how many differ from what was written.
 fn read_all(files: &[File], set: &Set) -> Result<usize> {
     let mut buffer = Vec::new();
     let mut wrong = 0;

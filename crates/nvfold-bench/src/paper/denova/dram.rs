@@ -7,10 +7,11 @@ use super::Run;
 use crate::Result;
 use nvfold::{IndexKind, Policy};
 
-/// Pages of the process that no chunk is to blame for: the queue's memory, which the allocator keeps, stacks, caches.
+/// Growth of the process that does not depend on the number of chunks: the queue's memory, which the allocator keeps,
+/// stacks, caches.
 const UNRELATED_BYTES_A_CHUNK: f64 = 0.5;
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mebibytes: u64 = if run.turn.smoke { 64 } else { 2048 };
     let chunks = (mebibytes * 256) as f64;
@@ -29,7 +30,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut figure = run.turn.figure("dram", "DRAM of deduplication: bytes a chunk", settings);
     let a_chunk = |grown: &Grown| (grown.process_bytes - off) / chunks;
     let an_entry = denova.queue_bytes / denova.queue_entries.max(1.0);
-    // The paper: 6 GB for 1 TB in an index of NV-Dedup's kind, and none in its own.
+    // The paper: 6 GB for 1 TB in an index as in NV-Dedup, and none in its own.
     figure.rows = vec![
         Row::own("pm index, its own account: locks, however many chunks there are", denova.index_bytes, "B in all"),
         Row::value("pm index, process with denova less process with off", 0.0, a_chunk(&denova), "B/chunk"),
@@ -40,7 +41,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         Row::own("queue, an entry of it while it waits", an_entry, "B"),
         Row::own("queue, longest", denova.queue_entries, "entries"),
     ];
-    // With no queue there is nothing but the table.
+    // Without a queue there is only the table.
     let inline_aim = format!("the pm index takes no DRAM a chunk (below {UNRELATED_BYTES_A_CHUNK} B measured)");
     figure.aims = vec![Aim::at_most(inline_aim, a_chunk(&inline), UNRELATED_BYTES_A_CHUNK)];
     figure.reading = format!(

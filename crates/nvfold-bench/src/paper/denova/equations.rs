@@ -1,10 +1,10 @@
 //! Equations (1) to (5): is inline worth it on this device, with this hash?
 //!
-//! The paper's inline takes T_f + (1 - a) T_w for a share of duplicates a, and off takes T_w (both with T_a, which
-//! cancels out); with a weak fingerprint first it is T_fw + a T_f + (1 - a) T_w. Both are one formula: with `new` for
-//! what it takes to say that a block is new and `duplicate` for what it takes to say that it is there, inline takes
-//! `(1 - a) (new + T_w) + a duplicate`. It pays where that is less than T_w, that is from
-//! `a = new / (T_w - duplicate + new)`, if that is below 1. (3) and (5) say that it never is.
+//! For a share of duplicates a the paper's inline takes T_f + (1 - a) T_w, and off takes T_w (both with T_a, which
+//! cancels out). With a weak fingerprint first, inline takes T_fw + a T_f + (1 - a) T_w. Both are one formula. Let
+//! `new` be the time to decide that a block is new, and `duplicate` the time to decide that it exists. Then inline
+//! takes `(1 - a) (new + T_w) + a duplicate`. It pays if that is less than T_w, which holds from
+//! `a = new / (T_w - duplicate + new)` on, if that is below 1. Equations (3) and (5) say that it never is.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -18,18 +18,18 @@ use pmem::Profile;
 /// Devices whose lines are drawn.
 const DRAWN: [&str; 3] = ["optane", "native", "nvdimm-8x"];
 
-/// The share of duplicates from which inline takes less time than storing everything.
+/// Returns the share of duplicates from which on inline takes less time than storing everything.
 fn pays_from(tw: f64, times: Times) -> Option<f64> {
     let share = times.new / (tw - times.duplicate + times.new);
     (times.duplicate < tw).then_some(share)
 }
 
-/// Time of inline at a share of duplicates.
+/// Returns the time of inline at a share of duplicates.
 fn inline(tw: f64, times: Times, share: f64) -> f64 {
     (1.0 - share) * (times.new + tw) + share * times.duplicate
 }
 
-/// Runs it, on every device at once.
+/// Makes the figure, for every device at once.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 16 << 20 };
     let title = "Equations (1) to (5): is inline worth it";
@@ -47,7 +47,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut from = Chart::new(Drawn::Table, from, "", from, ways());
     let mut best = Chart::new(Drawn::Table, best, "", best, ways());
     for profile in Profile::all() {
-        // Half a millisecond a block: less of them.
+        // A block takes half a millisecond there, so fewer are measured.
         let bytes = if profile.name() == "pcm" { bytes / 16 } else { bytes };
         let tw = write_ns(run, &profile, BLOCK)?;
         let mut measured = Vec::new();
@@ -71,7 +71,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// What is said of a device.
+/// Describes the result for a device.
 fn verdict(device: &str, tw: f64, measured: &[(&'static str, Times)]) -> String {
     let (pays, never): (Vec<_>, Vec<_>) = measured.iter().partition(|(_, times)| pays_from(tw, *times).is_some());
     let names = |of: &[&(&'static str, Times)]| of.iter().map(|(name, _)| *name).collect::<Vec<&str>>().join("; ");
@@ -86,7 +86,7 @@ fn verdict(device: &str, tw: f64, measured: &[(&'static str, Times)]) -> String 
     }
 }
 
-/// The times of a device, and what they make of inline at each share of duplicates.
+/// Adds the times of a device, and the resulting time of inline at each share of duplicates.
 fn add_device(figure: &mut Figure, device: &str, tw: f64, measured: &[(&'static str, Times)]) {
     let us = |what: fn(&Times) -> f64| measured.iter().map(move |(_, times)| what(times) / 1000.0);
     let head = format!("{device}, us");
@@ -97,7 +97,7 @@ fn add_device(figure: &mut Figure, device: &str, tw: f64, measured: &[(&'static 
         .with("a duplicate", us(|times| times.duplicate));
     figure.charts.push(chart);
     let sha1 = measured.iter().find(|(name, _)| *name == SHA1.name).expect("SHA-1 is measured");
-    // "Much less" is how the paper puts it, for its Optane.
+    // The paper says "much less", for its Optane.
     figure.rows.push(Row::own(format!("equation (1) on {device}: T_f to T_w with SHA-1"), sha1.1.new / tw, "x"));
     if DRAWN.contains(&device) {
         let shares: Vec<f64> = (0..=10).map(|tenth| f64::from(tenth) / 10.0).collect();

@@ -1,10 +1,10 @@
-//! FACT, the table on the device (IV-C, IV-E): how much of the device it takes, how many of its entries a lookup reads
-//! when the device is full of distinct blocks, and what ordering chains by reference counts changes for a workload that
-//! repeats few blocks often and most seldom (Zipf).
+//! FACT, the table on the device (IV-C, IV-E): its share of the device, the entries that a lookup reads when the
+//! device is full of distinct blocks, and the effect of ordering chains by reference counts. The workload of the
+//! latter repeats few blocks often and most blocks seldom (Zipf).
 //!
-//! The device is as large as a power of two, so the direct area has a place for each block and none to spare: nothing
-//! fills it more, and what is missing to 100 % are the blocks of the tables and logs. Rows say how full it was. Blocks
-//! are drawn by ranks that have nothing to do with when they were stored, for a chain has its oldest entry first.
+//! The size of the device is a power of two, so the direct area has exactly one place per block. Nothing can fill it
+//! more; the difference to 100 % is the blocks of the tables and logs. The rows show how full it was. Blocks are
+//! drawn by ranks that do not depend on when they were stored, because a chain has its oldest entry first.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
@@ -19,43 +19,43 @@ use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
 const REQUEST_BYTES: usize = 128 << 10;
 const CHUNK_ENTRY_BYTES: u64 = 64;
 
-/// Entries read a lookup, and how many lookups there were.
+/// Entries read per lookup, and number of lookups.
 #[derive(Clone, Copy, Debug)]
 struct Reads {
     each: f64,
     lookups: u64,
 }
 
-/// What one device showed.
+/// The results of one device.
 struct Shown {
-    /// Entries to places of the direct area.
+    /// Ratio of entries to places of the direct area.
     load: f64,
-    /// Share of the device, percent: chunk table and direct area.
+    /// Share of the device taken by chunk table and direct area, percent.
     share: f64,
-    /// While the device was filled: lookups that find nothing.
+    /// Lookups that find nothing, while the device is filled.
     absent: Reads,
-    /// Every stored block as likely as any other.
+    /// Lookups of stored blocks that are all equally likely.
     uniform: Reads,
-    /// By Zipf's law, in the second half of that workload.
+    /// Lookups by Zipf's law, in the second half of that workload.
     zipf: Reads,
-    /// Chains ordered.
+    /// Number of chains that were ordered.
     reordered: u64,
 }
 
-/// How many requests and places there are.
+/// Number of requests and size of the device.
 struct Sizes {
     device_bytes: u64,
     draws: usize,
 }
 
 impl Sizes {
-    /// Kept free while the device is filled, for what is written afterwards: logs, and blocks that wait to be shared.
+    /// Bytes kept free while the device is filled, for later writes: logs, and blocks that wait to be shared.
     fn spare_bytes(&self) -> usize {
         (self.device_bytes as usize / 64).max(2 << 20)
     }
 }
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let sizes = match run.turn.smoke {
         true => Sizes { device_bytes: 64 << 20, draws: 2000 },
@@ -140,7 +140,7 @@ fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
     write_all(&volume, &drawn, sizes.draws, &evenly)?;
     let uniform = reads(before_evenly, index(&volume));
 
-    // The daemon orders, so it must have something to do.
+    // The daemon orders chains, so it must be active.
     volume.fs.set_dedup_mode(DedupMode::Immediate);
     let zipf = Zipf::new(shuffled(contents, &mut random));
     let mut half = || -> Vec<u64> { (0..sizes.draws).map(|_| zipf.draw(&mut random)).collect() };
@@ -176,7 +176,7 @@ fn block(content: u64, block: &mut [u8]) {
     block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next().to_le_bytes());
 }
 
-/// Writes distinct blocks until there is no space. Returns what they are made from.
+/// Writes distinct blocks until there is no space. Returns the numbers that they are made from.
 fn fill(volume: &Volume) -> Result<Vec<u64>> {
     let file = volume.create("filled")?;
     let (mut contents, mut random) = (Vec::new(), Random(1));
@@ -202,8 +202,8 @@ fn fill(volume: &Volume) -> Result<Vec<u64>> {
     Ok(contents)
 }
 
-/// Writes stored blocks to places of a file, one after the other and round again; they are shared after a few of them,
-/// for there is little space.
+/// Writes stored blocks to places of a file, one after the other and round again. They are shared after a few writes,
+/// because there is little space.
 fn write_all(volume: &Volume, file: &File, places: usize, contents: &[u64]) -> Result<()> {
     let mut bytes = vec![0; BLOCK];
     for (at, content) in contents.iter().enumerate() {
@@ -221,7 +221,7 @@ fn write_all(volume: &Volume, file: &File, places: usize, contents: &[u64]) -> R
     if found == bytes { Ok(()) } else { Err(BenchError::Wrong(volume.system.name.clone())) }
 }
 
-/// What the daemon does: shares what is queued, and orders the chain that a lookup asked for.
+/// Does the daemon's work: shares the queue, and orders the chain that a lookup asked for.
 fn share_and_order(volume: &Volume) -> Result<()> {
     volume.drain()?;
     while !volume.fs.reorder_step().doing("order a chain")? {}
@@ -235,7 +235,7 @@ fn shuffled(mut contents: Vec<u64>, random: &mut Random) -> Vec<u64> {
     contents
 }
 
-/// Draws the first content most often: of rank r with a weight of 1 / r.
+/// Draws the first content most often: rank r has a weight of 1 / r.
 struct Zipf {
     contents: Vec<u64>,
     /// Sum of the weights up to each rank.
@@ -270,7 +270,7 @@ mod tests {
         let mut random = Random(3);
         let mut counts = [0u32; 5];
         (0..25_000).for_each(|_| counts[zipf.draw(&mut random) as usize] += 1);
-        // 12, 6, 4 and 3 of 25.
+        // The weights are 12, 6, 4 and 3 of 25.
         for (content, expected) in [(1, 12_000), (2, 6000), (3, 4000), (4, 3000u32)] {
             assert!(counts[content].abs_diff(expected) < 400, "{content}: {counts:?}");
         }

@@ -1,9 +1,10 @@
-//! The paper's workload: many small files of 4 KiB or fewer large ones of 128 KiB, each written with one request, with
-//! an exact share of duplicate blocks, and with time to think between.
+//! The paper's workload: many small files of 4 KiB or fewer large ones of 128 KiB, each written with one request,
+//! with an exact share of duplicate blocks, and with think time in between.
 //!
-//! Requests come from buffers that were filled just before, as a program's do, and are timed in groups (see `spent`).
-//! Think time is as long as the requests took, given whenever 0.1 ms of them have come together: the paper's cycle of
-//! 0.2 ms. The thread sleeps meanwhile, as fio's does; what it sleeps too long is taken off the next time.
+//! Requests come from buffers that were filled just before, as in a program, and are timed in groups (see `spent`).
+//! Think time is as long as the requests took, and follows whenever they have taken 0.1 ms in total: the paper's
+//! cycle of 0.2 ms. The thread sleeps in that time, as fio does; the excess of a sleep is subtracted from the next
+//! one.
 
 use super::super::spent::{Spent, in_groups};
 use super::super::workload::{Batch, Workload};
@@ -26,10 +27,10 @@ pub enum Size {
 }
 
 impl Size {
-    /// Both.
+    /// Both sizes.
     pub const ALL: [Size; 2] = [Size::Small, Size::Large];
 
-    /// Bytes of a file.
+    /// Returns the bytes of a file.
     pub fn bytes(self) -> usize {
         match self {
             Size::Small => BLOCK,
@@ -37,7 +38,7 @@ impl Size {
         }
     }
 
-    /// How the paper calls them.
+    /// Returns the paper's name.
     pub fn name(self) -> &'static str {
         match self {
             Size::Small => "small files",
@@ -46,7 +47,7 @@ impl Size {
     }
 }
 
-/// Whether the writer thinks.
+/// Whether the writer pauses to think.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Think {
     /// As long as its requests take.
@@ -55,7 +56,7 @@ pub enum Think {
     Never,
 }
 
-/// Files that a thread writes, made before any clock starts.
+/// The files that a thread writes, made before any clock starts.
 pub struct Lane {
     names: Vec<Vec<u8>>,
     size: Size,
@@ -64,29 +65,29 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// So many files; lanes with different seeds have nothing in common.
+    /// Makes `files` files; lanes with different seeds have nothing in common.
     pub fn new(size: Size, files: usize, percent: u64, seed: u64) -> Lane {
         let names = (0..files).map(|file| format!("file{file}").into_bytes()).collect();
         Lane { names, size, workload: Workload::vdbench(percent, seed), batch: Batch::default() }
     }
 
-    /// Gives the files other content, of which nothing was there before.
+    /// Gives the files new content.
     pub fn refill(&mut self, percent: u64) {
         self.workload.set_percent(percent);
         self.workload.next(self.names.len() * (self.size.bytes() / BLOCK), &mut self.batch);
     }
 
-    /// Bytes of all files.
+    /// Returns the bytes of all files.
     pub fn bytes(&self) -> u64 {
         (self.names.len() * self.size.bytes()) as u64
     }
 
-    /// How many files there are.
+    /// Returns the number of files.
     pub fn files(&self) -> u64 {
         self.names.len() as u64
     }
 
-    /// Blocks that repeat one before them.
+    /// Returns the number of blocks that repeat an earlier one.
     pub fn duplicates(&self) -> u64 {
         let blocks = self.batch.data.chunks(BLOCK);
         let total = blocks.len();
@@ -97,18 +98,18 @@ impl Lane {
         self.names.iter().map(Vec::as_slice).zip(self.batch.data.chunks(self.size.bytes()))
     }
 
-    /// Makes the files in a directory. Returns what the requests took.
+    /// Writes the files in a directory. Returns the duration of the requests.
     pub fn write(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.write_new(directory, name, content))
     }
 
-    /// Writes the files over. Returns what the requests took.
+    /// Overwrites the files. Returns the duration of the requests.
     pub fn overwrite(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.overwrite(directory, name, content))
     }
 
     fn each(&self, think: Think, request: impl Fn(&[u8], &[u8]) -> Result<()>) -> Result<Spent> {
-        // Nanoseconds of requests that are not followed by as much thinking yet.
+        // Nanoseconds of requests for which the think time is still due.
         let mut unthought: f64 = 0.0;
         let think = |took: Spent| {
             unthought += took.wall_ns;
@@ -121,8 +122,7 @@ impl Lane {
         in_groups(self.contents(), request, think)
     }
 
-    /// Makes some of the files and removes them again, so that a file system that was mounted a moment ago has its
-    /// memory.
+    /// Makes some of the files and removes them again, so that a newly mounted file system has its memory.
     pub fn warm_up(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         let some = || self.contents().take(self.names.len().div_ceil(16));
         some().try_for_each(|(name, content)| volume.write_new(directory, name, content))?;
@@ -130,7 +130,7 @@ impl Lane {
         some().try_for_each(|(name, _)| volume.remove(directory, name))
     }
 
-    /// Reads a part of the files back: what is measured must be right.
+    /// Reads a part of the files back and compares it.
     pub fn verify(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         let mut buffer = vec![0; self.size.bytes()];
         let step = (self.names.len() / 64).max(1);

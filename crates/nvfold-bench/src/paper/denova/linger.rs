@@ -1,4 +1,4 @@
-//! Figure 10: how long an entry waits in the queue before the daemon takes it, for delayed(n, 20000); n = 0 is
+//! Figure 10: the time that an entry waits in the queue before the daemon takes it, for delayed(n, 20000); n = 0 is
 //! immediate.
 
 use super::super::chart::{Chart, Kind as Drawn};
@@ -11,13 +11,13 @@ use crate::Result;
 use nvfold::{DeNovaStats, DedupMode};
 
 const INTERVALS_MS: [u64; 4] = [0, 250, 500, 750];
-/// Places of the picture, milliseconds; those of the paper's values are among them.
+/// Places of the picture, milliseconds; they include the paper's values.
 const PLACES_MS: [f64; 16] =
     [0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 57.0, 100.0, 250.0, 500.0, 750.0, 1254.0, 3000.0, 12_000.0];
-/// Files of the paper; never fewer but in a test, for n and m are not scaled.
+/// Number of files in the paper. Only a test has fewer, because n and m are not scaled.
 const FILES: usize = 250_000;
 
-/// How long entries waited: upper bound of a class in ms, and how many entries of the queue waited less.
+/// Waiting times: upper bound of a class in ms, and the share of the entries that waited less, percent.
 struct Waits(Vec<(f64, f64)>);
 
 impl Waits {
@@ -31,12 +31,12 @@ impl Waits {
         Waits(stats.queue_wait_histogram.iter().map(share).collect())
     }
 
-    /// Percent of the entries that waited for so long at most.
+    /// Returns the percentage of the entries that waited at most this long.
     fn within(&self, ms: f64) -> f64 {
         self.0.iter().take_while(|(bound, _)| *bound <= ms).last().map_or(0.0, |(_, share)| *share)
     }
 
-    /// Milliseconds within which so many percent were taken: the bound of their class.
+    /// Returns the milliseconds within which so many percent were taken: the bound of their class.
     fn until(&self, percent: f64) -> f64 {
         self.0.iter().find(|(_, share)| *share >= percent).map_or(f64::NAN, |(bound, _)| *bound)
     }
@@ -49,7 +49,7 @@ fn mode(interval_ms: u64) -> DedupMode {
     }
 }
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let files = if run.turn.smoke { 500 } else { FILES };
     let title = "Figure 10: how long entries wait in the queue";
@@ -85,7 +85,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     for (hash, longest) in Hash::ALL.into_iter().zip(&ninety) {
         let what = |n: u64| format!("{}: 90 % taken within, n = {n}", hash.name());
         figure.rows.extend([
-            // 1254 ms are 2,100 % more than this.
+            // 1254 ms is 2,100 % more than this.
             Row::value(what(0), 57.0, longest[0], "ms"),
             Row::value(what(250), 1254.0, longest[1], "ms"),
             Row::picture(what(500), longest[2], "ms"),

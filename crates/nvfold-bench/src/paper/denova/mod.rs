@@ -1,9 +1,9 @@
-//! `nvfold bench paper denova`: the evaluation of DeNOVA (IPDPS 2022, sections III and V), and what we claim beyond it.
+//! `nvfold bench paper denova`: the evaluation of DeNOVA (IPDPS 2022, sections III and V), and our additional claims.
 //!
-//! The paper writes a million small files and a hundred thousand large ones on a quiet server, and reads differences
-//! of one percent from that. A fraction of its files is enough where the systems take turns and a difference is the
-//! median of pairs; the intervals of delayed(n, m) shrink with the files, so that a run has as many of them as the
-//! paper's.
+//! The paper writes a million small files and a hundred thousand large ones on a quiet server, and derives
+//! differences of one percent from that. A fraction of its files is enough if the systems take turns and a difference
+//! is the median of pairs. The intervals of delayed(n, m) shrink with the files, so that a run has as many of them as
+//! the paper's.
 //!
 //! | module | figures |
 //! |---|---|
@@ -16,10 +16,10 @@
 //! | `equations` | equations (1) to (5): is inline worth it |
 //! | `trees` | savings of real trees |
 //! | `dram` | DRAM of deduplication |
-//! | `fact` | the table on the device: its size, entries read for a lookup |
+//! | `fact` | the table on the device: its size, entries read per lookup |
 //! | `passes` | how systems are timed in pairs |
 //! | `files` | the paper's workload |
-//! | `volume` | what is compared, mounted |
+//! | `volume` | the systems, mounted |
 
 mod dram;
 mod equations;
@@ -78,7 +78,7 @@ pub struct Options {
 const PAPER: &str = "denova";
 /// The paper's first.
 const PROFILES: [&str; 2] = ["optane", "native"];
-/// Of the paper's files.
+/// Share of the paper's files.
 const SCALE: f64 = 0.01;
 const REPEATS: u32 = 9;
 const FEWER: usize = 5;
@@ -161,13 +161,13 @@ fn parse_scale(text: &str) -> std::result::Result<f64, String> {
     scale.ok_or_else(|| "give a share of the paper's files, 0.0001 to 1".into())
 }
 
-/// One profile's turn: how large everything is there.
+/// One profile's turn: its sizes.
 pub struct Run {
-    /// What all papers' turns have.
+    /// The common parts of all papers' turns.
     pub turn: Turn,
-    /// Timed passes where a difference of one percent counts.
+    /// Timed passes if a difference of one percent counts.
     pub repeats: usize,
-    /// Timed passes elsewhere.
+    /// Timed passes otherwise.
     pub fewer: usize,
     /// Shares of duplicates, percent.
     pub percents: Vec<u64>,
@@ -190,12 +190,12 @@ impl Run {
         })
     }
 
-    /// As large a part of something as of the paper's files.
+    /// Scales a number in the same way as the paper's files.
     pub fn scaled(&self, whole: u64) -> u64 {
         (whole as f64 * self.scale).round() as u64
     }
 
-    /// Files of this size in a pass.
+    /// Returns the number of files of this size in a pass.
     pub fn files(&self, size: Size) -> usize {
         let paper = match size {
             Size::Small => 1_000_000,
@@ -204,23 +204,23 @@ impl Run {
         self.scaled(paper).max(16) as usize
     }
 
-    /// The paper's delayed(n, m), with as many intervals in a pass as in the paper's run.
+    /// Returns the paper's delayed(n, m), with as many intervals in a pass as in the paper's run.
     pub fn delayed(&self) -> DedupMode {
         let interval_ms = self.scaled(DELAYED.0).max(1);
         DedupMode::Delayed { interval_ms, entries: (interval_ms * DELAYED.1 / DELAYED.0).max(1) }
     }
 
-    /// Whether this is the profile that the paper's figures are held against.
+    /// Returns whether the paper's values apply to this profile.
     pub fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
 
-    /// Timed passes: more with think time, of which the paper says that the difference is below one percent.
+    /// Returns the timed passes: more with think time, where the paper claims a difference below one percent.
     pub fn passes(&self, think: Think) -> usize {
         if think == Think::AsInPaper { self.repeats } else { self.fewer }
     }
 
-    /// What is written in a pass, and how often.
+    /// Describes the writes of a pass, and the number of passes.
     pub fn settings(&self, think: Think, repeats: usize) -> String {
         let think = if think == Think::AsInPaper { "with" } else { "without" };
         format!(
@@ -240,7 +240,7 @@ impl AsRef<Turn> for Run {
     }
 }
 
-/// Makes the figures that are asked for, and the page.
+/// Makes the requested figures, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;

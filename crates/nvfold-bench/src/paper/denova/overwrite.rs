@@ -1,5 +1,5 @@
-//! Figure 11: new files and files written over. What is overwritten is released: of a shared block that is a count, of
-//! the last one its entry leaves the table.
+//! Figure 11: new files and overwritten files. Overwriting releases blocks: a shared block loses a reference, and the
+//! last reference removes its entry from the table.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Measure, Row};
@@ -15,7 +15,7 @@ use nvfold::DedupMode;
 const PERCENT: u64 = 50;
 const THINKS: [(Think, &str); 2] = [(Think::AsInPaper, "with think time"), (Think::Never, "without think time")];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut systems = vec![System::off(), System::off_again()];
     for mode in [DedupMode::Immediate, DedupMode::Inline] {
@@ -55,7 +55,8 @@ fn over(cell: &Cell) -> Speed {
     cell.over.expect("files are written over")
 }
 
-/// What the paper says: how much faster off is at overwriting, and by how many percent immediate is slower than that.
+/// Returns the paper's values: the speedup of off at overwriting, and by how many percent immediate is slower than
+/// that.
 fn paper(size: Size) -> (f64, f64) {
     match size {
         Size::Small => (1.03, 5.0),
@@ -63,7 +64,7 @@ fn paper(size: Size) -> (f64, f64) {
     }
 }
 
-/// How much slower sharing later makes overwriting.
+/// Returns a chart of how much slower sharing later makes overwriting.
 fn drops(grids: &[(Size, &str, Grid)]) -> Chart {
     let place = |size: Size, how: &str| format!("{} {how}", size.name());
     let x = grids.iter().map(|(size, how, _)| place(*size, how));
@@ -80,7 +81,7 @@ fn drops(grids: &[(Size, &str, Grid)]) -> Chart {
     })
 }
 
-/// All costs to that of off's new files, as speeds.
+/// Returns all costs relative to that of off's new files, as speeds.
 fn normalized(grid: &Grid, size: Size, title: &str) -> Chart {
     let base = grid.of(&System::off(), |cell| cell.new.cost_us)[0];
     let chart = Chart::new(Drawn::Bars, title, "", "times off's new files, by cost", ["new".into(), "over".into()]);
@@ -92,7 +93,7 @@ fn normalized(grid: &Grid, size: Size, title: &str) -> Chart {
     grid.systems.iter().fold(chart, add).with_paper(Some(&System::off().name), "over", faster, faster)
 }
 
-/// Drops of all systems, by cost and by the wall clock with its spread, and costs of a file.
+/// Returns the drops of all systems, by cost and by the wall clock with its spread, and the costs of a file.
 fn table(grid: &Grid, title: &str) -> Chart {
     let x = ["by cost, %", "by the wall clock, %", "its spread, points", "cost of a new file, us", "of one over, us"];
     let chart =
@@ -113,7 +114,7 @@ fn table(grid: &Grid, title: &str) -> Chart {
     grid.systems.iter().fold(chart, add)
 }
 
-/// The paper's words beside ours.
+/// Adds the paper's statements next to our values.
 fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str) {
     let (faster, slower) = paper(size);
     let name = size.name();

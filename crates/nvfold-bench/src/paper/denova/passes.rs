@@ -1,16 +1,17 @@
-//! Timing systems against the baseline: all of them in turn, pass by pass, on the same files, each with a baseline of
-//! its own run right before it or, every other pass, right behind it, **on the same device**. A system's figure is the
-//! median of its passes, and its drop the median of the passes' own: so what moves slowly on a shared machine moves
-//! both.
+//! Timing of systems against the baseline.
 //!
-//! Why on the same device: memory of one device takes up to a third longer to write than that of another, by where the
-//! host happens to have it, for as long as both live. Held against itself on two devices, off once differed by 33 to 38
-//! % with large files. So a pair shares a device, and each pass mounts it anew;
-//! all devices get the same mix of the host's memory ([`populate`]).
+//! All systems run in turn, pass by pass, on the same files. Each has its own run of the baseline right before it or,
+//! every other pass, right after it, **on the same device**. A system's figure is the median of its passes, and its
+//! drop the median of the drops of its pairs. So a slow change of a shared machine affects both.
 //!
-//! A pass makes a few files that are not timed, then the files with the daemon at work, lets everything be shared, and
-//! asks what that saved. Then it may write the files over with others. In the end what is stored is read back and the
-//! files are removed. One pass before all is not timed.
+//! The pair shares a device because memory of one device takes up to a third longer to write than that of another,
+//! depending on where the host places it, for as long as both exist. Compared with itself on two devices, off once
+//! differed by 33 to 38 % with large files. Each pass mounts the device again; all devices get the same mix of the
+//! host's memory ([`populate`]).
+//!
+//! A pass makes a few files that are not timed, then the timed files with the daemon at work, lets everything be
+//! shared, and reads the savings. Then it may overwrite the files. In the end the stored data is read back and the
+//! files are removed. One pass before all others is not timed.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::spent::Spent;
@@ -25,7 +26,7 @@ use pmem::Region;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// What is written, and how.
+/// The workload of the passes.
 #[derive(Clone, Copy)]
 pub struct Shape<'a> {
     /// The first is the baseline.
@@ -34,15 +35,15 @@ pub struct Shape<'a> {
     pub size: Size,
     /// Whether writers think.
     pub think: Think,
-    /// Threads, each with a directory and files of its own.
+    /// Threads, each with its own directory and files.
     pub threads: usize,
-    /// Whether the files are written over.
+    /// Whether the files are overwritten.
     pub overwrites: bool,
     /// Timed passes.
     pub repeats: usize,
 }
 
-/// What something took.
+/// The speed of a system, with its drop against the baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Speed {
     /// By cost.
@@ -56,40 +57,40 @@ pub struct Speed {
 }
 
 impl Speed {
-    /// What it adds to the baseline's cost of a file, by pairs, microseconds.
+    /// Returns the added cost per file over the baseline, by pairs, microseconds.
     pub fn more_us(&self) -> f64 {
         self.cost_us * self.cost.percent / 100.0
     }
 
-    /// The baseline's cost of a file, by pairs, microseconds.
+    /// Returns the baseline's cost per file, by pairs, microseconds.
     pub fn base_us(&self) -> f64 {
         self.cost_us - self.more_us()
     }
 }
 
-/// How much slower than the baseline.
+/// How much slower a system is than the baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Drop {
     /// Percent of the throughput: median of pairs.
     pub percent: f64,
-    /// The middle half of the pairs lies within so many points of percent.
+    /// Half-width of the middle half of the pairs, percentage points.
     pub spread: f64,
 }
 
-/// What one system did at one share of duplicates.
+/// The result of one system at one share of duplicates.
 #[derive(Clone, Debug)]
 pub struct Cell {
     /// New files.
     pub new: Speed,
-    /// Files written over.
+    /// Overwritten files.
     pub over: Option<Speed>,
     /// Blocks saved once everything was shared.
     pub saved_blocks: u64,
-    /// Blocks that repeat another.
+    /// Blocks that repeat another one.
     pub duplicates: u64,
 }
 
-/// Measures all systems at each share of duplicates; a cell each.
+/// Measures all systems at each share of duplicates; returns a cell for each.
 pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Cell>>> {
     let mut work = Work::new(run, shape);
     let (bytes, files) = work.written();
@@ -114,24 +115,24 @@ pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Ce
     cells.collect()
 }
 
-/// A device, and the two that use it in turn.
+/// A device, and the two systems that use it in turn.
 struct Place {
     region: Region,
     base: System,
     system: System,
 }
 
-/// What a pass does.
+/// The work of a pass.
 struct Work {
-    /// What is written first, a lane for each thread.
+    /// The first content, a lane per thread.
     first: Vec<Lane>,
-    /// What it is written over with.
+    /// The content that overwrites it.
     second: Vec<Lane>,
     think: Think,
     overwrites: bool,
 }
 
-/// What one pass of one system took.
+/// The duration of one pass of one system.
 #[derive(Clone, Copy)]
 struct Took {
     new: Spent,
@@ -149,7 +150,7 @@ impl Work {
         Work { first: lanes(1), second, think: shape.think, overwrites: shape.overwrites }
     }
 
-    /// Bytes and files that are there at once, the overwritten ones aside.
+    /// Returns the bytes and the number of files that exist at once, without the overwritten ones.
     fn written(&self) -> (u64, u64) {
         self.first.iter().fold((0, 0), |(bytes, files), lane| (bytes + lane.bytes(), files + lane.files()))
     }
@@ -158,7 +159,7 @@ impl Work {
         self.first.iter_mut().chain(&mut self.second).for_each(|lane| lane.refill(percent));
     }
 
-    /// One pass of one system.
+    /// Runs one pass of one system.
     fn pass(&self, system: &System, region: &Region) -> Result<Took> {
         let mounted = Volume::mount(system, region.clone(), self.first.len())?;
         let volume = &mounted;
@@ -188,8 +189,8 @@ impl Work {
     }
 }
 
-/// What lanes take: of one what its requests took; of several the sum of their costs, and the wall clock's time from the
-/// first start to the last end, think time and all.
+/// Returns the duration of lanes. For one lane it is that of its requests. For several it is the sum of their costs,
+/// and by the wall clock the time from the first start to the last end, including think time.
 fn timed(
     lanes: &[Lane],
     directories: &[InodeNumber],
@@ -199,7 +200,7 @@ fn timed(
         return work(lane, directories[0]);
     }
     let start = Barrier::new(lanes.len());
-    // The lanes read the clock themselves: who waits for them may be woken long after they began.
+    // The lanes read the clock themselves, because a waiting thread may wake long after they began.
     let one = |lane: &Lane, directory: InodeNumber| -> Result<(Instant, Spent, Instant)> {
         start.wait();
         let began = Instant::now();
@@ -219,7 +220,7 @@ fn timed(
     Ok(Spent { wall_ns: (ended - began).as_nanos() as f64, ..spent })
 }
 
-/// A cell of the baseline, and one of each other system.
+/// Returns a cell of the baseline, and one of each other system.
 fn at_one_share(places: &[Place], work: &mut Work, percent: u64, repeats: usize) -> Result<Vec<Cell>> {
     let mut took: Vec<Vec<Paired>> = places.iter().map(|_| Vec::new()).collect();
     for pass in 0..=repeats {
@@ -251,7 +252,7 @@ fn at_one_share(places: &[Place], work: &mut Work, percent: u64, repeats: usize)
     Ok(std::iter::once(&base).chain(&took).map(cell).collect())
 }
 
-/// A pass, and the baseline's beside it.
+/// A pass, and the paired pass of the baseline.
 #[derive(Clone, Copy)]
 struct Paired {
     of: Took,
@@ -274,13 +275,13 @@ fn speed((bytes, files): (u64, u64), pairs: &[Paired], what: impl Fn(&Took) -> S
     }
 }
 
-/// All systems at all places of an x axis.
+/// The results of all systems at all places of an x axis.
 pub struct Grid {
-    /// What the places are.
+    /// Label of the places.
     pub x_label: &'static str,
     /// Their names.
     pub x: Vec<String>,
-    /// By place, then by system.
+    /// Cells by place, then by system.
     pub cells: Vec<Vec<Cell>>,
     /// In the order of the cells.
     pub systems: Vec<System>,
@@ -293,7 +294,7 @@ impl Grid {
         self.cells.iter().map(|cells| what(&cells[place])).collect()
     }
 
-    /// A chart of one number of all systems, or of all but the baseline.
+    /// Returns a chart of one number of all systems, or of all except the baseline.
     pub fn chart(&self, kind: Drawn, title: &str, unit: &str, base: bool, what: impl Fn(&Cell) -> f64) -> Chart {
         let chart = Chart::new(kind, title, self.x_label, unit, self.x.iter().cloned());
         let shown = self.systems.iter().filter(|system| base || system.when != When::Never);

@@ -1,8 +1,8 @@
-//! Figure 12: reading a file all of whose blocks another file has too, beside a reader of that other one, and beside a
-//! writer that overwrites it.
+//! Figure 12: reading a file that shares all blocks with another file, while another thread reads or overwrites that
+//! other file.
 //!
-//! Of off, both files have blocks of their own. A pass reads file B several times; the other thread goes on until that
-//! is done. Behind a pass with a writer, file A gets B's content again and the queue is drained.
+//! With policy off, both files have their own blocks. A pass reads file B several times; the other thread runs until
+//! that is done. After a pass with a writer, file A gets B's content again and the queue is drained.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -20,12 +20,12 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of the paper's files.
+/// Bytes of the paper's files.
 const FILE_BYTES: u64 = 4 << 30;
 const REQUEST_BYTES: usize = 128 << 10;
 const ROUNDS: u64 = 4;
 
-/// What the other thread does.
+/// The work of the other thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Reads,
@@ -41,7 +41,7 @@ struct Twins {
     b: File,
 }
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let file_bytes = run.scaled(FILE_BYTES).next_multiple_of(REQUEST_BYTES as u64).max(1 << 20);
     let mut systems = vec![System::off(), System::off_again()];
@@ -160,7 +160,7 @@ impl Twins {
         Ok(())
     }
 
-    /// What reading B takes, with the other thread at work from before it until after it.
+    /// Returns the duration of reading B, with the other thread at work from before it until after it.
     fn pass(&self, beside: Beside, content: &[u8], other: &[u8]) -> Result<Spent> {
         let bytes = content.len() as u64;
         let (over, start) = (AtomicBool::new(false), Barrier::new(2));
@@ -200,7 +200,7 @@ impl Twins {
     }
 }
 
-/// What every pass of every system took.
+/// Returns the duration of every pass of every system.
 fn passes(run: &Run, twins: &[Twins], beside: Beside, content: &[u8]) -> Result<Vec<Vec<Spent>>> {
     let mut passes = vec![Vec::new(); twins.len()];
     for pass in 0..=run.fewer {

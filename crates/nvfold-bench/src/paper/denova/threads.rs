@@ -1,4 +1,4 @@
-//! Figure 9: several threads, each with a directory and files of its own.
+//! Figure 9: several threads, each with its own directory and files.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -15,7 +15,7 @@ const PERCENT: u64 = 50;
 const THREADS: [usize; 4] = [1, 2, 4, 8];
 const FEW: [usize; 2] = [1, 2];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems: Vec<System> = systems(run).into_iter().filter(|system| *system != System::off_again()).collect();
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
@@ -64,7 +64,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// One thread's rate is that of its requests alone: half of it counts beside the others, whose think time is within.
+/// One thread's rate counts only its requests. It is halved to compare with the others, whose time includes think
+/// time.
 fn rates(grid: &Grid, counts: &[usize], title: &str) -> Chart {
     let mut chart = grid.chart(Drawn::Bars, title, "MB/s", true, |cell| cell.new.rate);
     for series in &mut chart.series {

@@ -1,8 +1,8 @@
-//! Figure 2 and Table IV: what it takes to write, to fingerprint and to share.
+//! Figure 2 and Table IV: the time to write, to fingerprint and to share.
 //!
-//! T_w is storing bytes on the device and waiting until they are durable, nothing else. T_f is what a policy takes to
-//! say whether a block is there already: its fingerprint, and looking for it. Both are taken from the policy at work,
-//! by a wrapper that holds a watch ([`Watched`]).
+//! T_w is the time to store bytes on the device and wait until they are durable, nothing else. T_f is the time of a
+//! policy to decide whether a block exists: its fingerprint, and the lookup. T_f is measured in the policy at work,
+//! by a wrapper with a stopwatch ([`Watched`]).
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -30,7 +30,7 @@ use std::time::Instant;
 /// Write sizes of Figure 2.
 const SIZES: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// How a block is recognised.
+/// A way to recognise a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
     /// Name of its line.
@@ -44,12 +44,12 @@ const fn trusted(name: &'static str, weak: WeakFunction, strong: StrongFunction)
     Way { name, weak, strong: Some(strong), method: Method::StrFin }
 }
 
-/// The paper's.
+/// The paper's way.
 pub const SHA1: Way = trusted("SHA-1", WeakFunction::Sha1, StrongFunction::Sha1);
-/// Ours.
+/// Our way.
 pub const BYTES: Way =
     Way { name: "XXH3 and bytes (ours)", weak: WeakFunction::Xxh3, strong: None, method: Method::WBFin };
-/// All of them; the one with a weak fingerprint before a strong one is that of equations (4) and (5).
+/// All ways; the one with a weak fingerprint before a strong one is that of equations (4) and (5).
 pub const WAYS: [Way; 6] = [
     SHA1,
     trusted("MD5", WeakFunction::Md5, StrongFunction::Md5),
@@ -64,7 +64,7 @@ pub const WAYS: [Way; 6] = [
     BYTES,
 ];
 
-/// A policy under a watch.
+/// A policy whose time is measured.
 struct Watched {
     policy: NvDedup,
     epoch: Instant,
@@ -73,7 +73,7 @@ struct Watched {
 
 impl Watched {
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        // What the device charges is not waited for at once: it counts when it is charged.
+        // The thread does not wait for the charge at once, so the clock counts it when it is charged.
         let began = pmem::clock::device_ns(self.epoch);
         let done = work();
         self.ns.fetch_add(pmem::clock::device_ns(self.epoch) - began, Ordering::Relaxed);
@@ -95,16 +95,16 @@ impl Dedup for Watched {
     }
 }
 
-/// Nanoseconds that a block of 4 KiB takes.
+/// Nanoseconds to decide about a block of 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Saying that it is new.
+    /// If it is new.
     pub new: f64,
-    /// Saying that it is there.
+    /// If it exists.
     pub duplicate: f64,
 }
 
-/// A file system in which new data is recognised in one way, with a watch.
+/// A file system that recognises new data in one way, with a stopwatch.
 pub struct Bench {
     fs: FileSystem,
     watch: Arc<Watched>,
@@ -112,7 +112,7 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// On an empty device with room for two files of so many bytes.
+    /// Makes it on an empty device with space for two files of `bytes` bytes.
     pub fn new(profile: &Profile, way: Way, bytes: usize) -> Result<Bench> {
         let nv_dedup = NvDedupOptions {
             weak: way.weak,
@@ -130,7 +130,7 @@ impl Bench {
         Ok(Bench { fs, watch, round: 0 })
     }
 
-    /// Writes new data, and the same once more, with requests of so many bytes.
+    /// Writes new data, and the same once more, with requests of `bytes` bytes.
     pub fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.round += 1;
         let content = unique(bytes, self.round);
@@ -141,7 +141,7 @@ impl Bench {
         Ok(Times { new: new?, duplicate: duplicate? })
     }
 
-    /// Median of so many rounds.
+    /// Returns the median of `rounds` rounds.
     pub fn median_times(&mut self, rounds: usize, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.times(bytes, request_bytes)?;
         let times = (0..rounds).map(|_| self.times(bytes, request_bytes)).collect::<Result<Vec<Times>>>()?;
@@ -149,12 +149,12 @@ impl Bench {
         Ok(Times { new: of(|times| times.new), duplicate: of(|times| times.duplicate) })
     }
 
-    /// Ends it in order.
+    /// Unmounts it in order.
     pub fn close(self) -> Result<()> {
         self.fs.unmount().doing("unmount")
     }
 
-    /// Nanoseconds a block that the policy took.
+    /// Writes a file; returns the nanoseconds per block that the policy took.
     fn write(&self, name: &str, content: &[u8], request_bytes: usize) -> Result<f64> {
         let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
         let ino = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
@@ -170,7 +170,7 @@ impl Bench {
     }
 }
 
-/// Bytes that occur nowhere else.
+/// Returns unique bytes.
 fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
     let mut random = Random(seed << 40);
@@ -178,8 +178,8 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     content
 }
 
-/// T_w: what it costs, nanoseconds, to store a request on a device of this profile so that it is durable; median of
-/// rounds. The device is larger than a cache.
+/// T_w: returns the cost to store a request durably on a device of this profile, nanoseconds; the median of rounds.
+/// The device is larger than a cache.
 pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 128 << 20 };
     let rounds = run.fewer;
@@ -200,7 +200,8 @@ pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f6
     Ok(median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?))
 }
 
-/// What it costs, nanoseconds, to read a block of a device of this profile that is in no cache; median of rounds.
+/// Returns the cost to read a block that is in no cache from a device of this profile, nanoseconds; the median of
+/// rounds.
 fn read_ns(profile: &Profile, bytes: usize, rounds: usize) -> Result<f64> {
     let device = Device::new(profile, bytes as u64);
     let region = device.create()?;
@@ -220,7 +221,7 @@ fn read_ns(profile: &Profile, bytes: usize, rounds: usize) -> Result<f64> {
     Ok(median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?))
 }
 
-/// What it costs, nanoseconds, to make the fingerprint of a block that is in the cache.
+/// Returns the cost to compute the fingerprint of a block in the cache, nanoseconds.
 fn fingerprint_ns(hash: Hash, blocks: usize) -> Result<f64> {
     let options = hash.options();
     let content = unique(16 * BLOCK, 1);
@@ -287,7 +288,7 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Measures Table IV: the latency of a write, and of sharing what it wrote.
+/// Measures Table IV: the latency of a write, and of sharing its data.
 pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let title = "Table IV: the latency of a write and of sharing it later";
     let settings = format!(
@@ -349,7 +350,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Microseconds that a file costs to write, and to share.
+/// Returns the microseconds to write a file, and to share it.
 fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
     let mut lane = Lane::new(size, run.files(size), 50, 1);
     let system = System::denova(DedupMode::Immediate, hash);

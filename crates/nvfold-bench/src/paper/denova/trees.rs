@@ -1,7 +1,7 @@
-//! Savings of real trees: their own duplicates, and all of them once more.
+//! Savings of real trees: their own duplicates, and a second copy of everything.
 //!
-//! How many blocks could be shared is counted here, by hashing every block of the files as they lie in the tree, the
-//! last one of a file with zeros behind it.
+//! The number of blocks that could be shared is counted here, by hashing every block of the files in the tree; the
+//! last block of a file is padded with zeros.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
@@ -15,7 +15,7 @@ use nvfold::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
 use std::collections::HashSet;
 
-/// What each block of the files is known by.
+/// Returns the hash of each block of the files.
 fn blocks(tree: &Tree) -> Vec<u64> {
     let mut end = [0; BLOCK];
     let mut known = Vec::new();
@@ -34,7 +34,7 @@ fn blocks(tree: &Tree) -> Vec<u64> {
 /// Blocks saved by one copy and by two.
 type Saved = [u64; 2];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes: u64 = if run.turn.smoke { 4 << 20 } else { 384 << 20 };
     let title = "Savings of real trees";
@@ -93,7 +93,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Stores a tree twice; blocks saved after each copy.
+/// Stores a tree twice; returns the blocks saved after each copy.
 fn save(run: &Run, system: &System, tree: &Tree) -> Result<Saved> {
     let files = tree.files.len() as u64;
     // A block for the end of each file, and its log.

@@ -1,5 +1,5 @@
-//! What DeNOVA's figures compare, each on an emulated device of its own, with its daemon on a thread while there is
-//! work, as a mount has it.
+//! The systems of DeNOVA's figures, each on its own emulated device. The dedup daemon has a thread while there is
+//! work, as in a mount.
 
 use crate::device::{Device, remount};
 use crate::{Doing, Result};
@@ -15,20 +15,20 @@ pub const BLOCK: usize = 4096;
 /// A directory and a file of the benchmark.
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
 
-/// How equal blocks are told.
+/// How equal blocks are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
     /// SHA-1, trusted.
     AsInPaper,
-    /// XXH3 finds, the bytes decide.
+    /// XXH3 finds candidates, the bytes decide.
     Ours,
 }
 
 impl Hash {
-    /// Both.
+    /// Both ways.
     pub const ALL: [Hash; 2] = [Hash::AsInPaper, Hash::Ours];
 
-    /// As it stands behind a system's name.
+    /// Returns the suffix of a system's name.
     pub fn name(self) -> &'static str {
         match self {
             Hash::AsInPaper => "as in the paper",
@@ -36,7 +36,7 @@ impl Hash {
         }
     }
 
-    /// What makes weak fingerprints, which are what the index of the device is made of.
+    /// Returns the weak function, which the index of the device is made of.
     pub fn weak(self) -> WeakFunction {
         match self {
             Hash::AsInPaper => WeakFunction::Sha1,
@@ -44,7 +44,7 @@ impl Hash {
         }
     }
 
-    /// How fingerprints are made, and what must be equal.
+    /// Returns the options for fingerprints and verification.
     pub fn options(self) -> NvDedupOptions {
         let (strong, verify) = match self {
             Hash::AsInPaper => (Some(StrongFunction::Sha1), Verify::Strong),
@@ -59,9 +59,9 @@ impl Hash {
 pub enum When {
     /// Never: the baseline.
     Never,
-    /// The baseline once more: how far it is from itself tells what a difference is worth.
+    /// The baseline once more: its difference to itself is the limit below which a result means nothing.
     NeverAgain,
-    /// As its mode says.
+    /// In its dedup mode.
     Mode(DedupMode),
 }
 
@@ -75,9 +75,9 @@ pub struct System {
     pub name: String,
     /// When it shares.
     pub when: When,
-    /// How it tells equal blocks.
+    /// How it recognises equal blocks.
     pub hash: Hash,
-    /// How chains of its table are ordered.
+    /// Options for ordering the chains of its table.
     pub reorder: ReorderOptions,
 }
 
@@ -106,12 +106,12 @@ impl System {
         System { name: name.into(), when, hash, reorder: ReorderOptions::default() }
     }
 
-    /// Whether a daemon shares what it stores.
+    /// Returns whether a daemon shares its data.
     pub fn is_offline(&self) -> bool {
         matches!(self.when, When::Mode(mode) if mode != DedupMode::Inline)
     }
 
-    /// How its device is formatted.
+    /// Returns the options of its mkfs.
     pub fn mkfs(&self) -> MkfsOptions {
         let index = if matches!(self.when, When::Mode(_)) { IndexKind::Pm } else { IndexKind::Dram };
         MkfsOptions { index, weak: self.hash.weak(), ..MkfsOptions::default() }
@@ -131,38 +131,38 @@ impl System {
 
 /// A system at work.
 pub struct Volume {
-    /// Which.
+    /// The system.
     pub system: System,
     /// Its file system.
     pub fs: FileSystem,
 }
 
 impl Volume {
-    /// A device with room for so many bytes in so many files, twice: an overwritten file is there in both versions until
-    /// the old one is given up.
+    /// Makes a device with space for `data_bytes` bytes in `files` files, twice: an overwritten file exists in both
+    /// versions until the old one is released.
     pub fn device(profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Device {
-        // A file takes a slot of 512 bytes and a name in a log; each thread fills segments of its own.
+        // A file takes a slot of 512 bytes and a name in a log; each thread fills its own segments.
         let bytes = 2 * data_bytes + data_bytes / 4 + 1024 * files + ((32 + 8 * threads as u64) << 20);
         Device::new(profile, bytes)
     }
 
-    /// Runs on an empty device of that size.
+    /// Mounts the system on an empty device of that size.
     pub fn new(system: &System, profile: &Profile, data_bytes: u64, files: u64, threads: usize) -> Result<Volume> {
         Volume::on(system, &Volume::device(profile, data_bytes, files, threads), threads)
     }
 
-    /// On this device, empty.
+    /// Mounts the system on this device, empty.
     pub fn on(system: &System, device: &Device, threads: usize) -> Result<Volume> {
         Volume::mount(system, device.format(&system.mkfs())?, threads)
     }
 
-    /// On a device that is formatted.
+    /// Mounts the system on a formatted device.
     pub fn mount(system: &System, region: Region, threads: usize) -> Result<Volume> {
         let mount = MountOptions { cores: threads + 1, ..system.mount_options() };
         Ok(Volume { system: system.clone(), fs: remount(region, mount)? })
     }
 
-    /// A directory in the root, made if it is not there.
+    /// Returns a directory in the root, and makes it if it does not exist.
     pub fn directory(&self, name: &str) -> Result<InodeNumber> {
         match self.fs.lookup(InodeNumber::ROOT, name.as_bytes()) {
             Ok(found) => Ok(found.ino),
@@ -176,7 +176,7 @@ impl Volume {
         self.fs.open(ino).doing("open a file")?.write_at(0, content).doing("write a file")
     }
 
-    /// Writes a file that is there over.
+    /// Overwrites an existing file.
     pub fn overwrite(&self, directory: InodeNumber, name: &[u8], content: &[u8]) -> Result<()> {
         self.open(directory, name)?.write_at(0, content).doing("write a file")
     }
@@ -198,7 +198,7 @@ impl Volume {
         self.fs.unlink(directory, name).doing("remove a file")
     }
 
-    /// Does the work with the daemon beside it.
+    /// Does the work while the daemon runs.
     pub fn with_daemon<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         if !self.system.is_offline() {
             return work();
@@ -220,7 +220,7 @@ impl Volume {
         })
     }
 
-    /// Waits until the daemon beside it has nothing left to do.
+    /// Waits until the daemon has nothing left to do.
     pub fn wait_for_daemon(&self) {
         while self.denova().queue_entries > 0 {
             std::thread::sleep(Duration::from_millis(1));
@@ -233,17 +233,17 @@ impl Volume {
         Ok(())
     }
 
-    /// What the policy says of itself.
+    /// Returns the statistics of the policy.
     pub fn denova(&self) -> DeNovaStats {
         self.fs.stats().denova.unwrap_or_default()
     }
 
-    /// Bytes saved by sharing.
+    /// Returns the bytes saved by sharing.
     pub fn saved_bytes(&self) -> u64 {
         self.fs.stats().saved_bytes
     }
 
-    /// Ends it in order.
+    /// Unmounts it in order.
     pub fn close(self) -> Result<()> {
         self.fs.unmount().doing("unmount")
     }

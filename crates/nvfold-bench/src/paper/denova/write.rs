@@ -1,4 +1,4 @@
-//! Figure 8: new files at every share of duplicates, with the paper's think time and without; and what is saved once
+//! Figure 8: new files at every share of duplicates, with the paper's think time and without; and the savings once
 //! everything is shared.
 
 use super::super::chart::{Chart, Kind as Drawn};
@@ -12,21 +12,21 @@ use crate::Result;
 use crate::samples::{largest, smallest};
 use nvfold::DedupMode;
 
-/// With think time, and the savings.
+/// Makes the figure with think time, and the savings.
 pub fn with_think_time(run: &Run) -> Result<Vec<Figure>> {
     let grids = grids(run, Think::AsInPaper)?;
     let title = "Figure 8: new files at every share of duplicates";
     Ok(vec![throughput(run, &grids, "figure-8", title, Think::AsInPaper), savings(run, &grids)])
 }
 
-/// Makes the setting without one.
+/// Makes the figure without think time.
 pub fn without_think_time(run: &Run) -> Result<Vec<Figure>> {
     let grids = grids(run, Think::Never)?;
     let title = "Figure 8 without think time: the daemon has no pauses";
     Ok(vec![throughput(run, &grids, "no-think", title, Think::Never)])
 }
 
-/// What the figures compare.
+/// Returns the systems that the figures compare.
 pub fn systems(run: &Run) -> Vec<System> {
     let mut systems = vec![System::off(), System::off_again()];
     for hash in Hash::ALL {
@@ -39,7 +39,7 @@ fn modes(run: &Run) -> [DedupMode; 3] {
     [DedupMode::Inline, DedupMode::Immediate, run.delayed()]
 }
 
-/// A grid for each size of files.
+/// Returns a grid for each size of files.
 fn grids(run: &Run, think: Think) -> Result<Vec<(Size, Grid)>> {
     let systems = systems(run);
     let one = |size| {
@@ -52,7 +52,7 @@ fn grids(run: &Run, think: Think) -> Result<Vec<(Size, Grid)>> {
     Size::ALL.into_iter().map(one).collect()
 }
 
-/// What the paper says of inline's drop: more than this many percent.
+/// Returns the paper's lower bound for the drop of inline, percent.
 fn inline_drop(size: Size) -> f64 {
     match size {
         Size::Small => 50.0,
@@ -60,7 +60,7 @@ fn inline_drop(size: Size) -> f64 {
     }
 }
 
-/// Drops of sharing at once, and of sharing later.
+/// Returns charts of the drops of sharing at once, and of sharing later.
 pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
     let chart = |what: &str, is_shown: &dyn Fn(&System) -> bool| {
         let title = format!("{title}: {what}, {}", size.name());
@@ -72,7 +72,7 @@ pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
     [chart("sharing at once", &|system| !is_later(system)), chart("sharing later", &is_later)]
 }
 
-/// What stands behind the pictures: drops by the wall clock with their spread, costs and rates.
+/// Returns the tables behind the pictures: drops by the wall clock with their spread, costs and rates.
 pub fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
     let name = size.name();
     let drops = |title: String, what: fn(&Cell) -> f64| grid.chart(Drawn::Table, &title, &title, false, what);
@@ -86,7 +86,8 @@ pub fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
     ]
 }
 
-/// How far the baseline is from itself: by cost; by the wall clock, and that beyond its spread.
+/// Returns the largest difference of the baseline to itself: by cost; by the wall clock, and the part of that beyond
+/// its spread.
 pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
     let largest_of = |drop: fn(Speed) -> f64| largest(&grid.of(&System::off_again(), |cell| drop(what(cell))));
     [
@@ -96,13 +97,13 @@ pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
     ]
 }
 
-/// Rows that say what a difference is worth.
+/// Adds rows with that difference, the limit below which a result means nothing.
 pub fn noise_rows(figure: &mut Figure, what: &str, noise: [f64; 3]) {
     let rows = ["by cost", "by the wall clock", "by the wall clock, beyond the spread of its pairs"].iter().zip(noise);
     figure.rows.extend(rows.map(|(how, noise)| Row::own(format!("off to itself, {what}, largest, {how}"), noise, "%")));
 }
 
-/// What bounds a system that shares later: what it adds to the cost of a file, where that is most.
+/// Describes the limit of a system that shares later: its added cost per file, where that is largest.
 fn above_off(grid: &Grid, system: &System) -> String {
     let [off, more] = [Speed::base_us as fn(&Speed) -> f64, Speed::more_us];
     let at = |what: fn(&Speed) -> f64| grid.of(system, |cell| what(&cell.new));
@@ -168,7 +169,7 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
     figure
 }
 
-/// What is saved of the generated data once the queue is empty.
+/// Makes the figure of the savings of the generated data once the queue is empty.
 fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
     let settings =
         format!("From the passes of Figure 8, the queue drained. {}", run.settings(Think::AsInPaper, run.repeats));

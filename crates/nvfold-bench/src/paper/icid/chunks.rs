@@ -1,14 +1,15 @@
-//! What chunk-based deduplication makes of a program's writes: the competitors of ICID's section 5.
+//! Chunk-based deduplication of a program's writes: the competitors of ICID's section 5.
 //!
-//! Each write is cut, each chunk hashed (XXH3, "for high throughput"), each fingerprint looked up in one table in memory, as in
-//! the paper's framework. Nothing is compared and nothing written, so what is told is the least that these ways cost.
+//! Each write is cut, each chunk hashed (XXH3, "for high throughput"), each fingerprint looked up in one table in
+//! memory, as in the paper's framework. Nothing is compared and nothing written, so the result is a lower bound of
+//! the cost.
 //!
 //! ```text
-//! per call     | call ||  call  || call |      each write is cut by itself, as in the paper: it intercepts write
-//! per stream   | ........................ |    writes that follow one another in a file are one stream, which is fairer
+//! per call     | call ||  call  || call |      each write is cut by itself, as in the paper, which intercepts write
+//! per stream   | ........................ |    consecutive writes to a file are one stream, which is fairer
 //! ```
 //!
-//! The work is timed in groups of [`GROUP_BYTES`]: a look at the clock costs more than a small write.
+//! The work is timed in groups of [`GROUP_BYTES`], because reading the clock costs more than a small write.
 
 use super::writes::{self, Write};
 use crate::{Doing, Result};
@@ -21,33 +22,33 @@ use twox_hash::XxHash3_64;
 
 /// Bytes that are cut and timed together.
 const GROUP_BYTES: usize = 256 << 10;
-/// What a system keeps of a chunk: NV-Dedup's entry of a cache line.
+/// Bytes per chunk in a system's index: NV-Dedup's entry of a cache line.
 pub const ENTRY_BYTES: u64 = 64;
-/// What a file keeps of a chunk, to find it.
+/// Bytes per chunk in a file's metadata.
 const POINTER_BYTES: u64 = 8;
 
-/// What is cut by itself.
+/// The unit that is cut by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// Each write.
     Call,
-    /// Writes that follow one another.
+    /// Consecutive writes to a file.
     Stream,
 }
 
 /// A way of chunking.
 #[derive(Clone, Copy, Debug)]
 pub struct Scheme {
-    /// How.
+    /// The chunker.
     pub chunker: Chunker,
     /// Mean bytes of a chunk.
     pub mean_bytes: usize,
-    /// Of what.
+    /// The unit that is cut.
     pub per: Per,
 }
 
 impl Scheme {
-    /// The four of the paper, with chunks of so many bytes on average.
+    /// Returns the four chunkers of the paper, with chunks of `mean_bytes` bytes on average.
     pub fn papers(mean_bytes: usize, per: Per) -> [Scheme; 4] {
         [Chunker::Fixed4K, Chunker::Rabin, Chunker::Ae, Chunker::FastCdc].map(|chunker| Scheme {
             chunker,
@@ -56,7 +57,7 @@ impl Scheme {
         })
     }
 
-    /// The same four with chunks of 4 KiB, of calls and then of streams.
+    /// Iterates over the same four with chunks of 4 KiB, for calls and then for streams.
     pub fn calls_and_streams() -> impl Iterator<Item = Scheme> {
         [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per))
     }
@@ -95,19 +96,19 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Returns all of them.
+    /// Returns the sum of the steps.
     pub fn sum(&self) -> f64 {
         self.cutting + self.hashing + self.indexing
     }
 }
 
-/// What a scheme has made of the writes so far.
+/// The result of a scheme for the writes so far.
 pub struct Chunked {
-    /// Which.
+    /// The scheme.
     pub scheme: Scheme,
     /// Bytes written.
     pub bytes: u64,
-    /// Bytes of them that were known.
+    /// Bytes in known chunks.
     pub found_bytes: u64,
     /// Chunks.
     pub chunks: u64,
@@ -115,10 +116,10 @@ pub struct Chunked {
     pub steps: Steps,
     cutter: Cutter,
     known: HashSet<u64>,
-    /// Writes that have not been cut yet, one behind the other, and where each ends.
+    /// Writes that have not been cut yet, one behind the other, and the end of each.
     group: Vec<u8>,
     ends: Vec<usize>,
-    /// Ends of streams that may go on, by file.
+    /// Uncut ends of streams that may continue, by file.
     streams: HashMap<u64, Stream>,
 }
 
@@ -128,7 +129,7 @@ struct Stream {
     bytes: Vec<u8>,
 }
 
-/// What schemes make of a record of writes; `before`: files that were stored before the program began.
+/// Runs schemes on a record of writes; `before` are files that were stored before the program began.
 pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
     let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
     for path in before {
@@ -157,7 +158,7 @@ impl Chunked {
         }
     }
 
-    /// What was stored before the program began is known, cut as one stream a file.
+    /// Adds content that was stored before the program began, cut as one stream per file.
     pub fn knows(&mut self, content: &[u8]) {
         let mut at = 0;
         self.cutter.restart();
@@ -168,7 +169,7 @@ impl Chunked {
         }
     }
 
-    /// The program writes.
+    /// Adds a write of the program.
     pub fn write(&mut self, write: &Write) {
         self.bytes += write.bytes.len() as u64;
         match self.scheme.per {
@@ -196,7 +197,7 @@ impl Chunked {
         }
     }
 
-    /// The program has ended.
+    /// Ends the program: cuts everything that is left.
     pub fn end(&mut self) {
         self.cut_group();
         for (_, stream) in std::mem::take(&mut self.streams) {
@@ -204,17 +205,17 @@ impl Chunked {
         }
     }
 
-    /// Share of the bytes that were known, percent.
+    /// Returns the share of the bytes in known chunks, percent.
     pub fn percent(&self) -> f64 {
         100.0 * self.found_bytes as f64 / self.bytes.max(1) as f64
     }
 
-    /// Bytes of what is kept to find chunks.
+    /// Returns the bytes of metadata for finding chunks.
     pub fn metadata_bytes(&self) -> u64 {
         self.index_bytes() + self.chunks * POINTER_BYTES
     }
 
-    /// Bytes of the table of fingerprints.
+    /// Returns the bytes of the table of fingerprints.
     pub fn index_bytes(&self) -> u64 {
         self.known.len() as u64 * ENTRY_BYTES
     }
@@ -224,8 +225,8 @@ impl Chunked {
         self.cut(&group, &ends, true);
     }
 
-    /// Cuts what ends at `ends`, each by itself, and looks the chunks up; how many bytes were cut. The last one stays uncut
-    /// where its data may go on.
+    /// Cuts each part of `data` that ends at one of `ends` by itself, and looks the chunks up; returns how many bytes
+    /// were cut. The last chunk stays uncut if its data may continue.
     fn cut(&mut self, data: &[u8], ends: &[usize], is_whole: bool) -> usize {
         let start = cost_ns();
         let (mut at, mut chunks) = (0, Vec::with_capacity(data.len() / 1024 + ends.len()));

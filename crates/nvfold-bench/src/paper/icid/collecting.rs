@@ -1,8 +1,8 @@
-//! Figure 15: LevelDB's operations a second while space is collected; section 6: reading what was shared.
+//! Figure 15: LevelDB's operations per second while space is collected; section 6: reading shared data.
 //!
-//! The paper collects by hand after each 16 GB of updates. Here collection begins by itself: a store is updated as often as it
-//! was filled, once on a device with room for all that dies, and once on one without, where space has to be collected
-//! while LevelDB writes.
+//! The paper collects by hand after each 16 GB of updates. Here collection begins by itself. A store is updated as
+//! often as it was filled, once on a device with space for all dead data, and once on one without, where space has to
+//! be collected while LevelDB writes.
 
 use super::Run;
 use super::lab::{Done, Load, Wishes};
@@ -14,8 +14,9 @@ use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Polic
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::path::Path;
 
-/// Bytes of values; what part of the set, for short ones take the longer; and percent of its bytes that a device needs at the
-/// least: what lives, what LevelDB is just compacting, and the dead bytes of blocks that are not worth collecting.
+/// Bytes of values; the divisor of the set, because short values take longer; and the least size of a device in
+/// percent of the set. That size covers the live data, the present compaction of LevelDB, and the dead bytes of
+/// blocks that are not worth collecting.
 const SIZES: [(u64, u64, u64); 2] = [(1024, 8, 260), (8192, 1, 175)];
 /// Bytes of a read.
 const READ_BYTES: usize = 128 << 10;
@@ -30,7 +31,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
 struct Updated {
     value_bytes: u64,
     load: Load,
-    /// With room, and without: operations a second of each part of the updates, and what the device held at the end.
+    /// With ample space, and with little: operations per second of each part of the updates, and the final state of
+    /// the device.
     roomy: Done,
     tight: Done,
     tight_mebibytes: u64,
@@ -49,7 +51,7 @@ fn updates(run: &Run, (value_bytes, part, percent): (u64, u64, u64)) -> Result<U
     Ok(Updated { value_bytes, load, roomy, tight, tight_mebibytes })
 }
 
-/// Rates of the parts of the updates, without those of the fill.
+/// Returns the rates of the parts of the updates, without those of the fill.
 fn rates(done: &Done) -> Vec<f64> {
     let all = done.all("window_rate");
     all[all.len() / 2..].to_vec()
@@ -112,7 +114,7 @@ fn updating(run: &Run, updated: &[Updated]) -> Figure {
     figure
 }
 
-/// What reading all tables takes, nanoseconds a byte.
+/// Returns the nanoseconds per byte of reading all tables.
 fn read_all(fs: &FileSystem, files: &[InodeNumber]) -> Result<f64> {
     let mut buffer = vec![0; READ_BYTES];
     let mut pass = || {
@@ -130,7 +132,7 @@ fn read_all(fs: &FileSystem, files: &[InodeNumber]) -> Result<f64> {
         }
         Ok((pmem::clock::cost_ns() - start) / bytes.max(1) as f64)
     };
-    // The first pass brings the file system's own tables into memory.
+    // The first pass loads the file system's own tables.
     let passes = (0..6).map(|_| pass()).collect::<Result<Vec<f64>>>()?;
     Ok(median(&passes[1..]))
 }
@@ -216,7 +218,7 @@ fn reading(run: &Run) -> Result<Figure> {
     Ok(figure)
 }
 
-/// The same tables where nothing is shared.
+/// Returns the same for the same tables without sharing.
 fn read_all_whole(fs: &FileSystem, tables: &[InodeNumber], mebibytes: u64) -> Result<f64> {
     let region = Region::create(&DeviceSpec::Memory, mebibytes << 20, &OpenOptions::default());
     let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
@@ -238,7 +240,7 @@ fn read_all_whole(fs: &FileSystem, tables: &[InodeNumber], mebibytes: u64) -> Re
     read_all(&whole, &copies)
 }
 
-/// Collects until that gains nothing more.
+/// Collects until nothing more is gained.
 fn collect(fs: &FileSystem) -> Result<()> {
     let mut before = u64::MAX;
     while fs.stats().stored_bytes < before {
@@ -248,7 +250,7 @@ fn collect(fs: &FileSystem) -> Result<()> {
     Ok(())
 }
 
-/// Mounted anew, so that nothing is kept of how it was read before.
+/// Mounts again, so that no state of the earlier reads is left.
 fn remounted(device: &Path, fs: FileSystem) -> Result<FileSystem> {
     fs.unmount().doing("unmount")?;
     mounted(device, Policy::Icid)

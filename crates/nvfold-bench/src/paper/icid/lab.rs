@@ -1,7 +1,8 @@
-//! Programs under `nvfold run`, and what they are asked.
+//! Programs under `nvfold run`, and the figures that they report.
 //!
-//! Everything lies in one folder in memory, which goes when the run ends. What a program prints that is a name and a number is
-//! a figure of it; what the library reports at its exit is another (crates/nvfold-preload, `evaluation`).
+//! Everything is in one folder in memory, which is removed when the run ends. A line with a name and a number in the
+//! output of a program is a figure; so is a line of the library's report at exit (crates/nvfold-preload,
+//! `evaluation`).
 
 use crate::mounts::{self, Mounted};
 use crate::process::{output, own_program, run};
@@ -17,9 +18,9 @@ const LEVELDB: &str = include_str!("leveldb.cc");
 /// The variants of the rec-tree (section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// As it is.
+    /// The variant of nvfold.
     Icid,
-    /// An insertion deletes all that it overlaps.
+    /// An insertion deletes all records that it overlaps.
     DeleteOverlapping,
     /// Nothing is deleted.
     KeepAll,
@@ -35,21 +36,21 @@ impl Variant {
     }
 }
 
-/// How a program is run.
+/// Options of a program's run.
 #[derive(Clone, Debug)]
 pub struct Wishes {
     /// The device.
     pub device: PathBuf,
     /// Its options.
     pub options: String,
-    /// The rec-tree.
+    /// The variant of the rec-tree.
     pub variant: Variant,
-    /// Whether its writes are kept.
+    /// Whether its writes are recorded.
     pub keeps_writes: bool,
 }
 
 impl Wishes {
-    /// Works on a device in the memory of the process.
+    /// Returns options for a device in the memory of the process.
     pub fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
         Wishes {
             device: "mem:".into(),
@@ -59,27 +60,27 @@ impl Wishes {
         }
     }
 
-    /// On a device that there is.
+    /// Returns options for an existing device.
     pub fn on(device: &Path, policy: &str) -> Wishes {
         Wishes { device: device.into(), options: format!("policy={policy}"), ..Wishes::in_memory(policy, 0) }
     }
 
-    /// With a record of its writes.
+    /// Adds a record of its writes.
     pub fn keeping_writes(self) -> Wishes {
         Wishes { keeps_writes: true, ..self }
     }
 
-    /// Makes the same with another rec-tree.
+    /// Changes the variant of the rec-tree.
     pub fn with(self, variant: Variant) -> Wishes {
         Wishes { variant, ..self }
     }
 }
 
-/// What a program did.
+/// The figures of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     figures: HashMap<String, Vec<f64>>,
-    /// The record of its writes, if it was kept; it is there until the next program runs.
+    /// The record of its writes, if it was kept; the next run removes it.
     pub writes: PathBuf,
 }
 
@@ -96,18 +97,18 @@ impl Done {
         done
     }
 
-    /// A figure; the last one if it was told several times.
+    /// Returns a figure; the last one if it was reported several times.
     pub fn get(&self, name: &str) -> Result<f64> {
         let missing = || BenchError::Miscounted(format!("the program did not tell its {name}"));
         self.all(name).last().copied().ok_or_else(missing)
     }
 
-    /// Each time that it was told.
+    /// Returns all values that were reported for a figure.
     pub fn all(&self, name: &str) -> &[f64] {
         self.figures.get(name).map_or(&[], Vec::as_slice)
     }
 
-    /// Share of its writes that was shared by causality, percent.
+    /// Returns the share of its writes that was shared by causality, percent.
     pub fn percent_shared(&self) -> Result<f64> {
         Ok(100.0 * self.get("shared_bytes")? / self.get("written_bytes")?.max(1.0))
     }
@@ -118,19 +119,19 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("folders of a run have plain names")
 }
 
-/// `nvfold run` on a device; the program is to follow.
+/// Returns an `nvfold run` command on a device, to which the program is added.
 pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
     let mut command = Command::new(own_program()?);
     command.args(["run", "--device"]).arg(&wishes.device).args(["-o", &wishes.options, "--"]);
     Ok(command)
 }
 
-/// Where programs run.
+/// The folder in which programs run.
 pub struct Lab {
     folder: TempDir,
 }
 
-/// How LevelDB is used.
+/// The workload of LevelDB.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Pairs, and keys.
@@ -139,26 +140,26 @@ pub struct Load {
     pub value_bytes: u64,
     /// Whether it compresses.
     pub compresses: bool,
-    /// How often all are put.
+    /// How often all pairs are put.
     pub fills: u64,
-    /// How many are read and compared.
+    /// Number of pairs that are read and compared.
     pub reads: u64,
 }
 
 impl Load {
-    /// Filled once, read once in ten.
+    /// Returns a workload that fills the store once and reads a tenth of the pairs.
     pub fn of(pairs: u64, value_bytes: u64) -> Load {
         Load { pairs, value_bytes, compresses: false, fills: 1, reads: pairs / 10 }
     }
 
-    /// MiB of a device that has room for it, its log and what is compacted.
+    /// Returns the MiB of a device with space for the store, its log and compactions.
     pub fn device_mebibytes(&self) -> u64 {
         512 + ((self.pairs * (self.value_bytes + 16) * 4) >> 20)
     }
 }
 
 impl Lab {
-    /// In a folder of /dev/shm; compiles the driver of LevelDB.
+    /// Makes a folder in /dev/shm; compiles the driver of LevelDB.
     pub fn new() -> Result<Lab> {
         let folder = tempfile::Builder::new().prefix("nvfold-icid.").tempdir_in("/dev/shm").doing("make a folder")?;
         let lab = Lab { folder };
@@ -174,7 +175,7 @@ impl Lab {
         self.folder.path().join(name)
     }
 
-    /// A folder that is empty.
+    /// Returns an empty folder.
     pub fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         if path.exists() {
@@ -184,14 +185,14 @@ impl Lab {
         Ok(path)
     }
 
-    /// A device in a file, in place of the last one, that the first program to run makes.
+    /// Returns options for a new device in a file, which replaces the last one; the first run creates it.
     pub fn new_device(&self, policy: &str, mebibytes: u64) -> Wishes {
         let device = self.path("device");
         let _ = fs::remove_file(&device);
         Wishes { options: format!("create,size={mebibytes}M,policy={policy}"), ..Wishes::on(&device, policy) }
     }
 
-    /// Mounts nvfold on a device (`mem:` is memory).
+    /// Mounts nvfold on a device (`mem:` is a memory device).
     pub fn mount(&self, policy: &str, device: &Path, options: &str) -> Result<Mounted> {
         let dir = self.path("mount");
         fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
@@ -217,7 +218,7 @@ impl Lab {
         self.run(wishes, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// LevelDB by itself in a folder, which is emptied before; `before`: what stands before the program.
+    /// Runs LevelDB without nvfold in a folder, which is emptied before; `before` is a prefix of the command.
     pub fn leveldb_in(&self, folder: &Path, before: &[&str], load: Load) -> Result<Done> {
         let database = folder.join("db");
         if database.exists() {

@@ -1,17 +1,18 @@
 //! `nvfold bench paper icid`: the evaluation of ICID (section 5), with unmodified programs under `nvfold run`.
 //!
-//! The paper changed LevelDB, patch and FFmpeg to call its library. Here they are Debian's, as they are; what they copy is
-//! followed by the preloaded library. A record of their writes, made in the same run, goes through the competitors.
+//! The paper changed LevelDB, patch and FFmpeg to call its library. Here they are Debian's unmodified programs, and
+//! the preloaded library follows their copies. A record of their writes, made in the same run, goes through the
+//! competitors.
 //!
 //! | module | what |
 //! |---|---|
 //! | `programs` | Table 4: LevelDB, patch, FFmpeg, a download |
 //! | `values` | Figures 9, 10, 12 and 13, Table 6: LevelDB with values of each size |
-//! | `speed` | Figure 11: operations a second beside tmpfs and a mount |
+//! | `speed` | Figure 11: operations per second compared with tmpfs and a mount |
 //! | `sizes` | Figure 14: sizes of chunks |
 //! | `memory` | Table 5: memory of the rec-tree |
-//! | `collecting` | Figure 15 and section 6: collection, and reading what was shared |
-//! | `mounted` | programs on a mount that nobody follows: cold and warm page cache |
+//! | `collecting` | Figure 15 and section 6: collection, and reading shared data |
+//! | `mounted` | unfollowed programs on a mount: cold and warm page cache |
 //! | `chunks` | the competitors |
 //! | `writes` | the record of a program's writes |
 //! | `lab` | programs under `nvfold run` |
@@ -62,7 +63,7 @@ pub struct Options {
 }
 
 const PAPER: &str = "icid";
-/// Programs run on memory as it is.
+/// Programs run on native memory.
 const PROFILES: [&str; 1] = ["native"];
 
 const PAGE: Page = Page {
@@ -117,13 +118,13 @@ fn parse_figure(text: &str) -> std::result::Result<String, String> {
     turn::figure_id(text, &IDS)
 }
 
-/// How large everything is, and where it happens.
+/// The sizes of a run, and its folders.
 pub struct Run {
-    /// What all papers' turns have.
+    /// The common parts of all papers' turns.
     pub turn: Turn,
-    /// Where programs run.
+    /// The folder in which programs run.
     pub lab: Lab,
-    /// Packages.
+    /// Folder of the packages.
     pub corpus: PathBuf,
     /// Bytes of pairs.
     pub bytes: u64,
@@ -146,12 +147,12 @@ impl Run {
         })
     }
 
-    /// Sizes of values, bytes.
+    /// Returns the sizes of values, bytes.
     pub fn value_sizes(&self) -> &'static [u64] {
         if self.turn.smoke { &[128, 4096] } else { &[128, 256, 512, 1024, 2048, 4096, 8192] }
     }
 
-    /// How many pairs with values of so many bytes there are in a set; a million at most, as in the paper.
+    /// Returns the number of pairs with values of `value_bytes` bytes in a set; at most a million, as in the paper.
     pub fn pairs(&self, value_bytes: u64) -> u64 {
         (self.bytes / (value_bytes + 16)).min(1_000_000)
     }
@@ -163,7 +164,7 @@ impl AsRef<Turn> for Run {
     }
 }
 
-/// Makes the figures that are asked for, and the page.
+/// Makes the requested figures, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;

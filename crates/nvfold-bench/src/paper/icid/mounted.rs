@@ -1,8 +1,8 @@
-//! Programs on a mount that nobody follows, with a cold and with a warm page cache.
+//! Unfollowed programs on a mount, with a cold and with a warm page cache.
 //!
-//! The mount samples what passes through it, and finds in a write what it saw before. What the kernel's page cache answers
-//! it does not see. So each program runs after three beginnings: nothing read yet; its sources read before; and much else
-//! read since then.
+//! The mount samples the data that passes through it, and recognises it in later writes. It does not see reads that
+//! the kernel's page cache answers. So each program runs after three preparations: nothing read; its sources read;
+//! and then much other data read.
 
 use super::Run;
 use super::lab::{nvfold_run, text};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// A program: its name, what a shell runs in the folder of the sources, and the file that it makes.
+/// A program: its name, a shell command in the folder of the sources, and the file that it makes.
 type Program = (&'static str, &'static str, &'static str);
 
 const PROGRAMS: [Program; 7] = [
@@ -33,20 +33,20 @@ const PROGRAMS: [Program; 7] = [
 
 const POLICIES: [&str; 3] = ["off", "icid", "icid+inline"];
 
-/// What was read before the program runs.
+/// Reads before the program runs.
 const BEGINNINGS: [(&str, &str); 3] = [
     ("cold", ":"),
     ("warm", "cat a b text >/dev/null"),
     ("warm, long ago", "cat a b text >/dev/null; cat other >/dev/null"),
 ];
 
-/// What one run of a program did.
+/// The result of one run of a program.
 #[derive(Clone, Copy)]
 struct Passage {
     seconds: f64,
-    /// Of the bytes of the file that it made, percent that took no space.
+    /// Percent of the bytes of its file that took no space.
     shared: f64,
-    /// MiB that the mount was asked to read while it ran.
+    /// MiB of read requests to the mount during the run.
     read: f64,
 }
 
@@ -109,7 +109,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// How large the files are, bytes.
+/// Sizes of the files, bytes.
 struct Sizes {
     source: u64,
     other: u64,
@@ -121,12 +121,12 @@ impl Sizes {
     }
 }
 
-/// What a shell does in a folder.
+/// Runs a shell script in a folder.
 fn shell(folder: &Path, script: &str) -> Result<()> {
     run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))
 }
 
-/// A folder of the host with the sources, and with what patch is given.
+/// Makes a folder of the host with the sources, and with the input of patch.
 fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
     let host = run.lab.fresh("sources")?;
     for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
@@ -140,7 +140,7 @@ fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
     Ok(host)
 }
 
-/// A device with the sources on it, that was written under a policy.
+/// Makes a device with the sources on it, written under a policy.
 fn image(run: &Run, policy: &str, sources: &Path, sizes: &Sizes) -> Result<PathBuf> {
     let wishes = run.lab.new_device(policy, 128 + (2 * sizes.source + sizes.other) / (1 << 19));
     run_program(nvfold_run(&wishes)?.args(["cp", "-a", text(sources), "/nvfold/direct"]))?;
@@ -149,7 +149,7 @@ fn image(run: &Run, policy: &str, sources: &Path, sizes: &Sizes) -> Result<PathB
     Ok(image)
 }
 
-/// One program, under each policy by turns.
+/// Runs one program, under each policy in turn.
 fn measure(run: &Run, program: Program, beginning: &str, before: &str, images: &[PathBuf]) -> Result<[Passage; 3]> {
     let (name, script, made) = program;
     run.turn.say(&format!("on a mount, {name}, {beginning}"));
@@ -159,7 +159,7 @@ fn measure(run: &Run, program: Program, beginning: &str, before: &str, images: &
     let mut passages: [Vec<Passage>; 3] = Default::default();
     for _ in 0..run.repeats {
         for (at, passages) in passages.iter_mut().enumerate() {
-            // A new file: the process that served the last one may still be saving what it knew.
+            // A new file, because the process that served the last one may still be saving its state.
             let device = run.lab.path("device");
             let _ = fs::remove_file(&device);
             fs::copy(&images[at], &device).doing("copy a device")?;
@@ -197,7 +197,7 @@ fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Pa
     })
 }
 
-/// Bytes that are stored on a mount, and that it was asked to read.
+/// Returns the bytes stored on a mount, and the bytes of its read requests.
 fn told(dir: &Path) -> Result<(f64, f64)> {
     let printed = output(Command::new(own_program()?).args(["stats", "--json"]).arg(dir))?;
     let stats: serde_json::Value =

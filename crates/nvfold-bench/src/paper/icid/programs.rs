@@ -1,4 +1,4 @@
-//! Table 4: what four programs write, and how much of it each way of deduplication finds.
+//! Table 4: the writes of four programs, and the share of them that each way of deduplication finds.
 
 use super::Run;
 use super::chunks::{self, Chunked, Scheme};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the paper's Table 4 gives for FSC, RABIN, AE, FastCDC and ICID, percent.
+/// Table 4 of the paper for FSC, RABIN, AE, FastCDC and ICID, percent.
 const PAPER: [(&str, [f64; 5]); 4] = [
     ("LevelDB", [4.58, 4.40, 4.50, 4.60, 81.36]),
     ("Patch", [0.02, 0.00, 0.02, 0.02, 98.43]),
@@ -21,13 +21,13 @@ const PAPER: [(&str, [f64; 5]); 4] = [
     ("Download", [3.3, 13.9, 13.7, 14.3, 0.0]),
 ];
 
-/// One program's writes, and what was made of them.
+/// One program's writes, and the result for them.
 struct Outcome {
     written: f64,
     calls: f64,
     icid: f64,
     chunked: Vec<Chunked>,
-    /// Bytes that can have a cause, where that is known: what compactions write, what a patch leaves as it is.
+    /// Bytes that can have an origin, if known: the writes of compactions, the unchanged part of a patched file.
     copied: Option<f64>,
     shared: f64,
 }
@@ -148,7 +148,7 @@ fn leveldb(run: &Run) -> Result<Outcome> {
     outcome(&done, &[], Some(done.get("compacted_bytes")?))
 }
 
-/// All files below a folder.
+/// Returns all files below a folder.
 fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).doing(format!("list {}", folder.display()))? {
@@ -162,7 +162,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Folders of the corpus with two releases of one package each: the older, and the newer.
+/// Returns the folders of the corpus with two releases of one package: the older, and the newer.
 fn releases(run: &Run) -> Result<Vec<[PathBuf; 2]>> {
     let mut all = Vec::new();
     let folder = run.corpus.join("versions");
@@ -179,7 +179,7 @@ fn releases(run: &Run) -> Result<Vec<[PathBuf; 2]>> {
     Ok(all)
 }
 
-/// A device in a file with these files and folders in its root.
+/// Makes a device in a file with these files and folders in its root.
 fn device_with(run: &Run, mebibytes: u64, sources: &[&Path]) -> Result<PathBuf> {
     let wishes = run.lab.new_device("off", mebibytes);
     let sources = sources.iter().map(|path| text(path));
@@ -202,7 +202,7 @@ fn patch(run_: &Run) -> Result<Outcome> {
         }
     }
     let difference = lab.path("difference");
-    // What it finds is its exit code.
+    // The exit code only says whether there are differences.
     let found = Command::new("diff").args(["-ruN", "old", "new"]).current_dir(lab.path("")).output();
     let found = found.doing("run diff")?.stdout;
     fs::write(&difference, &found).doing("keep what diff says")?;
@@ -301,7 +301,7 @@ fn downloaded(run_: &Run, policy: &str) -> Result<Done> {
     let done = lab.run(&wishes, &["wget", "-q", "-P", "/nvfold", "-i", text(&list)])?;
     let own = Wishes::on(&wishes.device, policy);
     for (number, tar) in tars.iter().enumerate() {
-        // The record of the writes must stay, so these are not asked for any.
+        // The record of the writes must stay, so these runs keep none.
         let mut command = lab::nvfold_run(&own)?;
         let compared = output(command.arg("cmp").arg(format!("/nvfold/{number}.tar")).arg(tar));
         compared.map_err(|_| BenchError::Wrong("wget".into()))?;
@@ -313,7 +313,7 @@ fn download(run: &Run) -> Result<Outcome> {
     outcome(&downloaded(run, "icid")?, &[], None)
 }
 
-/// What chunks find of the download behind ICID (section 6).
+/// Returns the share that chunking finds of the download after ICID (section 6).
 fn integrated(run: &Run) -> Result<Vec<(String, f64)>> {
     let share = |policy: &str| {
         run.turn.say(&format!("table 4, a download with {policy}"));

@@ -1,4 +1,4 @@
-//! Figure 11: LevelDB's operations a second, beside those without deduplication.
+//! Figure 11: LevelDB's operations per second, compared with those without deduplication.
 
 use super::Run;
 use super::lab::{Load, Wishes, text};
@@ -9,10 +9,10 @@ use crate::process::own_program;
 use crate::samples::median;
 use std::path::Path;
 
-/// Bytes of pairs at most: every size is run many times.
+/// Maximum bytes of pairs: every size is run many times.
 const BYTES_MAX: u64 = 48 << 20;
 
-/// What is compared.
+/// The systems that are compared.
 const WAYS: [&str; 6] = [
     "tmpfs",
     "in the process, off",

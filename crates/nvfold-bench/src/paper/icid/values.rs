@@ -1,4 +1,4 @@
-//! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size, and what each way finds and takes.
+//! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size; the savings and the cost of each way.
 
 use super::Run;
 use super::chunks::{self, Chunked, Per, Scheme, Steps};
@@ -11,7 +11,7 @@ use crate::rec_tree::{insertion_ns, look_up_ns};
 use crate::samples::median;
 
 const BLOCK_BYTES: f64 = 4096.0;
-/// What an extent takes, as the paper counts: address, length and place in the file.
+/// Bytes of an extent, as the paper counts: address, length and place in the file.
 const EXTENT_BYTES: f64 = 16.0;
 /// Table 6: ICID and FastCDC, percent.
 const TABLE_6: [(u64, f64, f64); 7] = [
@@ -24,19 +24,19 @@ const TABLE_6: [(u64, f64, f64); 7] = [
     (8192, 0.9, 2.8),
 ];
 
-/// All that was measured with values of one size.
+/// Everything that was measured with values of one size.
 struct Of {
     value_bytes: u64,
     icid: Done,
     deletes_overlapping: Done,
-    /// Behind ICID, blocks that are known.
+    /// ICID, followed by inline sharing of blocks.
     with_blocks: Done,
-    /// Per call, then per stream, of the writes without compression.
+    /// Chunking of the writes without compression, per call, then per stream.
     chunked: Vec<Chunked>,
-    /// Bytes written with LevelDB's own compression, and by the four of the paper behind it.
+    /// Bytes written with LevelDB's own compression, and what the paper's four schemes leave of them.
     compressed: f64,
     behind_compression: Vec<f64>,
-    /// Processor seconds that ICID and its variant took more than no deduplication.
+    /// Processor seconds that ICID and its variant took in addition to no deduplication.
     icid_seconds: f64,
     variant_seconds: f64,
 }
@@ -47,7 +47,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![ratio(run, &all)?, traffic(run, &all)?, time(run, &all), steps(run, &all)?, metadata(run, &all)?])
 }
 
-/// Processor seconds of LevelDB beyond those without deduplication: medians of runs that take turns.
+/// Returns the processor seconds of LevelDB beyond those without deduplication: medians of runs that take turns.
 pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
     let mebibytes = load.device_mebibytes();
     let mut seconds = [const { Vec::new() }; N];
@@ -92,7 +92,7 @@ fn sizes(all: &[Of]) -> impl Iterator<Item = String> + '_ {
     all.iter().map(|of| of.value_bytes.to_string())
 }
 
-/// All of one kind, or why one is missing.
+/// Returns a value of each size, or the error if one is missing.
 fn each(all: &[Of], value: impl Fn(&Of) -> Result<f64>) -> Result<Vec<f64>> {
     all.iter().map(value).collect()
 }
@@ -144,7 +144,7 @@ fn ratio(run: &Run, all: &[Of]) -> Result<Figure> {
     Ok(figure)
 }
 
-/// Bytes that were written and are not shared.
+/// Returns the bytes that were written and are not shared.
 fn rest(done: &Done) -> Result<f64> {
     Ok(done.get("written_bytes")? - done.get("shared_bytes")?)
 }
@@ -165,7 +165,7 @@ fn traffic(run: &Run, all: &[Of]) -> Result<Figure> {
         chart = chart.with(&scheme.name(), all.iter().map(|of| of.behind_compression[at] / of.compressed));
     }
     figure.charts.push(chart.with("ICID_DO", variant).with("ICID", icid.clone()));
-    // The paper's C / (D (1 - R)), to that of LevelDB without deduplication and without compression.
+    // The paper's C / (D (1 - R)), relative to LevelDB without deduplication and without compression.
     let lifetimes = each(all, |of| Ok(of.icid.get("written_bytes")? / rest(&of.icid)?))?;
     let lifetime = Chart::new(Kind::Table, "Lifetime", "bytes of a value", "times that without", sizes(all));
     figure.charts.push(lifetime.with("ICID", lifetimes.clone()));
@@ -227,7 +227,7 @@ fn time(run: &Run, all: &[Of]) -> Figure {
     figure
 }
 
-/// Nanoseconds to compare 4 KiB in memory with 4 KiB of a device.
+/// Returns the nanoseconds to compare 4 KiB in memory with 4 KiB of a device.
 fn compare_ns(run: &Run) -> Result<f64> {
     let region = Device::new(&run.turn.profile, 16 << 20).create()?;
     let bytes = [7; 4096];
@@ -293,7 +293,7 @@ fn metadata(run: &Run, all: &[Of]) -> Result<Figure> {
     let icid = each(all, |of| {
         Ok(100.0 * of.icid.get("shared_extents")? * EXTENT_BYTES / of.icid.get("shared_bytes")?.max(1.0))
     })?;
-    // Of next to nothing there is no share.
+    // A share of almost zero bytes has no meaning.
     let per_found = |chunked: &Chunked| match chunked.percent() {
         percent if percent < 0.01 => f64::NAN,
         _ => 100.0 * chunked.metadata_bytes() as f64 / chunked.found_bytes as f64,

@@ -1,4 +1,4 @@
-//! A program's writes as `nvfold run` noted them, call by call.
+//! A program's writes as `nvfold run` recorded them, call by call.
 
 use crate::{BenchError, Doing, Result};
 use std::fs::File;
@@ -9,19 +9,19 @@ use std::path::Path;
 pub struct Write {
     /// Number of the file.
     pub file: u64,
-    /// Where in it.
+    /// Offset in the file.
     pub offset: u64,
-    /// What.
+    /// Content.
     pub bytes: Vec<u8>,
 }
 
-/// Longest write that a record may tell of: libc's, rounded up.
+/// Maximum length of a recorded write: that of libc, rounded up.
 const BYTES_MAX: u64 = 1 << 31;
 
 /// Calls `each` with every write of a record.
 ///
 /// # Errors
-/// When the record cannot be read, or ends in the middle of a write.
+/// If the record cannot be read, or ends in the middle of a write.
 pub fn each(record: &Path, mut each: impl FnMut(Write)) -> Result<()> {
     let doing = || format!("read the record of writes {}", record.display());
     let mut reader = BufReader::with_capacity(1 << 20, File::open(record).doing(doing())?);

@@ -1,7 +1,7 @@
-//! Section 4.2: DRAM for each chunk, measured from the process.
+//! Section 4.2: DRAM per chunk, measured from the process.
 //!
 //! Two processes of this program write the same unique chunks, one with policy `off` and one with `nv-dedup`
-//! (`paper::dram`). How much they grow differs by what deduplication needs. The paper calculates 24 bytes.
+//! (`paper::dram`). The difference of their growth is the memory of deduplication. The paper calculates 24 bytes.
 
 use super::super::dram::{self, ChildOptions};
 use super::super::figure::{Aim, Figure, Row};
@@ -10,7 +10,7 @@ use super::Run;
 use crate::Result;
 use nvfold::{IndexKind, Policy};
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     run.turn.say("DRAM a chunk");
     let mebibytes: u64 = if run.turn.smoke { 64 } else { 4096 };

@@ -1,8 +1,8 @@
 //! Figure 10: a workload whose share of duplicates changes thirty times.
 //!
-//! An interval is two sampling periods long and begins with one, so "within one sampling period" can be checked: at
-//! the end of an interval's first period NV-Dedup knows the new share, and the method that it has at the end of the
-//! interval is the one that it should have had from then on.
+//! An interval is two sampling periods long and begins with one, so "within one sampling period" can be checked. At
+//! the end of an interval's first period NV-Dedup knows the new share, and from then on it should use the method that
+//! it has at the end of the interval.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
@@ -17,30 +17,30 @@ use nvfold::Method;
 
 const INTERVALS: u64 = 30;
 const PERIODS: u64 = 2;
-/// Looks at the method a period.
+/// Number of times per period that the method is read.
 const LOOKS: usize = 20;
 
-/// What one system did in one interval.
+/// The result of one system in one interval.
 struct Interval {
     percent: u64,
-    /// Requests a second by the wall clock.
+    /// Requests per second by the wall clock.
     rate: f64,
     /// Cost of a request, microseconds.
     cost_us: f64,
     shared: u64,
-    /// Duplicate ratio that it had found by the end, percent.
+    /// Duplicate ratio detected by the end, percent.
     detected: f64,
-    /// Method at each look.
+    /// Method at each reading.
     methods: Vec<Method>,
 }
 
-/// Shares of duplicates: four of five at most 50 %, as in most systems (the paper's own are drawn only).
+/// Returns shares of duplicates: four of five are at most 50 %, as in most systems (the paper only draws its own).
 fn percents(intervals: u64) -> Vec<u64> {
     let mut random = Random(30);
     (0..intervals).map(|_| if random.next() % 5 < 4 { random.next() % 51 } else { 50 + random.next() % 31 }).collect()
 }
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let intervals = if run.turn.smoke { 4 } else { INTERVALS };
     let percents = percents(intervals);
@@ -55,7 +55,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
 
 fn measure(run: &Run, kind: Kind, percents: &[u64]) -> Result<Vec<Interval>> {
     let period = run.dynamic_period;
-    // The layout and what follows it before the first interval are a whole number of periods.
+    // The layout and the rest before the first interval are a whole number of periods.
     let file_blocks = run.file_blocks.min(period);
     let setup = Setup { period, ..Setup::new(&run.turn.profile, file_blocks, 2) };
     let mounted = Mounted::all(&[System::of(kind)], &setup)?.remove(0);
@@ -97,8 +97,8 @@ fn model(mounted: &Mounted) -> nvfold::NvDedupStats {
     mounted.fs.stats().nv_dedup.expect("nv-dedup has a model")
 }
 
-/// Looks of an interval until the method was the one that it ended with, as periods; the most of all intervals. With
-/// the paper's choice Non_Fin and w_s_Fin take turns at low ratios: which of the two it is then says nothing.
+/// Returns the periods until the method was the one at the end of the interval; the maximum over all intervals. With
+/// the paper's choice Non_Fin and w_s_Fin alternate at low ratios, so these two count as one.
 fn slowest_switch(intervals: &[Interval], kind: Kind) -> f64 {
     let class = |method: &Method| match method {
         Method::WSFin if kind == Kind::AsInPaper => Method::NonFin,
@@ -112,7 +112,8 @@ fn slowest_switch(intervals: &[Interval], kind: Kind) -> f64 {
     intervals.iter().map(looks).fold(0.0, f64::max)
 }
 
-/// Intervals whose last period was Non_Fin in the paper's way, or watched in ours, are those with low ratios.
+/// Makes the figure. Intervals with low ratios are those whose last period was Non_Fin in the paper's way, or watched
+/// in ours.
 fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     let period = run.dynamic_period;
     let chunks = PERIODS * period;

@@ -1,7 +1,7 @@
 //! A cross-check with the real fio: one row of Figure 6 through the mount, with `dedupe_percentage=50`.
 //!
-//! Our workloads are our own; fio's are not. Through FUSE a request costs more than on a DAX file system, so the gain is
-//! smaller; what must agree is who wins and how many requests were shared.
+//! Our workloads are our own implementation; fio is an independent one. Through FUSE a request costs more than on a
+//! DAX file system, so the gain is smaller. The winner and the number of shared requests must agree.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 const PERCENT: u64 = 50;
 const POLICIES: [&str; 3] = ["off", "inline", "nv-dedup"];
 
-/// Runs it, or says why it cannot.
+/// Makes the figure, or explains why it cannot be measured.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let (file_mib, seconds): (u64, u64) = if run.turn.smoke { (8, 1) } else { (128, 8) };
     let settings = format!(
@@ -75,7 +75,7 @@ fn what_is_missing() -> Option<&'static str> {
     }
 }
 
-/// Requests a second, and the share of them that was shared, percent.
+/// Returns requests per second, and the share of requests that was shared, percent.
 fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64, f64)> {
     let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
     let dir = &scratch.path().canonicalize().doing("look at a folder")?;

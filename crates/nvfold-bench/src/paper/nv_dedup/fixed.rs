@@ -29,13 +29,13 @@ impl Grid {
         Ok(Grid { percents: run.percents.clone(), cells, systems })
     }
 
-    /// One number of a system at each share.
+    /// Returns one number of a system at each share.
     fn of(&self, kind: Kind, what: impl Fn(&Cell) -> f64) -> Vec<f64> {
         let place = self.systems.iter().position(|system| system.kind == kind).expect("every kind is measured");
         self.cells.iter().map(|cells| what(&cells[place])).collect()
     }
 
-    /// Cost of a request, microseconds.
+    /// Returns the cost of a request at each share, microseconds.
     fn costs(&self, kind: Kind) -> Vec<f64> {
         self.of(kind, |cell| cell.cost_us)
     }
@@ -44,12 +44,12 @@ impl Grid {
         self.of(kind, |cell| cell.metadata)
     }
 
-    /// Throughput of one system to that of another by cost, share by share.
+    /// Returns the throughput of one system relative to another by cost, share by share.
     fn ratios(&self, of: Kind, to: Kind) -> Vec<f64> {
         self.costs(of).iter().zip(self.costs(to)).map(|(of, to)| to / of).collect()
     }
 
-    /// Tables that stand behind a picture: costs, and what the wall clock said.
+    /// Returns the tables behind a picture: costs, and the wall clock.
     fn tables(&self, title: &str, kinds: &[Kind]) -> Vec<Chart> {
         let wall = Chart::new(
             Drawn::Table,
@@ -71,7 +71,8 @@ impl Grid {
         ]
     }
 
-    /// What bounds a system at a share of duplicates: sharing that saves the write of the block and costs nothing itself.
+    /// Returns the limit of a system at a share of duplicates: sharing that saves the write of the block and costs
+    /// nothing.
     fn free_sharing(&self, percent: u64) -> (f64, String) {
         let at = self.at(percent);
         let place = self.systems.iter().position(|system| system.kind == Kind::Ours).expect("every kind is measured");
@@ -88,7 +89,7 @@ impl Grid {
         (bound, text)
     }
 
-    /// What a request costs ours and another at the share where ours gains least.
+    /// Describes the cost of a request of ours and of another system at the share where ours gains least.
     fn least_gain(&self, base: Kind) -> String {
         let ratios = self.ratios(Kind::Ours, base);
         let at = (0..ratios.len()).min_by(|a, b| ratios[*a].total_cmp(&ratios[*b])).expect("a share at least");
@@ -107,13 +108,13 @@ impl Grid {
         kinds.iter().fold(chart, |chart, kind| chart.with(kind.name(), self.of(*kind, &what)))
     }
 
-    /// Throughput of systems to that of another.
+    /// Returns a chart of the throughput of systems relative to another one.
     fn times(&self, title: &str, base: Kind, kinds: &[Kind]) -> Chart {
         let chart = Chart::new(Drawn::Lines, title, "duplicates", &format!("times {}", base.name()), self.x());
         kinds.iter().fold(chart, |chart, kind| chart.with(kind.name(), self.ratios(*kind, base)))
     }
 
-    /// The place of a share of duplicates.
+    /// Returns the position of a share of duplicates.
     fn at(&self, percent: u64) -> usize {
         self.percents.iter().position(|known| *known == percent).expect("a share that is measured")
     }
@@ -158,7 +159,7 @@ pub fn vdbench(run: &Run) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Figure 1: what deduplication as on disks costs, and how much it writes.
+/// Figure 1: the cost of deduplication as on disks, and its written bytes.
 fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Figure 1: deduplication as on block devices";
     let mut figure = run.turn.figure("figure-1", title, settings.into());
@@ -168,7 +169,7 @@ fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure.charts.extend(grid.tables(title, &kinds));
     let half = grid.at(50);
     let slower = grid.ratios(Kind::DedupBlock, Kind::NoDedup)[half];
-    // Bytes a block of 4 KiB, as MB for 2048 MB of data.
+    // Bytes per block of 4 KiB become MB for 2048 MB of data.
     let written = grid.metadata(Kind::DedupBlock)[half] / 4096.0 * 2048.0;
     figure.rows = vec![
         Row::value("Dedup_block to No_dedup at 50 %", 0.42, slower, "x"),
@@ -181,7 +182,8 @@ fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure
 }
 
-/// All systems beside No_dedup and NV-Dedup beside each competitor, with the paper's values; requests a second.
+/// Returns charts of all systems relative to No_dedup and of NV-Dedup relative to each competitor, with the paper's
+/// values; by requests per second.
 fn ratios(grid: &Grid, title: &str, ends: (f64, f64), rivals: [(Kind, (f64, f64)); 2]) -> Vec<Chart> {
     let bound = grid.percents.iter().map(|percent| 100.0 / (100 - percent) as f64);
     let of_paper = Some(Kind::AsInPaper.name());
@@ -196,10 +198,11 @@ fn ratios(grid: &Grid, title: &str, ends: (f64, f64), rivals: [(Kind, (f64, f64)
     [to_none].into_iter().chain(rivals.map(to_rival)).chain(grid.tables(title, &Kind::ALL)).collect()
 }
 
-/// Figures 6 and 8; `ends` are what the paper says of NV-Dedup to No_dedup at the lowest and highest share.
+/// Figures 6 and 8; `ends` are the paper's values for NV-Dedup relative to No_dedup at the lowest and highest share.
 fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), settings: &str) -> Figure {
     let mut figure = run.turn.figure(id, title, settings.into());
-    // What the paper says of Figure 8 fits the other order of the two: 2.0 of Dedup_block, 1.3 of the other.
+    // The paper's statement about Figure 8 fits the opposite order of the two: 2.0 for Dedup_block, 1.3 for the
+    // other.
     let (block, fine) = if id == "figure-6" { ((3.0, 3.9), (1.3, 1.4)) } else { ((1.0, 2.0), (1.0, 1.3)) };
     let rivals = [(Kind::DedupBlock, block), (Kind::DedupFineGrained, fine)];
     figure.charts = ratios(grid, title, ends, rivals);
@@ -257,7 +260,7 @@ fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), s
     figure
 }
 
-/// Bytes of metadata a request.
+/// Makes the figure of metadata bytes per request.
 fn metadata(run: &Run, grid: &Grid, id: &str, title: &str, settings: &str) -> Figure {
     let settings = format!(
         "{settings} Counted are the lines flushed to the chunk table and the transaction numbers, and for the \
@@ -281,7 +284,7 @@ fn metadata(run: &Run, grid: &Grid, id: &str, title: &str, settings: &str) -> Fi
     figure
 }
 
-/// What the paper says of the metadata of NV-Dedup beside the competitors'.
+/// Adds the paper's values for the metadata of NV-Dedup relative to the competitors.
 fn against_rivals(run: &Run, grid: &Grid, figure: &mut Figure) {
     let share = |of, to| -> Vec<f64> {
         grid.metadata(of).iter().zip(grid.metadata(to)).map(|(of, to)| 100.0 * of / to).collect()
@@ -350,7 +353,7 @@ fn costs(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure
 }
 
-/// Table 4: what was issued and what was stored.
+/// Table 4: issued and stored data.
 fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Table 4: data issued and stored with fio";
     let mut figure = run.turn.figure("table-4", title, settings.into());

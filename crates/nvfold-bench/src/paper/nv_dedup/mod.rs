@@ -1,8 +1,8 @@
 //! `nvfold bench paper nv-dedup`: the evaluation of NV-Dedup (IEEE TC 2018, sections 3, 4.2 and 5).
 //!
-//! Fractions of the paper's requests are enough: its runs of five minutes average over a noisy machine, ours run all
-//! systems in turn and take the median. What must not shrink is the sampling period relative to a run, so every timed
-//! pass is a whole number of periods, and the first period is over before the clock starts.
+//! A fraction of the paper's requests is enough. Its runs of five minutes average over a noisy machine; ours run all
+//! systems in turn and take the median. The sampling period must not shrink relative to a run. So every timed pass is
+//! a whole number of periods, and the first period is over before the clock starts.
 //!
 //! | module | figures |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | `dynamic` | 10: a share that changes |
 //! | `threads` | 11 |
 //! | `variations` | 2, 12, 13: other media, latencies, hash functions |
-//! | `skew` | what duplicates repeat |
+//! | `skew` | the blocks that duplicates repeat |
 //! | `recovery` | Table 5 |
-//! | `dram` | DRAM a chunk (4.2) |
+//! | `dram` | DRAM per chunk (4.2) |
 //! | `fio` | a cross-check with the real fio |
 
 mod dram;
@@ -141,9 +141,9 @@ fn parse_profile(text: &str) -> std::result::Result<String, String> {
     turn::profile_name(text, &PROFILES)
 }
 
-/// One profile's turn: how large everything is there.
+/// One profile's turn: its sizes.
 pub struct Run {
-    /// What all papers' turns have.
+    /// The common parts of all papers' turns.
     pub turn: Turn,
     /// Requests of a timed pass.
     pub requests: usize,
@@ -151,7 +151,7 @@ pub struct Run {
     pub file_blocks: u64,
     /// Chunks of a sampling period.
     pub period: u64,
-    /// Chunks of a sampling period where the workload changes: the paper's 50,000 where the device is fast enough.
+    /// Chunks of a sampling period if the workload changes: the paper's 50,000 where the device is fast enough.
     pub dynamic_period: u64,
     /// Timed passes.
     pub repeats: usize,
@@ -166,7 +166,7 @@ impl Run {
         let is_the_papers = name == PROFILES[0];
         let (requests, file_blocks) = match options.smoke {
             true => (400, 128),
-            // A competitor's tree is as deep as the paper's only if there is a file of that order.
+            // A competitor's tree is as deep as the paper's only with a file of similar size.
             false if is_the_papers => (30_000, 262_144),
             false => (30_000, 16_384),
         };
@@ -188,15 +188,15 @@ impl Run {
         })
     }
 
-    /// Whether this is the profile that the paper's figures are held against.
+    /// Returns whether the paper's values apply to this profile.
     pub fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
 
-    /// What is to be known of a sampling period of so many chunks.
+    /// Describes a sampling period of `chunks` chunks.
     pub fn about_period(&self, chunks: u64) -> String {
         let mut text = format!("Sampling period {chunks} chunks");
-        // Some twenty blocks are written when costs are measured.
+        // Measuring the costs writes some twenty blocks.
         let cost = 2000 / chunks.max(1);
         if cost > 0 {
             text.push_str(&format!("; measuring the costs at its end takes NV-Dedup {cost} % as many writes again"));
@@ -211,7 +211,7 @@ impl AsRef<Turn> for Run {
     }
 }
 
-/// Makes the figures that are asked for, and the page.
+/// Makes the requested figures, and the page.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;

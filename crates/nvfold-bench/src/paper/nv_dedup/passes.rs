@@ -1,4 +1,4 @@
-//! Timing systems against one another at one share of duplicates: all of them in turn, pass by pass, on the same
+//! Timing of systems against one another at one share of duplicates: all systems in turn, pass by pass, on the same
 //! requests. The file is laid out and one pass is run before the clock starts, so every system has its memory and has
 //! chosen its method.
 
@@ -14,7 +14,7 @@ use pmem::Profile;
 const LAID_OUT: &str = "file";
 const NEW: &str = "new file";
 
-/// How requests follow one another.
+/// The order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// Random overwrites of a file.
@@ -23,48 +23,48 @@ pub enum Pattern {
     Vdbench,
 }
 
-/// What one system did at one share of duplicates.
+/// The result of one system at one share of duplicates.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// Requests a second by the wall clock: the median pass.
+    /// Requests per second by the wall clock: the median pass.
     pub rate: f64,
-    /// The middle half of the passes lies within so many percent of that.
+    /// Half-width of the middle half of the passes, percent of the rate.
     pub spread: f64,
-    /// Cost of a request, its share of the background thread's with it, microseconds: the median pass.
+    /// Cost of a request, including its share of the background thread's, microseconds: the median pass.
     pub cost_us: f64,
     /// Requests in all timed passes.
     pub requests: u64,
     /// How many of them were shared.
     pub shared: u64,
-    /// Bytes of metadata flushed a request.
+    /// Bytes of metadata flushed per request.
     pub metadata: f64,
-    /// What policy `nv-dedup` says at the end.
+    /// Statistics of policy `nv-dedup` at the end.
     pub model: Option<NvDedupStats>,
 }
 
-/// What is run.
+/// The passes to run.
 #[derive(Clone, Copy)]
 pub struct Passes<'a> {
     /// Emulated device.
     pub profile: &'a Profile,
-    /// In turn.
+    /// The systems, which take turns.
     pub systems: &'a [System],
-    /// How requests follow one another.
+    /// The order of requests.
     pub pattern: Pattern,
     /// Shares of duplicates.
     pub percents: &'a [u64],
-    /// How the blocks are drawn that duplicates repeat.
+    /// How the blocks that duplicates repeat are drawn.
     pub draw: Draw,
-    /// Blocks of the file that is laid out once: fio overwrites it, vdbench writes its files beside it.
+    /// Blocks of the file that is laid out once: fio overwrites it, vdbench writes its files in addition.
     pub file_blocks: u64,
 }
 
-/// Runs all systems at each share of duplicates; a cell each, without its metadata.
+/// Runs all systems at each share of duplicates; returns a cell for each, without its metadata.
 pub fn cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     measure(run, passes, run.repeats, false)
 }
 
-/// Does as [`cells`], with metadata. Counting lines takes time, so it has a pass of its own.
+/// Does the same as [`cells`], with metadata. Counting lines takes time, so it has a separate pass.
 pub fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     let mut cells = cells(run, passes)?;
     let counted = measure(run, passes, 1, true)?;
@@ -100,7 +100,7 @@ fn measure(run: &Run, passes: Passes<'_>, repeats: usize, counts_metadata: bool)
     Ok(cells)
 }
 
-/// All systems in turn, pass by pass, after one that is not timed.
+/// Runs all systems in turn, pass by pass, after one untimed pass.
 fn at_one_share(
     run: &Run,
     mounted: &[Mounted],
@@ -141,7 +141,7 @@ fn at_one_share(
     Ok(mounted.iter().enumerate().map(|(at, mounted)| cell(at, mounted)).collect())
 }
 
-/// What a system takes for a batch; what it wrote is compared afterwards.
+/// Returns the duration of a batch on a system; the written data is compared afterwards.
 fn one_pass(mounted: &Mounted, pattern: Pattern, batch: &Batch) -> Result<Spent> {
     let file = match pattern {
         Pattern::Fio => mounted.open(LAID_OUT)?,

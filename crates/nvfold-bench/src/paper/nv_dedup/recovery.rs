@@ -1,4 +1,5 @@
-//! Table 5: how long a mount after a crash takes, by the entries that it scans. The parts are those of `bench recovery`.
+//! Table 5: duration of a mount after a crash, by the entries that it scans. The measurement is that of
+//! `bench recovery`.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -11,9 +12,9 @@ use nvfold::Policy;
 /// Share of duplicates, thousands of entries, milliseconds.
 const PAPER: [(u64, f64, f64); 4] = [(30, 734.0, 220.2), (50, 524.3, 157.3), (60, 414.2, 124.3), (70, 325.1, 97.5)];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
-    // As much as in the paper on its profile, a quarter on the others.
+    // As much data as in the paper on its profile, a quarter on the others.
     let (data_bytes, file_bytes) = match (run.turn.smoke, run.is_the_papers()) {
         (true, _) => (8 << 20, 2 << 20),
         (false, true) => (4 << 30, 64 << 20),

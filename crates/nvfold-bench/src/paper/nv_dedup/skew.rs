@@ -1,5 +1,5 @@
-//! What duplicates repeat: blocks drawn evenly from everything stored, or by Zipf's law. The paper does not say what its
-//! duplicates are duplicates of; fio repeats what it wrote a moment before, which is still in every cache.
+//! The blocks that duplicates repeat: drawn evenly from everything stored, or by Zipf's law. The paper does not say
+//! which blocks its duplicates repeat; fio repeats recently written blocks, which are still in every cache.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -13,7 +13,7 @@ use crate::Result;
 const PERCENTS: [u64; 3] = [10, 50, 70];
 const DRAWS: [(Draw, &str); 2] = [(Draw::Evenly, "evenly"), (Draw::Zipf, "Zipf")];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let kinds = [Kind::NoDedup, Kind::AsInPaper, Kind::Ours];
     let systems = kinds.map(System::of);

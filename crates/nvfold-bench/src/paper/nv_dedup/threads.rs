@@ -1,4 +1,4 @@
-//! Figure 11: several threads, each with files and requests of its own, and where their transaction numbers come from.
+//! Figure 11: several threads, each with its own files and requests, and with different TX_ID generators.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Measure, Row};
@@ -12,14 +12,14 @@ use nvfold::{File, Generators};
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// Blocks of all files at most: 64 MiB.
+/// Maximum blocks of all files: 64 MiB.
 const FILE_BLOCKS: u64 = 16_384;
-/// One and two first, most last.
+/// Must begin with one and two and end with the most.
 const THREADS: [usize; 5] = [1, 2, 4, 6, 8];
 const FEW: [usize; 3] = [1, 2, 8];
 const PERCENTS: [u64; 2] = [30, 50];
 
-/// Runs it.
+/// Measures, and makes the figures.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems = systems();
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
@@ -50,13 +50,13 @@ fn systems() -> Vec<System> {
     ]
 }
 
-/// One thread's file and what it writes.
+/// One thread's file and its writes.
 struct Lane {
     workload: Workload,
     batch: Batch,
 }
 
-/// Requests a second of each system.
+/// Returns the requests per second of each system.
 fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Result<Vec<f64>> {
     let file_blocks = run.file_blocks.min(FILE_BLOCKS);
     let (requests, blocks) = (run.requests / threads, file_blocks / threads as u64);
@@ -88,8 +88,8 @@ fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Resul
     Ok(seconds.iter().map(|seconds| (requests * threads) as f64 / median(seconds)).collect())
 }
 
-/// Seconds from the first start to the last end. The lanes read the clock themselves: with as many lanes as
-/// processors, whoever waits for them may be woken long after they began.
+/// Returns the seconds from the first start to the last end. The lanes read the clock themselves: with as many lanes
+/// as processors, a waiting thread may wake long after they began.
 fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
     let start = Barrier::new(lanes.len());
     let work = |file: &File, lane: &Lane| -> Result<(Instant, Instant)> {
@@ -113,12 +113,12 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
     Ok(seconds)
 }
 
-/// Two threads to one, and the most to two.
+/// Returns the gain of two threads over one, and of the most over two.
 fn gains(rates: &[f64]) -> (f64, f64) {
     (rates[1] / rates[0], rates[rates.len() - 1] / rates[1])
 }
 
-/// Throughput of each system to that of its one thread; the paper's doubles whenever the threads do.
+/// Returns the throughput of each system relative to its one thread; the paper's doubles whenever the threads do.
 fn times_one_thread(rates: &Chart) -> Chart {
     let chart = Chart::new(Drawn::Lines, &rates.title, "threads", "times one thread", rates.x.iter().cloned());
     let chart = rates.series.iter().fold(chart, |chart, series| {

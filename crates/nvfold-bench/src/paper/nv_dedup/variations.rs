@@ -1,5 +1,5 @@
-//! Figures 2, 12 and 13: one thing at a time is another - the medium, its write latency, the hash function. All at 50 %
-//! duplicates.
+//! Figures 2, 12 and 13: one parameter at a time varies (the medium, its write latency, the hash function). All at 50
+//! % duplicates.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -18,20 +18,20 @@ const PERCENT: u64 = 50;
 /// Blocks of the file: 64 MiB.
 const FILE_BLOCKS: u64 = 16_384;
 
-/// A disk and flash as the paper's time had them, by their sequential write bandwidth: a hard disk of 100 MB/s and a
-/// SATA SSD of 250 MB/s. Nothing waits for their latency, as behind a page cache.
+/// A disk and flash of the paper's time, by their sequential write bandwidth: a hard disk of 100 MB/s and a SATA SSD
+/// of 250 MB/s. No request waits for their latency, as behind a page cache.
 const SLOW_MEDIA: [(&str, &str); 2] = [("disk", "custom:write_mb_s=100"), ("flash", "custom:write_mb_s=250")];
 
-/// Write latencies of Figure 12, to the profile's: 400, 500, 600 and 700 ns where that has the paper's 600.
+/// Write latencies of Figure 12, relative to the profile's: 400, 500, 600 and 700 ns for the paper's 600.
 const LATENCIES: [f64; 4] = [4.0 / 6.0, 5.0 / 6.0, 1.0, 7.0 / 6.0];
 
-/// A file as large as fits the time of many runs; of what the fixed shares take where that is less.
+/// Returns passes on a file small enough for many runs, and at most as large as that of the fixed shares.
 fn passes<'a>(run: &Run, profile: &'a Profile, systems: &'a [System], pattern: Pattern) -> Passes<'a> {
     let (draw, file_blocks) = (Draw::Evenly, run.file_blocks.min(FILE_BLOCKS));
     Passes { profile, systems, pattern, percents: &[PERCENT], draw, file_blocks }
 }
 
-/// Figure 2: how much of the time goes into fingerprints.
+/// Figure 2: the share of the time that fingerprints take.
 pub fn media(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
         "Dedup_block with MD5 writes new files at {PERCENT} % duplicates, {} requests a pass, one thread. Disk is \
@@ -72,8 +72,8 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// What MD5 of a block costs, microseconds; every request has one made. Taken by itself: a watch in each request would
-/// be in its time.
+/// Returns the cost of MD5 of a block, microseconds; every request computes one. It is measured separately, because
+/// timing it inside each request would add to the request's time.
 fn fingerprint_us() -> Result<f64> {
     const HASHED: usize = 2048;
     let mut batch = Batch::default();
@@ -92,8 +92,8 @@ fn fingerprint_us() -> Result<f64> {
     Ok(median(&rounds))
 }
 
-/// The profile with other write latencies, and the name of that: the time of a fence, or of a line where fences take
-/// none.
+/// Returns the profile with another write latency, and its name. The latency is the time of a fence, or of a line if
+/// fences take no time.
 fn with_latency(profile: &Profile, factor: f64) -> (String, Profile) {
     let mut changed = profile.clone();
     changed.fence_ns = profile.fence_ns * factor;
@@ -128,7 +128,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
         let at = systems.iter().position(|system| system.kind == kind).expect("every kind is measured");
         &columns[column][at]
     };
-    // By cost.
+    // Rates by cost.
     let rate = |kind, column| 1e6 / cell(kind, column).cost_us;
     let table = |unit: &str, what: fn(&Cell) -> f64| {
         let chart = Chart::new(Drawn::Table, unit, "write latency", unit, x());
