@@ -156,12 +156,12 @@ mod tests {
         let ground = Ground { shares_later: true, packs: true, ..ground(Costs::PAPER) };
         let estimates = estimates(&ground, &Workload { compressible: 1.0, ..workload(0.5) }, Prefer::Speed);
         let of = |policy| *estimates.iter().find(|of| of.policy == policy).unwrap();
-        assert_eq!((of(Policy::Off).time_ns, of(Policy::Off).stored), (9_700.0, 1.0));
-        let inline = 900.0 + 4_850.0 + 200.0 + 9_700.0 / 12.0;
+        assert_eq!((of(Policy::Off).time_ns, of(Policy::Off).stored), (9_700.0 + REQUEST_NS, 1.0));
+        let inline = 900.0 + 4_850.0 + 200.0 + 9_700.0 / 12.0 + REQUEST_NS;
         assert!((of(Policy::Inline).time_ns - inline).abs() < 1e-6);
         assert_eq!(
             (of(Policy::DeNova).time_ns, of(Policy::DeNova).stored, of(Policy::DeNova).written),
-            (9_750.0, 0.5, 1.0)
+            (9_750.0 + REQUEST_NS, 0.5, 1.0)
         );
         let packing = -9_700.0 / 4.0 + CUT_NS + CUT_REQUEST_NS + 9_700.0 / 3.0 + 2_000.0;
         assert!((of(Policy::DeExt).time_ns - inline - packing).abs() < 1e-6);
@@ -184,9 +184,9 @@ mod tests {
     #[test]
     fn balanced_shares_when_a_percent_of_space_costs_less_than_a_percent_of_time() {
         let fast = ground(FAST);
-        // The scores are equal where (300 + 500 (1-r) + 250 r + 42) (1-r) = 500.
-        assert_eq!(best(&fast, &workload(0.30), Prefer::Balanced), Policy::Off);
-        assert_eq!(best(&fast, &workload(0.40), Prefer::Balanced), Policy::Inline);
+        // The scores are equal where (300 + 500 (1-r) + 250 r + 42 + 400) (1-r) = 500 + 400.
+        assert_eq!(best(&fast, &workload(0.20), Prefer::Balanced), Policy::Off);
+        assert_eq!(best(&fast, &workload(0.28), Prefer::Balanced), Policy::Inline);
         let slow = ground(Costs::PAPER);
         assert_eq!(best(&slow, &workload(0.05), Prefer::Balanced), Policy::Off);
         assert_eq!(best(&slow, &workload(0.15), Prefer::Balanced), Policy::Inline);
@@ -207,7 +207,7 @@ mod tests {
             let workload = Workload { request_blocks, ..workload(0.2) };
             estimates(&long, &workload, Prefer::Speed).into_iter().find(|of| of.policy == Policy::Off).unwrap().time_ns
         };
-        assert_eq!((of(1.0), of(77.0)), (9_700.0, 2_100.0));
+        assert_eq!((of(1.0), of(77.0)), (9_700.0 + REQUEST_NS, 2_100.0 + REQUEST_NS / 77.0));
         assert_eq!(best(&long, &workload(0.2), Prefer::Speed), Policy::Inline);
         let workload = Workload { request_blocks: 256.0, ..workload(0.2) };
         assert_eq!(best(&long, &workload, Prefer::Speed), Policy::Off);
