@@ -37,7 +37,7 @@ docs/run.md says what works and what does not.
 Exit code: that of the program; 125 if the device cannot be opened, 126 if the program cannot be run, 127 if it does \
 not exist.
 
-With --mount no device is opened: the program and its children use the mount through the kernel, and send its \
+With --mount no device is opened: the program and its children use the mount through the kernel, and send the \
 server hints about where the bytes that they write were copied from. Programs that cannot be followed run without hints.
 
 Another example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
