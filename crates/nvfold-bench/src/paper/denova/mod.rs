@@ -61,8 +61,8 @@ pub struct Options {
     /// Fraction of the paper's files to write: 1 is a million small and a hundred thousand large ones
     #[arg(long, value_name = "SHARE", value_parser = parse_scale)]
     scale: Option<f64>,
-    /// Number of timed passes; the report gives their median; at most five passes where a difference of one percent does
-    /// not matter
+    /// Number of timed passes; the report gives their median; at most five passes where a difference of one percent
+    /// does not matter
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
     /// Real trees whose duplicates are shared
