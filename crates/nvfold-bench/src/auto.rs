@@ -56,16 +56,16 @@ pub struct Options {
     /// Emulated devices
     #[arg(long, value_delimiter = ',', default_values = ["native", "nvdimm-8x", "optane", "pcm"], value_name = "PROFILE")]
     profile: Vec<Profile>,
-    /// MiB written in a phase; a sampling period has 32
+    /// MiB written in each phase; a sampling period has 32 MiB
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mebibytes: u64,
-    /// Passes of which the median is taken
+    /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for README.md, auto.json and a picture a device
+    /// Folder for README.md, auto.json and one picture per device
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

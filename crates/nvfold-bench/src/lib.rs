@@ -86,64 +86,64 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 enum What {
-    /// Bytes written a second, beside the raw limit and other file systems
+    /// Bytes written per second, compared with the raw limit and other file systems
     #[command(before_help = "Example: nvfold bench write")]
     Write(Options),
-    /// Bytes read a second, likewise
+    /// Bytes read per second, compared with the raw limit and other file systems
     #[command(before_help = "Example: nvfold bench read")]
     Read(Options),
-    /// Files made, looked up, listed, renamed and removed a second
+    /// Files made, looked up, listed, renamed and removed per second
     #[command(before_help = "Example: nvfold bench meta --embedded-only")]
     Meta(Options),
-    /// A tree copied, read and removed, and many files made, on mounts with different options and on tmpfs
+    /// Copying, reading and removing a tree, and making many files, on mounts with different options and on tmpfs
     #[command(before_help = "Example: nvfold bench tree")]
     Tree(tree::Options),
-    /// What each operation costs, counted: fences, lines written and read, locked instructions, instructions
+    /// Cost of each operation, as counts: fences, lines written and read, locked instructions, instructions
     #[command(before_help = "Example: nvfold bench cost")]
     Cost(cost::CostOptions),
     /// Time to the first byte and to exact counts, after a kill and after a clean unmount
     #[command(before_help = "Example: nvfold bench recovery")]
     Recovery(recovery::RecoveryOptions),
-    /// The figures and tables of a paper, measured here
+    /// Figures and tables of a paper, measured on this machine
     #[command(before_help = "Example: nvfold bench paper icid")]
     Paper(paper::PaperArgs),
-    /// What emulated devices charge, beside what is published of the real ones
+    /// Charges of emulated devices, compared with published figures of the real ones
     #[command(before_help = "Example: nvfold bench profiles")]
     Profiles(profiles::Options),
-    /// How fast each chunker cuts and what it saves, and how often the compressible check is right
+    /// Speed and saving of each chunker, and how often the compressible check is right
     #[command(before_help = "Example: nvfold bench chunkers")]
     Chunkers(chunkers::Options),
-    /// What a look-up by fingerprint costs: a red-black tree as in DeEXT, and the indexes of nvfold
+    /// Cost of a look-up by fingerprint, in a red-black tree as in DeEXT and in the indexes of nvfold
     #[command(before_help = "Example: nvfold bench lookups")]
     Lookups(lookups::Options),
-    /// Bytes that were copied from files: what a compaction shares, a write with an origin beside a plain one
+    /// Bytes copied from files: what a compaction shares, and the cost of a write with an origin and without
     #[command(before_help = "Example: nvfold bench origins")]
     Origins(origins::Options),
-    /// Following copies in memory (ICID): what look-ups, insertions and copies cost, what is found, memory
+    /// Following copies in memory (ICID): cost of look-ups, insertions and copies, hits, and memory
     #[command(before_help = "Example: nvfold bench rec-tree")]
     RecTree(rec_tree::Options),
-    /// How evenly a device is worn by overwritten files, with wear levelling and without; lifetime
+    /// How evenly overwritten files wear a device, with wear levelling and without, and its lifetime
     #[command(before_help = "Example: nvfold bench wear")]
     Wear(wear::Options),
-    /// Random overwrites on a device that is nearly full: throughput, latency, and what reclamation moves for it
+    /// Random overwrites on a device that is nearly full: throughput, latency, and bytes moved by reclamation
     #[command(before_help = "Example: nvfold bench reclaim")]
     Reclaim(reclaim::Options),
-    /// Policy auto beside the policies that it chooses from, while the workload changes
+    /// Policy auto compared with fixed policies, while the workload changes
     #[command(before_help = "Example: nvfold bench auto")]
     Auto(auto::Options),
     /// Run the measured calls of `cost`, for callgrind
     #[command(hide = true)]
     CostCalls(cost::CallsOptions),
-    /// Fill a device and die, for `recovery`
+    /// Fill a device and exit by SIGKILL, for `recovery`
     #[command(hide = true)]
     Fill(recovery::FillOptions),
-    /// Write to a device and say how much memory that took, for `paper`
+    /// Write to a device and report how much memory that took, for `paper`
     #[command(hide = true)]
     Dram(paper::DramOptions),
     /// Serve the in-memory FUSE file system that mounts are compared with
     #[command(hide = true)]
     Ceiling {
-        /// Where to mount it
+        /// Mount point
         dir: PathBuf,
     },
 }

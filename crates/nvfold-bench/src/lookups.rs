@@ -37,17 +37,17 @@ const NODE_BYTES: f64 = 64.0;
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Chunks that are stored
+    /// Numbers of chunks in the index
     #[arg(long, value_name = "N", num_args = 1.., default_values_t = [100_000, 1_000_000, 4_000_000],
         value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
     chunks: Vec<u64>,
-    /// Passes of which the median is taken
+    /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for lookups.md and lookups.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

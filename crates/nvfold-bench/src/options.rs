@@ -6,22 +6,22 @@ use std::path::PathBuf;
 /// How to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// MiB that a thread group writes in one pass
+    /// MiB written or read in one pass, by all threads together
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16384))]
     pub mebibytes: u64,
-    /// Passes of which the median is taken
+    /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeats: u32,
-    /// Files that `meta` makes
+    /// Number of files that `meta` makes
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(10..=10_000_000))]
     pub files: u64,
     /// Folder for the mounts, on tmpfs
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub dir: PathBuf,
-    /// Leave out everything that is mounted
+    /// Leave out everything that needs a mount
     #[arg(long)]
     pub embedded_only: bool,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     pub smoke: bool,
     /// Write a bar chart of the ratios

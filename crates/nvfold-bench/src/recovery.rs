@@ -39,22 +39,22 @@ const TURNS_A_LOOK: u64 = 32;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct RecoveryOptions {
-    /// Data written to each device, MiB
+    /// Sizes of the data to write to a device, in MiB
     #[arg(long, value_delimiter = ',', default_values_t = [1024, 4096, 8192], value_name = "MIB")]
     mebibytes: Vec<u64>,
-    /// Shares of duplicate 4 KiB chunks
+    /// Percentages of duplicate 4 KiB chunks
     #[arg(long, value_delimiter = ',', default_values_t = [30, 50, 60, 70], value_name = "PERCENT")]
     duplicates: Vec<u64>,
-    /// Size of the files, MiB; one more row has files of 16 KiB
+    /// Size of the files in MiB; one additional row has files of 16 KiB
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1024))]
     file_mebibytes: u64,
-    /// Mounts of which the median is taken
+    /// Number of mounts; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for the device, on tmpfs
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     dir: PathBuf,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

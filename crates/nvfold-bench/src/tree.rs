@@ -27,19 +27,19 @@ pub struct Options {
     /// Tree to copy
     #[arg(long, default_value = "/usr/share", value_name = "DIR")]
     tree: PathBuf,
-    /// Mount options to compare, a mount each; the empty list is the default
+    /// Mount options to compare, one mount for each; an empty value means the defaults
     #[arg(long = "mount", value_name = "OPTIONS", default_values = ["spin=off,cache=full", "", "cache=none"])]
     mounts: Vec<String>,
-    /// Empty files made in one directory
+    /// Number of empty files to make in one directory
     #[arg(long, default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     creates: u64,
-    /// Passes of which the median is taken; one more goes before them
+    /// Number of passes, after one to warm up; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for the mounts, on tmpfs
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     dir: PathBuf,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

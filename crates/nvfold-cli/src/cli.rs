@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 #[command(about = "A file system in memory or on persistent memory that stores equal data once")]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(
-    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck has those of fsck(8)."
+    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those of fsck(8)."
 )]
 pub struct Cli {
     #[command(flatten)]

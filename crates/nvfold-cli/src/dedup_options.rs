@@ -20,15 +20,15 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inlin
 /// Returns the help text about these options.
 pub fn help() -> String {
     format!(
-        "{THERE_ARE}. Policy auto chooses one of off, inline, denova and deext for each directory, by what they cost on this \
-         device and what is written there; prefer= says what it saves: time and space alike, space, the time of writers, or \
-         bytes written to the device. pack= says whether the ends of files that do not fill a block are packed together: auto, where that \
-         pays. compress= compresses what is packed and compressible: the ends of files, and the pieces of policy deext; \
-         LEVEL is 1 to 22, 3 unless given. For policy denova mode= says when it shares what was written: immediate, whenever anything is \
-         queued; delayed, every MS milliseconds so many entries of the queue at most; inline, at once. Its daemon \
-         takes cpu= percent of one processor at most, but heeds no limit when less than guard= percent of the space \
-         are free. reorder= says from which reference count and which number of reads it brings a chain of a pm index \
-         into order."
+        "{THERE_ARE}. Mounts use policy auto with prefer=space unless told otherwise. Policy auto chooses off, inline, denova or \
+         deext for each directory, by measured costs on this device and by the data written there. prefer= says what to save: \
+         space, time and space equally (balanced), writers' time (speed), or bytes written to the device (wear). pack= packs \
+         ends of files that do not fill a block; auto does so where it pays. compress= compresses packed data that is \
+         compressible: ends of files and pieces of policy deext; LEVEL is 1 to 22, default 3. For policy denova, mode= says \
+         when to share: inline (at once), immediate (as soon as anything is queued), or delayed (at most ENTRIES queue entries \
+         every MS milliseconds). cpu= limits its daemon to that percentage of one processor, unless less than guard= percent of \
+         the space is free. reorder= sorts a chain of the pm index when a look-up read at least READS entries to find one with \
+         at least REFERENCES references."
     )
 }
 

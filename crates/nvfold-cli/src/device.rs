@@ -21,7 +21,7 @@ const READ_BYTES: usize = 1 << 20;
 /// How to treat the device; the same for every command.
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {
-    /// Emulate a device: native, nvdimm-8x, optane, pcm, stt-ram, or name=... for a custom one
+    /// Emulate a device: native, nvdimm-8x, optane, pcm, rram, stt-ram, or custom:NAME=VALUE,...
     #[arg(long, value_parser = parse_profile)]
     pub profile: Option<Profile>,
     /// When to issue cache-line flushes: auto (where they make data power-safe) or always

@@ -6,7 +6,7 @@ use clap::Args;
 /// How to report; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
-    /// Report as JSON, with a version
+    /// Print the report as JSON with a format version
     #[arg(long, global = true)]
     pub json: bool,
     /// Show progress on stderr

@@ -28,22 +28,22 @@ use std::path::PathBuf;
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Folder that scripts/chunker-corpus.sh has filled; without one only made-up data is cut
+    /// Folder filled by scripts/chunker-corpus.sh; without it, only synthetic data is cut
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
-    /// Trees of files for the compressible check, beside the packages of the corpus
+    /// Trees of files for the compressible check, in addition to the packages of the corpus
     #[arg(long, value_name = "DIR", num_args = 1..)]
     files: Vec<PathBuf>,
-    /// MiB that are cut in one pass
+    /// MiB to cut in one pass
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mebibytes: u64,
-    /// Passes of which the median is taken
+    /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for chunkers.md, chunkers.json and chunkers.png
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

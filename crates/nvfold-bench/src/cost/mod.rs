@@ -41,13 +41,13 @@ use std::path::PathBuf;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct CostOptions {
-    /// Only operations whose name contains this
+    /// Measure only operations whose names contain TEXT
     #[arg(long = "operation", value_name = "TEXT")]
     operations: Vec<String>,
-    /// Leave out instructions, which take minutes under valgrind
+    /// Do not count instructions, which takes minutes under valgrind
     #[arg(long)]
     no_instructions: bool,
-    /// Write cost.json and README.md into this folder; of all operations
+    /// Folder for cost.json and README.md; only with all operations
     #[arg(long, value_name = "DIR", conflicts_with = "operations")]
     out: Option<PathBuf>,
 }

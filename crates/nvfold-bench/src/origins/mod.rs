@@ -39,13 +39,13 @@ pub struct Options {
     /// MiB of records that a compaction reads
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mebibytes: u64,
-    /// Timed passes of which the median is taken
+    /// Number of timed passes; the report gives their median
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for the tables, as README.md and as origins.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

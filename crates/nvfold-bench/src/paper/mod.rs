@@ -58,14 +58,14 @@ pub struct PaperArgs {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Paper {
-    /// NV-Dedup: Figures 1, 2, 6 to 13, Tables 4 and 5, DRAM a chunk, and real fio on a mount
+    /// NV-Dedup: Figures 1, 2, 6 to 13, Tables 4 and 5, DRAM per chunk, and real fio on a mount
     #[command(before_help = "Example: nvfold bench paper nv-dedup")]
     NvDedup(nv_dedup::Options),
     /// DeNOVA: Figures 2 and 8 to 12, Table IV, its equations, savings, DRAM and the table on the device
     #[command(name = "denova")]
     #[command(before_help = "Example: nvfold bench paper denova")]
     DeNova(denova::Options),
-    /// DeEXT: Figures 8 to 12, and real trees: space, access latency and energy beside ext4
+    /// DeEXT: Figures 8 to 12, and real trees: space, access latency and energy compared with ext4
     #[command(name = "deext")]
     #[command(before_help = "Example: nvfold bench paper deext")]
     DeExt(deext::Options),

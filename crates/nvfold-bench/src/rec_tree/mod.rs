@@ -50,13 +50,13 @@ fn time_of(operation: &str) -> f64 {
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Passes of which the median is taken
+    /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Folder for README.md and rec-tree.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

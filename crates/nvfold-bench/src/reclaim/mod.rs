@@ -35,23 +35,23 @@ const ROUNDS_OF_REST: usize = 2;
 /// How to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How often the device is written over, in bytes of files
+    /// Bytes to overwrite, as a multiple of the size of the device
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     fulls: u64,
-    /// MiB of the device
+    /// Size of the device in MiB
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(64..=65_536))]
     mebibytes: u64,
-    /// Shares of the usable space that live, percent
+    /// Percentages of the usable space that live data takes
     #[arg(long, value_name = "PERCENT", num_args = 1.., default_values_t = [50, 80, 90, 95],
         value_parser = clap::value_parser!(u64).range(1..=99))]
     live: Vec<u64>,
-    /// Equal parts of a row, of which the median is taken
+    /// Number of equal parts of a row; the report gives their median
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(5..=1000))]
     parts: u64,
     /// Folder for the tables, as README.md and as reclaim.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

@@ -32,22 +32,22 @@ use tally::{Kind, Pools, Tally};
 /// How to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// How often the device is written over, in bytes of files; a hundred take about a minute a row
+    /// Bytes to overwrite, as a multiple of the size of the device; 100 take about a minute per row
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     fulls: u64,
-    /// MiB of the device; data that is updated has pools of its own from 128 MiB on
+    /// Size of the device in MiB; from 128 MiB on, updated data has separate pools
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(128..=16_384))]
     mebibytes: u64,
-    /// Share of the device that the files take, percent
+    /// Percentage of the device that the files take
     #[arg(long, default_value_t = 65, value_parser = clap::value_parser!(u64).range(1..=80))]
     fill: u64,
-    /// Emulated device, whose endurance gives the lifetime
+    /// Emulated device; its endurance gives the lifetime
     #[arg(long, default_value = "pcm", value_name = "PROFILE")]
     profile: Profile,
     /// Folder for the tables, as README.md and as wear.json
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

@@ -30,10 +30,10 @@ const RANGE_BYTES: u64 = 4 << 20;
 /// What both take.
 #[derive(Args, Debug)]
 struct Which {
-    /// Files and directories on a mount, with all that is below; or one unmounted device
+    /// Files and directories on a mount, including everything below them; or one unmounted device
     #[arg(value_name = "PATH|DEVICE", required = true)]
     targets: Vec<PathBuf>,
-    /// On a device: which files and directories [default: /]
+    /// On a device: the files and directories [default: /]
     #[arg(long, value_name = "PATH")]
     at: Vec<PathBuf>,
     /// On a device: options of the policies, as for a mount, for example weak=sha1
@@ -46,8 +46,8 @@ struct Which {
 /// Share data that is already stored
 ///
 /// Reads the files and shares each 4 KiB block with an equal block, of these files or of any file whose blocks have
-/// fingerprints. Blocks without a fingerprint get one. Where the policy is deext, blocks are cut into pieces first, and
-/// the pieces are shared. Contents, sizes and times do not change. The owner of a file and root may do it. If it is
+/// fingerprints. Blocks without a fingerprint get one. Under policy deext, blocks are cut into pieces first, and the
+/// pieces are shared. Contents, sizes and times do not change. Only root and the owner of a file may do this. If it is
 /// interrupted, the work done so far stays; start it again to continue.
 ///
 /// --drain, --pause, --resume and --mode control the queue of policy denova, for the whole file system. Root and the
@@ -57,8 +57,8 @@ struct Which {
 pub struct Dedup {
     #[command(flatten)]
     which: Which,
-    /// Compress packed chunks too that are not compressed yet or get smaller by it: lz4, zstd or zstd:LEVEL [default:
-    /// zstd]. Blocks are not: where the policy is deext they become pieces first
+    /// Also compress packed chunks that are not compressed yet or that get smaller: lz4, zstd or zstd:LEVEL [default:
+    /// zstd]. Blocks are not compressed; under policy deext they become pieces first
     #[arg(long, value_name = "CODEC", num_args = 0..=1, require_equals = true, default_missing_value = "zstd",
           value_parser = parse_compression, conflicts_with_all = ["drain", "pause", "resume", "mode"])]
     compress: Option<Compression>,
@@ -74,14 +74,14 @@ fn options_help() -> String {
 ///
 /// Pieces of policy deext become blocks. Checks first that there is space for the copies, and changes nothing if there
 /// is not. The policy still applies to new data: `nvfold policy PATH off --recursive` keeps files unshared. Contents,
-/// sizes and times do not change. The owner of a file and root may do it. If it is interrupted, the work done so far
-/// stays; start it again to continue.
+/// sizes and times do not change. Only root and the owner of a file may do this. If it is interrupted, the work done so
+/// far stays; start it again to continue.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold undedup --dry-run /tmp/fold/database")]
 pub struct Undedup {
     #[command(flatten)]
     which: Which,
-    /// Only say how much space it takes
+    /// Only report how much space it would take
     #[arg(long)]
     dry_run: bool,
 }

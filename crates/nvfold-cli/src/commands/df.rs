@@ -15,7 +15,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold df")]
 pub struct Df {
-    /// Devices or mount points; all mounted ones unless given
+    /// Devices or mount points; by default all mounted ones
     #[arg(value_name = "DEVICE|DIR")]
     targets: Vec<PathBuf>,
     #[command(flatten)]

@@ -20,21 +20,21 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Show the logical size of each directory; a shared block counts in each file that names it
+/// Show the logical size of each directory; a shared block counts in each file that references it
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold du /tmp/fold --depth 2 --extents")]
 pub struct Du {
     /// Directory on a mount, or an unmounted device
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
-    /// On a device: the directory to look at
+    /// On a device: the directory to show
     #[arg(long, value_name = "PATH", default_value = "/")]
     at: PathBuf,
     /// Levels of directories to show
     #[arg(short, long, default_value_t = 1, value_name = "LEVELS")]
     depth: usize,
-    /// Read the extents of each file too: how much others name as well, and how much compression saves (of files of one's
-    /// own, or as root)
+    /// Also read the extents of each file: how much is shared with other files, and how much compression saves (for
+    /// your own files, or as root)
     #[arg(short, long)]
     extents: bool,
     #[command(flatten)]

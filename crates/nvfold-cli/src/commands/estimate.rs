@@ -22,13 +22,13 @@ pub struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Memory to take at most; when fingerprints do not fit, a sample of them is kept
+    /// Memory limit; if the fingerprints do not fit, a sample is kept
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_memory)]
     memory: u64,
     /// Average length of the pieces that policy deext cuts by content: 2K, 4K, 8K or 16K
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = parse_average)]
     average: PieceLengths,
-    /// Tell too what policy deext would take if its pieces were compressed, by zstd unless another one is named
+    /// Also report what policy deext would take if its pieces were compressed [default codec: zstd]
     #[arg(long, value_name = "CODEC", num_args = 0..=1, require_equals = true, default_value = "off",
           default_missing_value = "zstd", value_parser = parse_compression, hide_default_value = true)]
     compress: Compression,

@@ -18,19 +18,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Copy files and directories of an unmounted device out to the host
+/// Copy files and directories of an unmounted device to the host
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold export /dev/shm/pool restored")]
 pub struct Export {
+    /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
-    /// New path of the copy; an existing directory takes the content in
+    /// New path for the copy; if it is an existing directory, the content of the exported directory goes into it
     #[arg(value_name = "DEST")]
     dest: PathBuf,
-    /// What to copy, a path on the device
+    /// Path on the device to copy
     #[arg(long, value_name = "PATH", default_value = "/")]
     from: PathBuf,
-    /// Threads that copy
+    /// Number of threads that copy
     #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
     threads: usize,
     #[command(flatten)]

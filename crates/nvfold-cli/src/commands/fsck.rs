@@ -36,27 +36,29 @@ pub const USAGE: u8 = 16;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold fsck /dev/shm/pool")]
 pub struct Fsck {
+    /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
-    /// Repair: what cannot be read is given up, what has lost its name goes to lost+found
+    /// Repair: give up inodes that cannot be read, and move files and directories without a name to lost+found
     #[arg(short = 'y', long)]
     repair: bool,
-    /// Where a repair keeps what it overwrites, a new file [default: DEVICE.undo beside a regular file, else in /var/tmp]
+    /// New file in which a repair saves what it overwrites [default: DEVICE.undo, next to a device that is a regular
+    /// file, else in /var/tmp]
     #[arg(long, value_name = "FILE", conflicts_with = "restore")]
     undo: Option<PathBuf>,
-    /// Put back what a repair kept in this file; the newest repair first
+    /// Undo the repair that wrote this file; undo the newest repair first
     #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "preen", "no_changes"])]
     restore: Option<PathBuf>,
-    /// As at boot: repair; a device that was unmounted in order is not looked at unless -f is given
+    /// Repair as at boot; skip a cleanly unmounted device unless -f is given
     #[arg(short = 'p', long, visible_short_alias = 'a')]
     preen: bool,
-    /// Change nothing, whatever else is asked for
+    /// Change nothing, whatever other options say
     #[arg(short = 'n', long)]
     no_changes: bool,
-    /// Look at a device also when it was unmounted in order (only -p leaves it out)
+    /// Check even a cleanly unmounted device (only -p skips it)
     #[arg(short = 'f', long)]
     force: bool,
-    /// Do not read file data: leave out fingerprints and the search for bad memory
+    /// Do not read file data: no check of fingerprints, no search for bad memory
     #[arg(long)]
     metadata_only: bool,
     #[command(flatten)]

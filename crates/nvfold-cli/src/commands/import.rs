@@ -23,19 +23,20 @@ use std::time::Instant;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold import /dev/shm/pool /usr/share")]
 pub struct Import {
+    /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// Files and directories to copy, with all their metadata
     #[arg(value_name = "SRC", required = true)]
     sources: Vec<PathBuf>,
-    /// Where the copy goes: with one SRC its new path, with several the directory to put them into
+    /// New path of the copy on the device; with several SRC, the directory that they go into
     /// [default: /NAME for each SRC]
     #[arg(long, value_name = "PATH")]
     to: Option<PathBuf>,
-    /// Threads that copy
+    /// Number of threads that copy
     #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
     threads: usize,
-    /// Policy: inline shares equal blocks, nv-dedup as far as it pays, denova copies first and shares then, off stores
+    /// Policy: inline shares equal blocks while copying, nv-dedup as far as that pays, denova after copying; off stores
     /// everything
     #[arg(long, default_value = "inline", value_parser = parse_policy)]
     policy: Policy,

@@ -9,7 +9,7 @@ use crate::snapshot::Snapshot;
 use clap::Args;
 use std::path::PathBuf;
 
-/// Show what a file system is: identity, layout, persistence level, clean or not
+/// Show the identity, layout, persistence level and state of a file system
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold info /dev/shm/pool")]
 pub struct Info {

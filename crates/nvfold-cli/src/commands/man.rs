@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold man mount | man -l -")]
 pub struct Man {
-    /// Command; nvfold itself unless given
+    /// Command of the page; by default nvfold itself
     command: Option<String>,
     /// Write nvfold.1, nvfold-mkfs.1, ... into this directory
     #[arg(long, value_name = "DIR", conflicts_with = "command")]

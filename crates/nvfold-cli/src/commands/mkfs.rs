@@ -26,26 +26,26 @@ const LABEL_BYTES_MAX: usize = 32;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mkfs /dev/shm/pool --size 4G")]
 pub struct Mkfs {
-    /// The device; a file is made when there is none
+    /// Device; a file is created if it does not exist
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// Size, for example 64M or 1.5GiB; needed for a new file
     #[arg(short, long, value_parser = size::parse, allow_negative_numbers = true)]
     size: Option<u64>,
-    /// Name of the file system, 32 bytes at most
+    /// Name of the file system, at most 32 bytes
     #[arg(short = 'L', long, default_value = "")]
     label: String,
-    /// Identity; random unless given
+    /// UUID of the file system; random by default
     #[arg(short = 'U', long, value_parser = parse_uuid)]
     uuid: Option<[u8; 16]>,
-    /// How equal data is found: by a table in DRAM (dram: fastest), or on the device (pm: no DRAM for each block). `nvfold
+    /// Index for finding equal data: dram (a table in DRAM, fastest) or pm (on the device, no DRAM per block). `nvfold
     /// tune` changes it later
     #[arg(long, value_name = "KIND", default_value = "dram", value_parser = parse_index)]
     index: IndexKind,
-    /// What a pm index is made of: xxh3 (unless given), crc32, fletcher32, md5, sha1, sha256, blake3
+    /// Weak fingerprint of the pm index: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3
     #[arg(long, value_name = "NAME", value_parser = parse_weak)]
     weak: Option<WeakFunction>,
-    /// Format also when the device holds something
+    /// Format even if the device contains data
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]

@@ -22,24 +22,24 @@ use std::process::{Command, Stdio};
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 pub struct Mount {
-    /// Device, or mem: for one in memory (give it a size with -o size=8G)
+    /// Device, or mem: for a new one in memory (set its size with -o size=8G)
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
-    /// Where to mount it
+    /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Mount options, for example size=8G,policy=nv-dedup,ro,allow_other,threads=4
     #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
     options: Vec<String>,
-    /// Serve in the foreground; ends when it is unmounted
+    /// Serve in the foreground, until unmounted
     #[arg(short, long)]
     foreground: bool,
     #[command(flatten)]
     device_options: DeviceOptions,
-    /// Set by the command for the process it starts in the background
+    /// Set by the command for the process that it starts in the background
     #[arg(long, hide = true)]
     background_child: bool,
-    /// Say nothing when it works: for mount(8)
+    /// Print nothing on success; for mount(8)
     #[arg(long, hide = true)]
     quiet: bool,
     /// Check everything, mount nothing (mount -f)
@@ -61,7 +61,7 @@ pub struct Mount {
 
 fn options_help() -> String {
     let example = "size=8G,policy=nv-dedup,ro,allow_other,threads=4";
-    format!("Mount options, for example {example}. There are, beside those of mount(8): {}", mount_help())
+    format!("Mount options, for example {example}. Besides those of mount(8): {}", mount_help())
 }
 
 /// Runs the command.

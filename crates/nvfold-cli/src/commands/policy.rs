@@ -26,10 +26,10 @@ pub struct Policy {
     /// File or directory on a mount, or an unmounted device
     #[arg(value_name = "PATH|DEVICE")]
     target: PathBuf,
-    /// The policy to set: off, inline, ..., or default for that of the mount
+    /// Policy to set: off, inline, ..., or default for that of the mount
     #[arg(value_name = "POLICY", value_parser = parse_wanted)]
     wanted: Option<Wanted>,
-    /// Set it for everything below a directory too
+    /// Also set it for everything below a directory
     #[arg(short, long, requires = "wanted")]
     recursive: bool,
     /// On a device: the file or directory

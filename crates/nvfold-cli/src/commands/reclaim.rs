@@ -20,11 +20,11 @@ use std::time::Instant;
 
 /// Free space that deleted data still occupies
 ///
-/// Packed chunks lie in segments of 2 MiB, and a segment becomes free only when nothing in it is in use. This command
-/// moves chunks that are in use out of segments that are mostly dead. Blocks and packed chunks of which files name only
-/// some bytes (after clones of ranges or partial overwrites) are replaced by smaller chunks with just those bytes. A
-/// mount does both by itself when that frees more than it costs, and when space runs out. If it is interrupted, the work
-/// done so far stays. On a mount, root and the user who mounted it may use it.
+/// Packed chunks are stored in segments of 2 MiB, and a segment becomes free only when nothing in it is in use. This
+/// command moves chunks that are in use out of segments that are mostly dead. Some blocks and packed chunks are used
+/// only in part, after clones of ranges or partial overwrites; smaller chunks with the used bytes replace them. A mount
+/// does both by itself when that frees more than it costs, and when space runs out. If it is interrupted, the work done
+/// so far stays. On a mount, root and the user who mounted it may use it.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold reclaim /tmp/fold")]
 pub struct Reclaim {

@@ -22,7 +22,7 @@ const LIBRARY: &str = "libnvfold_preload.so";
 /// Exit code, as of env(1): the program exists but cannot be run.
 const CANNOT_RUN: u8 = 126;
 
-/// Run an unmodified program with its files on a device, without a mount; or on a mount, sharing what it copies
+/// Run an unmodified program with its files on a device, without a mount; or on a mount, and share what it copies
 #[derive(Args, Debug)]
 #[command(after_help = "\
 The program is not changed. Files below the prefix are on the device; all other files are on the host. nvfold follows \
@@ -37,8 +37,8 @@ docs/run.md says what works and what does not.
 Exit code: that of the program; 125 if the device cannot be opened, 126 if the program cannot be run, 127 if it does \
 not exist.
 
-With --mount no device is opened: the program and its children use the mount through the kernel, and tell the serving \
-process where the bytes that they write were copied from. Programs that cannot be followed run without that.
+With --mount no device is opened: the program and its children use the mount through the kernel, and send the \
+server hints about where the bytes that they write were copied from. Programs that cannot be followed run without hints.
 
 Another example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
 #[command(before_help = "Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
@@ -46,17 +46,17 @@ pub struct Run {
     /// The device: a file, a DAX file or a device-dax node
     #[arg(long, value_name = "DEVICE", required_unless_present = "mount")]
     device: Option<PathBuf>,
-    /// A mount of nvfold, in place of a device: any number of processes
+    /// Mount point of nvfold instead of a device; for any number of processes
     #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "prefix", "options", "stats"])]
     mount: Option<PathBuf>,
-    /// Where the program sees the device: an absolute path, which need not be there
+    /// Path at which the program sees the device: absolute, need not exist
     #[arg(long, default_value = "/nvfold", value_name = "PATH")]
     prefix: PathBuf,
-    /// Options of the device, as nvfold_device_open of the C library has them: create, size=SIZE, policy=NAME (icid, unless
-    /// given), ro, label=, index=, pack=, compress=, mode=, threads=, profile=
+    /// Options of the device, as for nvfold_device_open in the C library: create, size=SIZE, policy=NAME (default
+    /// icid), ro, label=, index=, pack=, compress=, mode=, threads=, profile=, ...
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Tell on stderr at the end how much the program wrote, and how much of it is shared
+    /// At exit, print on stderr how much the program wrote, and how much of it is shared
     #[arg(long)]
     stats: bool,
     /// The program and its arguments

@@ -30,18 +30,18 @@ const LISTEN_FOR: Duration = Duration::from_millis(100);
 
 /// Watch mounted file systems live: throughput, savings, queue, transactions, wear
 ///
-/// Keys: q quits, the arrows choose a mount, Enter shows it alone, Esc goes back to the list.
+/// Keys: q quits, arrows select a mount, Enter shows it alone, Esc returns to the list.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold top /tmp/fold")]
 pub struct Top {
     /// Mount point or mounted device, or all for every mount
     #[arg(value_name = "DIR|DEVICE|all", default_value = "all")]
     target: PathBuf,
-    /// Seconds from one look to the next
+    /// Seconds between updates
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one look in lines, for scripts, and end; with --json as JSON. With --json alone: a line of JSON each
-    /// interval, until it is stopped
+    /// Print one snapshot as text and exit; with --json, as JSON. --json without --once prints one line of JSON per
+    /// interval until stopped
     #[arg(long)]
     once: bool,
 }

@@ -24,17 +24,17 @@ use std::time::Instant;
 
 /// Change how a file system shares data
 ///
-/// With --method while it is mounted, with --index while it is not.
+/// --method works on a mounted file system, --index on an unmounted device.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold tune /tmp/fold --method auto")]
 pub struct Tune {
-    /// Mount point or mounted device; with --index a device that is not mounted
+    /// Mount point or mounted device; with --index, an unmounted device
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
     #[command(flatten)]
     change: Change,
-    /// What the pm index is made of: xxh3 (unless given, or there is a pm index of another), crc32, fletcher32, md5,
-    /// sha1, sha256, blake3
+    /// Weak fingerprint of the pm index: xxh3, crc32, fletcher32, md5, sha1, sha256, blake3 [default: that of the
+    /// existing pm index, else xxh3]
     #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index")]
     weak: Option<WeakFunction>,
     #[command(flatten)]
@@ -44,12 +44,13 @@ pub struct Tune {
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 struct Change {
-    /// Method of policy nv-dedup: auto (by measured costs), paper (its three, by its thresholds), non (no
-    /// fingerprints), ws (weak, then strong), str (both), wb (weak, then bytes)
+    /// Method of policy nv-dedup: auto (by measured costs), paper (the paper's three methods and thresholds), non (no
+    /// fingerprints), ws (weak, then strong), str (both), wb (weak, then compare bytes)
     #[arg(long, value_name = "NAME", value_parser = parse_method)]
     method: Option<MethodChoice>,
-    /// How equal data is found: by a table in DRAM (dram: fastest), or on the device (pm: no DRAM for each block; it
-    /// takes 16 bytes of free space a block, rounded up to a power of two). Cut off, the device is as it was
+    /// Index for finding equal data: dram (a table in DRAM, fastest) or pm (on the device, no DRAM per block; takes 16
+    /// bytes of free space per block, rounded up to a power of two). An interrupted conversion leaves the device
+    /// unchanged
     #[arg(long, value_name = "KIND", value_parser = parse_index)]
     index: Option<IndexKind>,
 }

@@ -22,16 +22,16 @@ pub struct Umount {
     /// Mount point, or the device mounted there
     #[arg(value_name = "DIR")]
     target: PathBuf,
-    /// Unmount also when it is in use: detach it now, finish when the last file on it is closed
+    /// Detach now even if busy; finish when the last open file is closed
     #[arg(short, long)]
     lazy: bool,
     /// How long to wait for the serving process, in seconds
     #[arg(long, default_value_t = 60)]
     timeout: u32,
-    /// Say nothing when it works: for umount(8)
+    /// Print nothing on success; for umount(8)
     #[arg(long, hide = true)]
     quiet: bool,
-    /// From umount(8); without effect
+    /// From umount(8); no effect
     #[arg(short = 'f', hide = true)]
     force: bool,
     #[arg(short = 'n', hide = true)]

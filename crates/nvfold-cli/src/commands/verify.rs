@@ -22,15 +22,16 @@ use std::time::Instant;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold verify /dev/shm/pool /usr/share")]
 pub struct Verify {
+    /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
     /// File or directory of the host
     #[arg(value_name = "SRC")]
     source: PathBuf,
-    /// Where its copy is on the device [default: /NAME of SRC]
+    /// Path of its copy on the device [default: /NAME of SRC]
     #[arg(long, value_name = "PATH")]
     at: Option<PathBuf>,
-    /// Threads that compare
+    /// Number of threads that compare
     #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
     threads: usize,
     /// The copy was made with --one-file-system

@@ -29,26 +29,26 @@ use std::time::Instant;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures to make; all without it: 8 .. 12, trees
+    /// Figures to make: 8 .. 12, trees [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
     /// Device profiles: pcm, rram
     #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
         default_values = ["pcm"])]
     profiles: Vec<String>,
-    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/deext")]
     out: PathBuf,
-    /// MiB of each set of files
+    /// Size of each set of files in MiB
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mebibytes: u64,
-    /// Real trees, at most three sets' bytes of each
+    /// Real trees; of each, at most three times the size of a set
     #[arg(long = "tree", value_name = "DIR", value_delimiter = ',', default_values = ["/usr/share", "/usr/lib"])]
     trees: Vec<PathBuf>,
-    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    /// Keep the figures in the folder that were made from this commit (environment variable NVFOLD_COMMIT)
     #[arg(long)]
     resume: bool,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

@@ -48,29 +48,30 @@ use volume::DELAYED;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures to make; all without it: 2, 8 .. 12, table-4, equations, no-think, savings, trees, dram, fact
+    /// Figures to make: 2, 8 .. 12, table-4, equations, no-think, savings, trees, dram, fact [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
     /// Device profiles: optane, native
     #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
         default_values = PROFILES)]
     profiles: Vec<String>,
-    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/denova")]
     out: PathBuf,
-    /// Share of the paper's files that is written: 1 is a million small and a hundred thousand large ones
+    /// Fraction of the paper's files to write: 1 is a million small and a hundred thousand large ones
     #[arg(long, value_name = "SHARE", value_parser = parse_scale)]
     scale: Option<f64>,
-    /// Timed passes of which the median is taken; five at most where one percent does not count
+    /// Number of timed passes; the report gives their median; at most five passes where a difference of one percent
+    /// does not matter
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
     /// Real trees whose duplicates are shared
     #[arg(long = "tree", value_name = "DIR", value_delimiter = ',', default_values = ["/usr/share", "/usr/lib"])]
     trees: Vec<PathBuf>,
-    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    /// Keep the figures in the folder that were made from this commit (environment variable NVFOLD_COMMIT)
     #[arg(long)]
     resume: bool,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

@@ -39,25 +39,25 @@ use std::time::Instant;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures to make; all without it: table-4, table-5, table-6, 9 .. 15, section-6, mount
+    /// Figures to make: table-4, table-5, table-6, 9 .. 15, section-6, mount [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
-    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/icid")]
     out: PathBuf,
-    /// Folder that scripts/chunker-corpus.sh has filled: releases to patch, files to download
+    /// Folder filled by scripts/chunker-corpus.sh: releases to patch, files to download
     #[arg(long, value_name = "DIR", default_value = "target/chunkers")]
     corpus: PathBuf,
-    /// MiB of pairs in LevelDB where values of several sizes are compared
+    /// MiB of key-value pairs in LevelDB, to compare sizes of values
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mebibytes: u64,
-    /// MiB of pairs in LevelDB while its space is collected
+    /// MiB of key-value pairs in LevelDB, to measure how space is collected
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=131_072))]
     collected_mebibytes: u64,
-    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    /// Keep the figures in the folder that were made from this commit (environment variable NVFOLD_COMMIT)
     #[arg(long)]
     resume: bool,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

@@ -36,29 +36,29 @@ use std::time::Instant;
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Figures to make; all without it: 1, 2, 6 .. 13, table-4, table-5, costs, skew, dram, fio
+    /// Figures to make: 1, 2, 6 .. 13, table-4, table-5, costs, skew, dram, fio [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
     /// Device profiles: nvdimm-8x, native, optane, pcm
     #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
         default_values = PROFILES)]
     profiles: Vec<String>,
-    /// Folder for JSON, pictures and the page; what it has of other figures stays
+    /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/nv-dedup")]
     out: PathBuf,
     /// Folder for the devices of table-5, on tmpfs
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     dir: PathBuf,
-    /// Timed passes of which the median is taken
+    /// Number of timed passes; the report gives their median
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     repeats: Option<u32>,
-    /// Requests of a timed pass
+    /// Number of requests in a timed pass
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..=10_000_000))]
     requests: Option<u64>,
-    /// Leave alone what the folder has from this commit (in the environment: NVFOLD_COMMIT) already
+    /// Keep the figures in the folder that were made from this commit (environment variable NVFOLD_COMMIT)
     #[arg(long)]
     resume: bool,
-    /// Sizes for a test that it runs at all, not for figures
+    /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     smoke: bool,
 }

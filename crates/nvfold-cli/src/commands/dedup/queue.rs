@@ -27,17 +27,17 @@ use std::time::Instant;
 #[derive(Args, Debug)]
 #[group(multiple = false)]
 pub struct Steer {
-    /// Share what policy denova has queued, now and whatever its limits are, until nothing is left
+    /// Share everything that policy denova has queued, now and without its limits
     #[arg(long)]
     pub drain: bool,
-    /// Keep the daemon of a mount from working; what is written is queued
+    /// Pause the dedup daemon of a mount; new data is still queued
     #[arg(long)]
     pub pause: bool,
-    /// Let the daemon of a mount work again
+    /// Resume the dedup daemon of a mount
     #[arg(long)]
     pub resume: bool,
-    /// When policy denova of a mount shares from now on: inline, immediate, or delayed:MS:ENTRIES (every MS
-    /// milliseconds so many entries of the queue at most)
+    /// Change when policy denova of a mount shares: inline, immediate, or delayed:MS:ENTRIES (at most ENTRIES queue
+    /// entries every MS milliseconds)
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub mode: Option<DedupMode>,
 }
