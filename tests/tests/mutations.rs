@@ -80,12 +80,12 @@ const KEPT: &[Reason] = &[
     ),
     (
         "fs/packed.rs",
-        "find_from_now_on",
+        "index_grown_chunk",
         1,
         Mutation::DropFence,
         "a fingerprint that is lost costs savings: its chunk is not found after the crash",
     ),
-    ("fs/packed.rs", "find_from_now_on", 1, Mutation::Swap, "as above"),
+    ("fs/packed.rs", "index_grown_chunk", 1, Mutation::Swap, "as above"),
     ("fs/fill.rs", "enter_end", 1, Mutation::DropFence, "as above"),
     ("fs/fill.rs", "enter_end", 1, Mutation::Swap, "as above"),
     (

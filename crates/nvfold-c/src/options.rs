@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
 use pmem::Profile;
 
-const THERE_ARE: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME \
+const SYNTAX: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME \
                          prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
                          compress=off|lz4|zstd[:LEVEL] mode=immediate|inline|delayed:MS:ENTRIES threads=N discard \
                          nodiscard profile=NAME";
@@ -71,7 +71,7 @@ impl Options {
         let list = std::str::from_utf8(list).map_err(|_| Failure::invalid("the options are not UTF-8"))?;
         let mut options = Options::default();
         for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
-            let why = |why: String| Failure::invalid(format!("option {option}: {why}; there are: {THERE_ARE}"));
+            let why = |why: String| Failure::invalid(format!("option {option}: {why}; there are: {SYNTAX}"));
             options.take(option).map_err(why)?;
         }
         if options.read_only && (options.create || options.format) {

@@ -9,7 +9,7 @@ use nvfold::{
 use pmem::Region;
 
 /// All options with their values, for messages and help.
-pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
+pub const SYNTAX: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
                              prefer=space|balanced|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
@@ -20,7 +20,7 @@ pub const THERE_ARE: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inlin
 /// Returns the help text about these options.
 pub fn help() -> String {
     format!(
-        "{THERE_ARE}. Mounts use policy auto with prefer=space unless told otherwise. Policy auto chooses off, inline, denova or \
+        "{SYNTAX}. Mounts use policy auto with prefer=space unless told otherwise. Policy auto chooses off, inline, denova or \
          deext for each directory, by measured costs on this device and by the data written there. prefer= says what to save: \
          space, time and space equally (balanced), writers' time (speed), or bytes written to the device (wear). pack= packs \
          ends of files that do not fill a block; auto does so where it pays. compress= compresses packed data that is \
@@ -84,7 +84,7 @@ impl DedupOptions {
     pub fn take_list(&mut self, list: &str) -> Result<(), String> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| {
             let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-            self.take(name, value).unwrap_or_else(|| Err(format!("unknown option {name}; there are {THERE_ARE}")))
+            self.take(name, value).unwrap_or_else(|| Err(format!("unknown option {name}; there are {SYNTAX}")))
         })
     }
 
@@ -152,7 +152,7 @@ pub fn parse_policy(text: &str) -> Result<Policy, String> {
 
 /// Parses a compression and its level.
 pub fn parse_compression(text: &str) -> Result<Compression, String> {
-    Compression::named(text.as_bytes()).ok_or_else(|| format!("`{text}` is none of {}", Compression::THERE_ARE))
+    Compression::named(text.as_bytes()).ok_or_else(|| format!("`{text}` is none of {}", Compression::NAMES))
 }
 
 /// Parses a function for weak fingerprints.

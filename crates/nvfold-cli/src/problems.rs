@@ -34,9 +34,9 @@ pub fn tell(problems: &[Problem], count: u64) {
     for problem in problems {
         eprint_line(&format!("nvfold: {}: {}", escaped(&problem.path), escaped(&without_number(&problem.problem))));
     }
-    let untold = count - problems.len() as u64;
-    if untold > 0 {
-        eprint_line(&format!("nvfold: {} not listed here", counted(untold, "more problem is", "more problems are")));
+    let unlisted = count - problems.len() as u64;
+    if unlisted > 0 {
+        eprint_line(&format!("nvfold: {} not listed here", counted(unlisted, "more problem is", "more problems are")));
     }
 }
 

@@ -14,7 +14,7 @@ use std::fs;
 
 /// Asks the scheduler to leave clients on their processors. Does nothing unless the process leads its own session,
 /// where this does no harm. Applies to all threads of the process and to those that they start.
-pub fn keep_senders_in_place() {
+pub fn keep_clients_on_cpu() {
     if has_own_group() {
         // Twice, because a thread may start another one during the first pass.
         for _ in 0..2 {

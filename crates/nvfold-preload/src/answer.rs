@@ -26,7 +26,7 @@ pub fn answer<T: Answer>(function: &'static str, body: impl FnOnce() -> Outcome<
 /// As `answer`, for calls that report a failure with another value.
 pub fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Outcome<T>) -> T {
     let before = errno();
-    if process::is_stranger() {
+    if process::is_not_owner() {
         process::say_stranger();
         failure::set_errno(libc::EIO);
         return failed;

@@ -26,7 +26,7 @@ pub fn prefix() -> &'static [u8] {
 
 /// Returns the device; `None` in a process that does not own it, and after it was closed.
 pub fn device() -> Option<Arc<Device>> {
-    if process::is_stranger() { None } else { DEVICE.read().clone() }
+    if process::is_not_owner() { None } else { DEVICE.read().clone() }
 }
 
 /// Returns the root directory of the prefix.

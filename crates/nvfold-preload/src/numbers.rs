@@ -197,7 +197,7 @@ fn end(file: Arc<File>) -> Outcome<()> {
 /// Closes a number of ours; in a child, only the kernel's descriptor.
 pub fn close(fd: c_int) -> Outcome<()> {
     if !process::is_owner() {
-        if process::is_stranger() {
+        if process::is_not_owner() {
             mark(fd, false);
         }
         // SAFETY: close takes any number.

@@ -127,7 +127,7 @@ pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
     }
     let starts_from_ours = numbers::is_ours(dirfd) || (dirfd == libc::AT_FDCWD && working::is_ours());
     // A child of fork must not take a lock.
-    if starts_from_ours && process::is_stranger() {
+    if starts_from_ours && process::is_not_owner() {
         return Place::Nowhere;
     }
     match numbers::is_ours(dirfd) {

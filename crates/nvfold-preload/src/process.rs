@@ -36,7 +36,7 @@ pub fn refuse(owner: Option<u32>) {
 }
 
 /// Returns whether another process owns the device. Then our locks may be held for ever, and none may be taken.
-pub fn is_stranger() -> bool {
+pub fn is_not_owner() -> bool {
     REFUSES.load(Ordering::Relaxed) || failure::is_forked()
 }
 
@@ -44,7 +44,7 @@ pub fn is_stranger() -> bool {
 /// a system call.
 pub fn is_owner() -> bool {
     // SAFETY: getpid has no conditions.
-    !is_stranger() && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
+    !is_not_owner() && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
 
 fn stderr_identity() -> Option<[u64; 2]> {

@@ -28,7 +28,7 @@ pub fn is_ours() -> bool {
 
 /// Returns our working directory, if the program is in one. A child of fork gets `None`.
 pub fn working_directory() -> Option<Arc<File>> {
-    if !is_ours() || process::is_stranger() { None } else { CURRENT.read().clone() }
+    if !is_ours() || process::is_not_owner() { None } else { CURRENT.read().clone() }
 }
 
 /// Returns whether a path relative to the kernel's working directory may lead below the prefix.

@@ -54,7 +54,7 @@ impl Compression {
     /// zstd at its default level.
     pub const ZSTD: Compression = Compression::Zstd(DEFAULT_LEVEL);
     /// The valid names, for messages and help.
-    pub const THERE_ARE: &str = "off, lz4, zstd, zstd:1 to zstd:22";
+    pub const NAMES: &str = "off, lz4, zstd, zstd:1 to zstd:22";
 
     /// Returns the compression of this name: `off`, `lz4`, `zstd`, `zstd:LEVEL`.
     pub fn named(name: &[u8]) -> Option<Compression> {

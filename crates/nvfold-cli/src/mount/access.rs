@@ -55,7 +55,7 @@ impl Access {
         let Some(read_only) = mounts::is_read_only(number) else { return };
         let was = self.read_only.swap(read_only, Ordering::AcqRel);
         if read_only && !was {
-            // `house` reports a device that fails.
+            // `housekeeping` reports a device that fails.
             let _ = fs.sync();
         }
     }

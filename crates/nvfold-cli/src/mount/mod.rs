@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: those that answer the kernel (nvfold_fuse), one for housekeeping (`house`), one that shares what is
+//!   threads: those that answer the kernel (nvfold_fuse), one for housekeeping (`housekeeping`), one that shares what is
 //!            queued and fills in fingerprints (`daemon`), one that waits for signals;
 //!            after a crash one that reconciles until it is done
 //! unmounted -> nameless files freed -> device clean -> released
@@ -19,7 +19,7 @@ mod daemon;
 mod front;
 mod handshake;
 mod hints;
-mod house;
+mod housekeeping;
 mod lookups;
 mod notices;
 mod options;
@@ -90,7 +90,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     };
     set_read_ahead(&dir);
     access.watch(fs.clone(), &dir);
-    let house = house::keep(fs.clone(), device.clone(), dir.clone(), access.clone());
+    let housekeeping = housekeeping::start(fs.clone(), device.clone(), dir.clone(), access.clone());
     start_reconciling(fs.clone(), device.clone(), access.clone());
     let daemon = daemon::start(fs.clone(), access);
     let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
@@ -102,10 +102,10 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
         return Err(failure);
     }
     if session.by_ring {
-        place::keep_senders_in_place();
+        place::keep_clients_on_cpu();
     }
     let ended = session.serving.wait();
-    drop(house);
+    drop(housekeeping);
     drop(daemon);
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
     fs.unmount().doing(format!("unmount {device}"))?;

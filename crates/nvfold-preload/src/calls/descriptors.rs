@@ -95,7 +95,7 @@ fn copy(fd: c_int, file: &Arc<File>, least: c_int, closes_on_exec: bool) -> Outc
     crate::answer::checked("dup", host!(libc::fcntl(fd, how, least)))
 }
 
-/// dup2 and dup3, by the given call of libc.
+/// Implements dup2 and dup3; `dup` is the call of libc.
 pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if numbers::is_reserved(fd) || numbers::is_reserved(to) {
         return bad_number();
@@ -103,7 +103,7 @@ pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if !numbers::is_ours(fd) && !numbers::is_ours(to) {
         return dup();
     }
-    if process::is_stranger() {
+    if process::is_not_owner() {
         return dup();
     }
     answer("dup2", || numbers::duplicate(fd, to, dup))

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn nvfold_preload_mmap(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usize) -> c_int {
     // A child of fork has the memory too, but takes no locks. Nor does a call from within one of ours.
-    if is_inside() || process::is_stranger() || !transfers::has_mappings() {
+    if is_inside() || process::is_not_owner() || !transfers::has_mappings() {
         return host!(libc::munmap(address, length));
     }
     let before = errno();

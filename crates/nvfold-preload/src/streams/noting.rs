@@ -43,7 +43,7 @@ unsafe fn note_read(stream: Stream, buffer: *const c_void, length: usize) {
 /// The stream is open, or NULL.
 unsafe fn is_read_from(stream: Stream) -> bool {
     // SAFETY: the caller's contract.
-    let is_ours = || causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_stranger();
+    let is_ours = || causality::has_sources() && unsafe { is_ours(stream) } && !crate::process::is_not_owner();
     (mounted::is_active() && !stream.is_null()) || is_ours()
 }
 
@@ -130,7 +130,7 @@ unsafe fn noting_write<T>(stream: Stream, buffer: *const c_void, length: usize, 
         return unsafe { noting_mounted_write(stream, buffer, length, write) };
     }
     // SAFETY: the caller's contract.
-    if !causality::has_sources() || unsafe { !is_ours(stream) } || crate::process::is_stranger() {
+    if !causality::has_sources() || unsafe { !is_ours(stream) } || crate::process::is_not_owner() {
         return write();
     }
     let front = stream.cast::<Front>();

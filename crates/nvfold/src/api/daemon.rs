@@ -52,7 +52,7 @@ impl Worksite for FileSystem {
     }
 
     fn operations(&self) -> u64 {
-        self.core().gate.entered()
+        self.core().freeze_lock.entered()
     }
 
     fn free_percent(&self) -> u64 {

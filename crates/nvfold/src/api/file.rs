@@ -56,14 +56,14 @@ impl Drop for Pin {
         // Look before locking: nearly every file still has a name.
         let is_last = self.inode.pins.fetch_sub(1, Ordering::SeqCst) == 1 && !core.read_only;
         if is_last && core.policies.has_streams() {
-            let _inside = core.gate.enter();
+            let _inside = core.freeze_lock.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
                 // An error here loses no data: the stream just stays unshared.
                 let _ = core.end_stream_of_file(self.inode.ino);
             }
         }
         if is_last && self.inode.peek().attributes.nlink == 0 {
-            let _inside = core.gate.enter();
+            let _inside = core.freeze_lock.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
                 core.free_if_unused(&self.inode, &mut self.inode.lock());
             }

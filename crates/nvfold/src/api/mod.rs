@@ -73,7 +73,9 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
                     return Err(error);
                 }
             }
-            Err(error @ Error::NoSpace { blocks_needed, .. }) if core.policies.that_frees_space().may_free_space() => {
+            Err(error @ Error::NoSpace { blocks_needed, .. })
+                if core.policies.space_freeing_policy().may_free_space() =>
+            {
                 // The queue may hold data that is already stored. The operation fails only when nothing more can be
                 // shared.
                 if make_room(core, blocks_needed).is_err() {
@@ -93,7 +95,7 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
 /// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do.
 fn make_room(core: &Core, blocks: u64) -> Result<()> {
     let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
-    while core.space.free_blocks() < enough && !core.step_of(core.policies.that_frees_space())? {}
+    while core.space.free_blocks() < enough && !core.step_of(core.policies.space_freeing_policy())? {}
     Ok(())
 }
 
@@ -152,7 +154,7 @@ impl FileSystem {
     /// EROFS; errors of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
-        Ok(core.step_of(core.policies.that_fills())? & core.step_of(core.policies.deext())?)
+        Ok(core.step_of(core.policies.filling_policy())? & core.step_of(core.policies.deext())?)
     }
 
     /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when
@@ -198,7 +200,7 @@ impl FileSystem {
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
         core.end_streams();
-        let _closed = core.gate.close();
+        let _closed = core.freeze_lock.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
@@ -280,7 +282,7 @@ impl FileSystem {
             self.mounted.reconcile_step()?;
             return Ok(false);
         }
-        core.step_of(core.policies.that_frees_space())
+        core.step_of(core.policies.space_freeing_policy())
     }
 
     /// Returns how chunk entries are found from fingerprints on this device.
@@ -513,7 +515,7 @@ impl FileSystem {
     /// gives back whole segments only. The call does nothing if `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
-        let _inside = core.gate.enter();
+        let _inside = core.freeze_lock.enter();
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);
         }
@@ -531,7 +533,7 @@ impl FileSystem {
     /// Those of the host. An error loses no data; the next round tries again.
     pub fn trim_step(&self) -> Result<bool> {
         let core = self.core();
-        let _inside = core.gate.enter_background();
+        let _inside = core.freeze_lock.enter_background();
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(true);
         }

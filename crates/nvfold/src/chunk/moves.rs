@@ -42,7 +42,7 @@ impl Chunks {
         let of = ChunkRef::Packed(chunk);
         // In a segment worth emptying, most headers are of chunks that are gone.
         let lies_there = self.entries.exists(of) && self.place_of(of).is_some_and(|(address, _)| address == from);
-        if !lies_there || !self.is_held(of, flight) {
+        if !lies_there || !self.try_hold(of, flight) {
             return None;
         }
         let entry = self.entry(of);

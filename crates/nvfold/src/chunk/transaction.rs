@@ -314,7 +314,7 @@ impl<'a> Transaction<'a> {
         let chunks = self.chunks;
         // Acquired before the index's lock: a thread that waits for a generator must not block the index.
         self.begin();
-        chunks.index.find(weak, after, |chunk| fits(chunk) && self.is_found_shared(weak, *chunk)).map(Reference::new)
+        chunks.index.find(weak, after, |chunk| fits(chunk) && self.try_share_found(weak, *chunk)).map(Reference::new)
     }
 
     /// Acquires the generator now. A policy that has a lock calls this before it takes the lock, because a thread
@@ -333,10 +333,10 @@ impl<'a> Transaction<'a> {
     #[must_use = "a reference is published or given back, or its chunk stays in use for ever"]
     pub fn share_known(&mut self, chunk: impl Into<ChunkRef>) -> Option<Reference> {
         let chunk = chunk.into();
-        self.is_shared(chunk).then(|| Reference::new(chunk))
+        self.try_share(chunk).then(|| Reference::new(chunk))
     }
 
-    fn is_shared(&mut self, chunk: ChunkRef) -> bool {
+    fn try_share(&mut self, chunk: ChunkRef) -> bool {
         if !self.chunks.is_content_confirmed(chunk) {
             return false;
         }
@@ -348,7 +348,7 @@ impl<'a> Transaction<'a> {
         is_shared
     }
 
-    fn is_found_shared(&mut self, weak: u32, chunk: ChunkRef) -> bool {
+    fn try_share_found(&mut self, weak: u32, chunk: ChunkRef) -> bool {
         let (chunks, id) = (self.chunks, self.id());
         let first = CountWord { tag: tag::ADD, tx: id, count: 2, update_count: 0 };
         let more = |flight: &mut Flight| matches!(chunks.increase(chunk, 1, id, flight), Some(Ok(())));

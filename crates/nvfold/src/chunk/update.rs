@@ -29,7 +29,7 @@ impl Chunks {
     /// caller already holds. Its bytes do not change from then on. `None` if no hold can be taken.
     pub(crate) fn hold(&self, block: BlockNumber, flight: &mut Flight) -> Option<Hold> {
         self.assert_is_data(block.into());
-        self.is_held(block.into(), flight).then(|| Hold::new(block))
+        self.try_hold(block.into(), flight).then(|| Hold::new(block))
     }
 
     /// Holds the first block after `after` that has this fingerprint, that `fits`, and on which a hold can be taken.
@@ -44,12 +44,12 @@ impl Chunks {
         let first = CountWord { tag: tag::ADD | tag::RECOVERED, tx: 0, count: 1, update_count: 1 };
         let is_taken = |chunk: &ChunkRef| {
             chunk.block().is_some_and(&fits)
-                && self.take_found(weak, *chunk, first, flight, |flight| self.is_held(*chunk, flight))
+                && self.take_found(weak, *chunk, first, flight, |flight| self.try_hold(*chunk, flight))
         };
         self.index.find(weak, after, is_taken).and_then(ChunkRef::block).map(Hold::new)
     }
 
-    pub(super) fn is_held(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
+    pub(super) fn try_hold(&self, chunk: ChunkRef, flight: &mut Flight) -> bool {
         if !self.is_content_confirmed(chunk) {
             return false;
         }

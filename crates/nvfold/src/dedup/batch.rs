@@ -47,7 +47,7 @@ pub enum Place {
     /// These bytes are stored already: the caller's extent may refer to this chunk.
     Shared(Reference),
     /// The bytes equal those of the piece at this position of the request and are handled like it.
-    Twin(usize),
+    Duplicate(usize),
 }
 
 /// Which blocks of a request a policy looks at. The others are stored as under policy `off`: in runs.

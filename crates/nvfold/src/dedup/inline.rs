@@ -59,7 +59,7 @@ impl Dedup for Inline {
         Unfingerprinted::Filed
     }
 
-    fn file_lacks(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: u64) {
         self.filler.add(file);
     }
 

@@ -85,7 +85,7 @@ pub trait Dedup: Send + Sync {
 
     /// Called with the whole blocks of a request before the inode is locked, if the policy stores everything. The
     /// policy places none of them.
-    fn lets_pass(&self, _blocks: &[u8]) {}
+    fn observe_blocks(&self, _blocks: &[u8]) {}
 
     /// Returns which of the whole blocks of a request the policy looks at; `blocks` has them one after another.
     /// Called before the inode is locked, if the policy does not store everything. The other blocks get no
@@ -109,7 +109,7 @@ pub trait Dedup: Send + Sync {
 
     /// Decides about the pieces of one request together, under the lock of the inode that is written. Each piece
     /// stays [`Place::Store`], or becomes [`Place::Shared`] if an equal block is stored. A piece that `fs` has found
-    /// equal to another one of the request ([`Place::Twin`]) is decided already and is only counted.
+    /// equal to another one of the request ([`Place::Duplicate`]) is decided already and is only counted.
     ///
     /// Candidates whose bytes differ are given back to the transaction. Whatever the policy learns about a piece it
     /// adds to the piece's fingerprint.
@@ -133,11 +133,11 @@ pub trait Dedup: Send + Sync {
     }
 
     /// Records that a file has data without fingerprints; for [`Unfingerprinted::Filed`].
-    fn file_lacks(&self, _file: u64) {}
+    fn record_unfingerprinted_file(&self, _file: u64) {}
 
     /// Records that a log entry refers to data without fingerprints; for [`Unfingerprinted::Queued`]. `time` is when
     /// the entry was published, by the clock of the file system.
-    fn entry_lacks(&self, _entry: Token, _blocks: u32, _time: i64) {}
+    fn record_unfingerprinted_entry(&self, _entry: Token, _blocks: u32, _time: i64) {}
 
     /// Does a bounded part of the background work. Returns true when nothing is left to do now.
     ///
@@ -291,7 +291,7 @@ impl Policies {
 
     /// Queues a log entry that is flagged dedupe_needed, even if its file has another policy by now.
     pub fn queue(&self, entry: Token, blocks: u32, time: i64) {
-        self.denova.entry_lacks(entry, blocks, time);
+        self.denova.record_unfingerprinted_entry(entry, blocks, time);
     }
 
     /// Returns the entries that are queued or in process, the oldest first. For an unmount, when no thread adds or
@@ -328,7 +328,7 @@ impl Policies {
     }
 
     /// Returns the policy whose background work frees space.
-    pub fn that_frees_space(&self) -> &dyn Dedup {
+    pub fn space_freeing_policy(&self) -> &dyn Dedup {
         &*self.denova
     }
 
@@ -359,7 +359,7 @@ impl Policies {
 
     /// Returns the policy that fills in the fingerprints that the mount's policy looks for, or `off` if it looks for
     /// none.
-    pub fn that_fills(&self) -> &dyn Dedup {
+    pub fn filling_policy(&self) -> &dyn Dedup {
         match self.is_default(Policy::NvDedup) {
             true => &self.nv_dedup,
             // No look-up would use the fingerprints.

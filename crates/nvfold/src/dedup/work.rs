@@ -129,7 +129,7 @@ pub enum Fate {
     /// No other block has this content. It can be found from now on.
     Unique,
     /// It equals the unique block at this position of the batch.
-    Twin(usize),
+    Duplicate(usize),
     /// It equals the block that is held.
     Equal(Hold),
 }

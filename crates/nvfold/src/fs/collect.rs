@@ -181,7 +181,7 @@ impl Core {
 
     /// True if no operation has changed anything since the last call.
     fn is_at_rest(&self) -> bool {
-        let passed = self.gate.entered();
+        let passed = self.freeze_lock.entered();
         self.collector.passed.swap(passed, Ordering::Relaxed) == passed
     }
 
@@ -190,7 +190,7 @@ impl Core {
         let (before, _) = self.collector.done();
         let mut patience = PATIENCE;
         while patience > 0 {
-            let _inside = self.gate.enter_background();
+            let _inside = self.freeze_lock.enter_background();
             let may_work = !self.read_only && !self.region.is_lost() && self.may_collect(Victims::All);
             match may_work.then(|| self.collect_some()) {
                 Some(Ok(Worked::GoesOn)) => {}

@@ -40,13 +40,13 @@ impl<C: Copy> Decision<C> {
 }
 
 /// Marks pieces that are equal to an earlier piece of the request.
-pub(super) fn mark_twins(pieces: &mut [Piece<'_>]) {
+pub(super) fn mark_duplicates(pieces: &mut [Piece<'_>]) {
     let mut seen: HashMap<u32, usize> = HashMap::with_capacity(pieces.len());
     for at in 0..pieces.len() {
         let Some(weak) = pieces[at].fingerprint.weak else { continue };
         match seen.entry(weak) {
             Entry::Occupied(other) if pieces[*other.get()].bytes == pieces[at].bytes => {
-                pieces[at].place = Place::Twin(*other.get());
+                pieces[at].place = Place::Duplicate(*other.get());
             }
             entry => _ = entry.insert(at),
         }
@@ -65,7 +65,7 @@ pub(super) fn decide<'a, C: Copy + Into<ChunkRef>>(
     for (at, piece) in pieces.iter_mut().enumerate() {
         let decision = match std::mem::replace(&mut piece.place, Place::Store) {
             Place::Shared(reference) => Some(Decision::Shared(keep(claims, reference))),
-            Place::Twin(other) => match decisions[other] {
+            Place::Duplicate(other) => match decisions[other] {
                 Decision::Stored(nth) => {
                     fresh[nth].count += 1;
                     Some(Decision::Stored(nth))

@@ -18,7 +18,7 @@
 //! | `background`, `share_queued`, `fill` | work that policies defer |
 //! | `reclaim` | emptying segments of packed chunks |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
-//! | `gate` | the freeze lock |
+//! | `freeze_lock` | the freeze lock |
 //!
 //! **Lock order**, outermost first:
 //!
@@ -48,7 +48,7 @@ mod commit;
 mod compact;
 mod decide;
 mod fill;
-mod gate;
+mod freeze_lock;
 mod marks;
 mod names;
 mod origins;
@@ -97,7 +97,7 @@ use crate::words::{Clock, Skipped, TimeNs};
 use cache::{Cache, Damaged};
 use collect::Collector;
 use commit::Journal;
-use gate::Gate;
+use freeze_lock::FreezeLock;
 use origins::OriginTally;
 use pmem::Region;
 use reclaim::{Reclaimed, Victim};
@@ -123,7 +123,7 @@ pub(crate) struct Core {
     pub(crate) mapped_bytes: Sum,
     pub(crate) data_blocks: Sum,
     pub(crate) unmounted: AtomicBool,
-    pub(crate) gate: Gate,
+    pub(crate) freeze_lock: FreezeLock,
     /// The longest end of a file, in bytes, that is packed under a policy that stores blocks.
     packed_ends_max: u64,
     /// How new packed chunks are stored.
@@ -185,7 +185,7 @@ impl Core {
             mapped_bytes: Sum::default(),
             data_blocks: Sum::default(),
             unmounted: AtomicBool::new(false),
-            gate: Gate::new(),
+            freeze_lock: FreezeLock::new(),
             packed_ends_max,
             compression,
             features: Features::default(),
@@ -225,14 +225,14 @@ impl Core {
     /// operation.
     #[inline]
     pub(crate) fn change_by<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _inside = self.gate.enter();
+        let _inside = self.freeze_lock.enter();
         self.check_changeable(doing)?;
         self.answer(operation())
     }
 
     /// The same for background work, which the freeze lock does not count as an operation.
     fn change_in_background<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _inside = self.gate.enter_background();
+        let _inside = self.freeze_lock.enter_background();
         self.check_changeable(doing)?;
         self.answer(operation())
     }

@@ -352,7 +352,7 @@ impl Core {
         }
         mapped.sort_unstable_by_key(|(offset, _)| *offset);
         if claims.lacks_fingerprints {
-            self.record_lacking(inode, &mut claims);
+            self.notify_unfingerprinted(inode, &mut claims);
         }
         let stamp = Stamp::Changed(self.now(), state.attributes.size.max(range.end));
         self.publish(inode, state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;

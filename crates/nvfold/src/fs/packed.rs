@@ -18,7 +18,7 @@
 
 use super::Core;
 use super::claims::{Claims, Grown};
-use super::decide::{decide, mark_twins};
+use super::decide::{decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp};
 use super::write::whole_pieces;
 use crate::chunk::packed::NewPacked;
@@ -178,7 +178,7 @@ impl Core {
         if let Some(grown) = grown.filter(|_| cut.pieces[0].is_whole) {
             let start = offset - grown.length;
             let whole = whole_extent(grown.chunk, &cut.pieces[0].bytes);
-            self.find_from_now_on(inode, state, (start, whole), &cut.fingerprints[0], policy);
+            self.index_grown_chunk(inode, state, (start, whole), &cut.fingerprints[0], policy);
         }
         if !piece.is_whole {
             let start = end - piece.bytes.len() as u64;
@@ -267,7 +267,7 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let mut asked: Vec<Piece<'_>> = pieces.iter().map(|piece| Piece::new(piece.bytes, piece.fingerprint)).collect();
-        mark_twins(&mut asked);
+        mark_duplicates(&mut asked);
         self.place_packed(&mut asked, claims);
         let mut fresh = SmallVec::new();
         let decisions = decide(&mut asked, &mut fresh, claims, Claims::keep_packed);
@@ -341,7 +341,7 @@ impl Core {
 
     /// Gives a complete grown chunk its fingerprint and indexes it, so that other writers can share it. The chunk is
     /// durable, and `at` is the extent that maps all of it.
-    fn find_from_now_on(
+    fn index_grown_chunk(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -382,7 +382,7 @@ impl Core {
         let Place::Shared(reference) = place else {
             drop(claims);
             let at = (tail.start, whole_extent(tail.chunk, &tail.bytes));
-            self.find_from_now_on(&inode, &mut state, at, &fingerprint, policy);
+            self.index_grown_chunk(&inode, &mut state, at, &fingerprint, policy);
             return Ok(());
         };
         let mapped = [(tail.start, whole_extent(claims.keep_packed(reference), &tail.bytes))];

@@ -399,7 +399,7 @@ impl Core {
         for piece in pieces {
             others.push(match piece.place {
                 Place::Shared(reference) => Some(claims.keep_packed(reference)),
-                Place::Store | Place::Twin(_) => None,
+                Place::Store | Place::Duplicate(_) => None,
             });
         }
         let (mut mapped, mut given_up) = (Mapped::new(), SmallVec::new());

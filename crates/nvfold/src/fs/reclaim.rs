@@ -106,7 +106,7 @@ impl Core {
 
     /// The same for a caller that is not inside an operation.
     pub(crate) fn make_segment(&self) -> bool {
-        let _inside = self.gate.enter_background();
+        let _inside = self.freeze_lock.enter_background();
         !self.read_only && !self.region.is_lost() && self.reclaim_segment()
     }
 

@@ -99,7 +99,7 @@ impl Core {
             return 0;
         }
         let packed = &self.chunks.packed;
-        self.space.beside_packed(free, packed.entries_end() - packed.count())
+        self.space.packed_overhead_blocks(free, packed.entries_end() - packed.count())
     }
 
     /// Counts one more extent of a packed chunk on a read-only mount; `is_first` if it is the first one of the chunk.

@@ -315,7 +315,7 @@ impl<'a> Looked<'a> {
         for at in 0..self.batch.pieces.len() {
             match self.batch.pieces[at].fate {
                 Fate::Unique => self.offer(at),
-                Fate::Twin(other) => self.batch.pieces[at].fate = self.hold_concurrent_duplicate(other),
+                Fate::Duplicate(other) => self.batch.pieces[at].fate = self.hold_concurrent_duplicate(other),
                 Fate::Stays | Fate::Equal(_) => {}
             }
         }

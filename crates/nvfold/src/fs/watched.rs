@@ -15,7 +15,7 @@
 
 use super::Core;
 use super::claims::Claims;
-use super::decide::{Decision, Fresh, decide, mark_twins};
+use super::decide::{Decision, Fresh, decide, mark_duplicates};
 use super::publish::{Mapped, block_extent, push_mapped};
 use crate::dedup::Piece;
 use crate::error::Result;
@@ -40,7 +40,7 @@ impl Core {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        mark_twins(pieces);
+        mark_duplicates(pieces);
         claims.policy.place(pieces, &mut claims.tx);
         let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);

@@ -16,7 +16,7 @@
 
 use super::Core;
 use super::claims::Claims;
-use super::decide::{Fresh, decide, mark_twins};
+use super::decide::{Fresh, decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
 use crate::dedup::work::Unfingerprinted;
@@ -60,7 +60,7 @@ pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) 
     // A separate question, because most writes under these policies end here; an answer with places would add a
     // twentieth to their instructions.
     if policy.stores_everything() {
-        policy.lets_pass(whole);
+        policy.observe_blocks(whole);
         return Ok(Pieces::new());
     }
     if let Looks::Only(places) = policy.looks_for(whole) {
@@ -155,7 +155,7 @@ impl Core {
             self.place_part(extents, last, part, size, &mut mapped, claims)?;
         }
         if claims.lacks_fingerprints {
-            self.record_lacking(inode, claims);
+            self.notify_unfingerprinted(inode, claims);
         }
         let stamp = Stamp::Changed(self.now(), size);
         let mapped_end = mapped.last().map_or(range_end, |(at, extent)| at + extent.length);
@@ -202,10 +202,12 @@ impl Core {
 
     /// Notifies the policy, now or when the log entry is published, that the operation stores data without a
     /// fingerprint.
-    pub(super) fn record_lacking(&self, inode: &Inode, claims: &mut Claims<'_>) {
+    pub(super) fn notify_unfingerprinted(&self, inode: &Inode, claims: &mut Claims<'_>) {
         match claims.policy.unfingerprinted() {
             Unfingerprinted::Stays => {}
-            Unfingerprinted::Filed if inode.record_lacking() => claims.policy.file_lacks(inode.ino),
+            Unfingerprinted::Filed if inode.mark_unfingerprinted() => {
+                claims.policy.record_unfingerprinted_file(inode.ino)
+            }
             Unfingerprinted::Filed => {}
             Unfingerprinted::Queued => claims.dedupe = dedupe::NEEDED,
         }
@@ -293,7 +295,7 @@ impl Core {
             push_mapped(mapped, offset, block_extent(block));
             return Ok(());
         }
-        mark_twins(pieces);
+        mark_duplicates(pieces);
         claims.policy.place(pieces, &mut claims.tx);
         let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);

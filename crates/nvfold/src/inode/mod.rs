@@ -394,7 +394,7 @@ impl Inode {
 
     /// Records that some of its data was stored without a fingerprint. Returns true if that was not recorded yet.
     #[inline]
-    pub fn record_lacking(&self) -> bool {
+    pub fn mark_unfingerprinted(&self) -> bool {
         let lacks = &self.lacks_fingerprints;
         !lacks.load(Ordering::Relaxed) && !lacks.swap(true, Ordering::Relaxed)
     }

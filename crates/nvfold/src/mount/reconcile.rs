@@ -118,7 +118,7 @@ impl Mounted {
             return Ok(true);
         }
         let mut reconcile = self.reconcile.lock();
-        let _closed = self.core.gate.close();
+        let _closed = self.core.freeze_lock.close();
         let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
         *reconcile = self.core.answer(self.advance(before)).unwrap_or_else(|error| match error {
             Error::Corrupt { what, at } => Reconcile::Stalled { what, at: Some(at) },

@@ -73,7 +73,7 @@ const SEGMENTS_PER_SET: u64 = 32;
 const CHUNKS_PER_SEGMENT: u64 = SEGMENT_BYTES / (8 << 10);
 /// Blocks per segment that hold no content: headers and the unusable end take 4 at most, and the logs that reference
 /// the chunks take one.
-const BESIDE_BLOCKS: u64 = 5;
+const OVERHEAD_BLOCKS_PER_SEGMENT: u64 = 5;
 
 /// A segment to which chunks are appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -352,12 +352,12 @@ impl Space {
     /// Returns how many of `free_blocks` hold no content if all of them are filled with packed chunks. These are the
     /// segment kept for reclamation, parts of the table of entries (`entries_free` entries are free now), headers,
     /// the unusable ends of segments, and the logs that reference the chunks.
-    pub fn beside_packed(&self, free_blocks: u64, entries_free: u64) -> u64 {
+    pub fn packed_overhead_blocks(&self, free_blocks: u64, entries_free: u64) -> u64 {
         let kept = if self.needs_spare_segment() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
         let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
         let entries = (segments * CHUNKS_PER_SEGMENT).saturating_sub(entries_free);
         let parts = entries.div_ceil(SEGMENT_BYTES / ENTRY_BYTES).min(segments);
-        kept + parts * SEGMENT_BLOCKS + (segments - parts) * BESIDE_BLOCKS
+        kept + parts * SEGMENT_BLOCKS + (segments - parts) * OVERHEAD_BLOCKS_PER_SEGMENT
     }
 
     /// Extends the chunk that was appended last, if it is not compressed, in place from `length` to `longer` bytes.

@@ -35,7 +35,7 @@ enum Beside {
 const BESIDE: [(Beside, &str); 2] = [(Beside::Reads, "reads alone"), (Beside::Overwrites, "reads beside a writer")];
 
 /// Two files with the same content.
-struct Twins {
+struct Pair {
     volume: Volume,
     a: File,
     b: File,
@@ -64,8 +64,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     };
     let regions = systems.iter().map(format).collect::<Result<Vec<Region>>>()?;
     populate(&regions.iter().collect::<Vec<&Region>>());
-    let twins = systems.iter().zip(regions).map(|(system, region)| Twins::new(system, region, &content));
-    let twins = twins.collect::<Result<Vec<Twins>>>()?;
+    let pairs = systems.iter().zip(regions).map(|(system, region)| Pair::new(system, region, &content));
+    let pairs = pairs.collect::<Result<Vec<Pair>>>()?;
     let mut figure = run.turn.figure("figure-12", title, settings);
     let x = || BESIDE.map(|(_, name)| name.to_string());
     let mut chart = Chart::new(Drawn::Table, title, "", "MB/s", x());
@@ -75,7 +75,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut worst: f64 = 0.0;
     for (beside, name) in BESIDE {
         run.turn.say(name);
-        let passes = passes(run, &twins, beside, &content)?;
+        let passes = passes(run, &pairs, beside, &content)?;
         let drop = |at: usize, clock: fn(&Spent) -> f64| {
             let pairs = passes[at].iter().zip(&passes[0]);
             median(&pairs.map(|(of, base)| 100.0 * (1.0 - clock(base) / clock(of))).collect::<Vec<f64>>())
@@ -109,8 +109,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         "By cost, reading shared blocks is at most {} % slower than reading blocks of one's own.",
         number(worst)
     );
-    twins.into_iter().try_for_each(|twins| {
-        let Twins { volume, a, b } = twins;
+    pairs.into_iter().try_for_each(|pairs| {
+        let Pair { volume, a, b } = pairs;
         drop((a, b));
         volume.close()
     })?;
@@ -124,14 +124,14 @@ fn content(bytes: u64, seed: u64) -> Vec<u8> {
     content
 }
 
-impl Twins {
-    fn new(system: &System, region: Region, content: &[u8]) -> Result<Twins> {
+impl Pair {
+    fn new(system: &System, region: Region, content: &[u8]) -> Result<Pair> {
         let volume = Volume::mount(system, region, 2)?;
         let (a, b) = (volume.create("a")?, volume.create("b")?);
-        let twins = Twins { volume, a, b };
-        twins.write(&twins.b, content)?;
-        twins.restore(content)?;
-        Ok(twins)
+        let pairs = Pair { volume, a, b };
+        pairs.write(&pairs.b, content)?;
+        pairs.restore(content)?;
+        Ok(pairs)
     }
 
     fn write(&self, file: &File, content: &[u8]) -> Result<()> {
@@ -201,13 +201,13 @@ impl Twins {
 }
 
 /// Returns the duration of every pass of every system.
-fn passes(run: &Run, twins: &[Twins], beside: Beside, content: &[u8]) -> Result<Vec<Vec<Spent>>> {
-    let mut passes = vec![Vec::new(); twins.len()];
+fn passes(run: &Run, pairs: &[Pair], beside: Beside, content: &[u8]) -> Result<Vec<Vec<Spent>>> {
+    let mut passes = vec![Vec::new(); pairs.len()];
     for pass in 0..=run.fewer {
         let other = self::content(content.len() as u64, 2 + pass as u64);
-        for turn in 0..twins.len() {
-            let at = (turn + pass) % twins.len();
-            let took = twins[at].pass(beside, content, &other)?;
+        for turn in 0..pairs.len() {
+            let at = (turn + pass) % pairs.len();
+            let took = pairs[at].pass(beside, content, &other)?;
             if pass > 0 {
                 passes[at].push(took);
             }

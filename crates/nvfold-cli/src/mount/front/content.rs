@@ -46,7 +46,7 @@ impl Front {
         let causes = self.causes_of(&file, offset, data);
         let written = self.with_room(|| causes.write(&file, offset, data));
         if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
-            self.could_not_store(ino, offset);
+            self.record_failed_writeback(ino, offset);
         }
         let written = written.map_err(convert::errno)?;
         self.note_written(&file, offset, &causes, &written);

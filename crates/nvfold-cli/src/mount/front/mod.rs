@@ -43,7 +43,7 @@ use nvfold_fuse::{Caller, Entry, Errno};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
-use unstored::Unstored;
+use unstored::FailedWritebacks;
 
 /// How long the kernel may cache names and attributes. Only the mount changes them, so this can be long.
 const BELIEVE: Duration = Duration::from_secs(24 * 3600);
@@ -60,7 +60,7 @@ pub struct Front {
     fs: FileSystem,
     clock: Clock,
     lookups: Lookups,
-    unstored: Unstored,
+    unstored: FailedWritebacks,
     hints: Hints,
     anchors: Anchors,
     report: Reporter,
@@ -96,7 +96,7 @@ impl Front {
             fs,
             clock,
             lookups: Lookups::new(),
-            unstored: Unstored::default(),
+            unstored: FailedWritebacks::default(),
             hints: Hints::default(),
             anchors: Anchors::default(),
             report,

@@ -175,7 +175,7 @@ impl Front {
             Err(error) if error.errno() == nvfold::errno::EIO => self.tell_unreadable(parent, name, error),
             found => {
                 let attr = found.map_err(convert::errno)?;
-                self.keep_no_name_of_unstored(attr.ino, parent, name);
+                self.drop_cached_name(attr.ino, parent, name);
                 Ok(self.tell(parent, &attr))
             }
         }
@@ -235,7 +235,7 @@ impl Front {
         // The kernel counts a lookup for each entry, except for `.` and `..`.
         if !is_full && next > SECOND {
             self.lookups.told(of.ino, dir);
-            self.keep_no_name_of_unstored(of.ino, dir, OsStr::from_bytes(&of.name));
+            self.drop_cached_name(of.ino, dir, OsStr::from_bytes(&of.name));
         }
         is_full
     }

@@ -39,14 +39,14 @@ struct Lost {
 
 /// The files whose cached writes could not be stored; see the module.
 #[derive(Default)]
-pub struct Unstored {
+pub struct FailedWritebacks {
     /// By inode number.
     files: Mutex<HashMap<u64, Lost>>,
     /// The number of files, so that the usual case, none, needs no lock.
     count: AtomicUsize,
 }
 
-impl Unstored {
+impl FailedWritebacks {
     /// Records a file; returns true if it was not recorded before.
     fn note(&self, ino: InodeNumber, lost: Lost) -> bool {
         let mut files = self.files.lock();
@@ -83,7 +83,7 @@ impl Unstored {
 
 impl Front {
     /// Records that there was no space for pages that the kernel wrote back.
-    pub fn could_not_store(&self, ino: InodeNumber, offset: u64) {
+    pub fn record_failed_writeback(&self, ino: InodeNumber, offset: u64) {
         let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         // Fails when the mount is ending; then no process writes any more.
@@ -92,7 +92,7 @@ impl Front {
 
     /// Makes the kernel drop a name of a recorded file that a reply is about to give it. The kernel locks the
     /// directory until it has the name, so the notice takes effect after that.
-    pub fn keep_no_name_of_unstored(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
+    pub fn drop_cached_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         if self.unstored.is_noted(ino) {
             let _ = self.notices.send(Notice::NotStored(ino, vec![(dir, name.to_owned())]));
         }

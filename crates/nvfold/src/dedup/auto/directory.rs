@@ -310,8 +310,8 @@ impl Directory {
     }
 
     /// Returns the blocks that were written here and not yet reported to the whole device.
-    pub(super) fn untold_blocks(&self) -> u64 {
-        self.seen.untold(self.common.part_bytes()) / BLOCK_BYTES
+    pub(super) fn unreported_blocks(&self) -> u64 {
+        self.seen.unreported_bytes(self.common.part_bytes()) / BLOCK_BYTES
     }
 
     /// Ends the current period if the observations refute the choice.

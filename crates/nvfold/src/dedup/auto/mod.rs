@@ -209,7 +209,7 @@ impl Auto {
     pub(super) fn stats(&self, is_default: bool) -> Option<AutoStats> {
         let mut device = self.device.directory.chosen();
         let places = self.table.get().into_iter().flatten();
-        device.blocks += places.map(|place| place.directory.untold_blocks()).sum::<u64>();
+        device.blocks += places.map(|place| place.directory.unreported_blocks()).sum::<u64>();
         if !is_default && device.blocks == 0 {
             return None;
         }

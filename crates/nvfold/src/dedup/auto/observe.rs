@@ -63,8 +63,8 @@ impl Dedup for Unwatched {
         Unfingerprinted::Filed
     }
 
-    fn file_lacks(&self, file: u64) {
-        self.inline.file_lacks(file);
+    fn record_unfingerprinted_file(&self, file: u64) {
+        self.inline.record_unfingerprinted_file(file);
     }
 }
 
@@ -105,8 +105,8 @@ impl Dedup for Watch {
         Unfingerprinted::Filed
     }
 
-    fn file_lacks(&self, file: u64) {
-        self.inline.file_lacks(file);
+    fn record_unfingerprinted_file(&self, file: u64) {
+        self.inline.record_unfingerprinted_file(file);
     }
 }
 
@@ -151,9 +151,9 @@ impl Dedup for Observed {
         self.inner.stores_everything()
     }
 
-    fn lets_pass(&self, blocks: &[u8]) {
+    fn observe_blocks(&self, blocks: &[u8]) {
         self.check_blocks(blocks);
-        self.inner.lets_pass(blocks);
+        self.inner.observe_blocks(blocks);
     }
 
     fn looks_for(&self, blocks: &[u8]) -> Looks {
@@ -202,12 +202,12 @@ impl Dedup for Observed {
         self.inner.unfingerprinted()
     }
 
-    fn file_lacks(&self, file: u64) {
-        self.inner.file_lacks(file);
+    fn record_unfingerprinted_file(&self, file: u64) {
+        self.inner.record_unfingerprinted_file(file);
     }
 
-    fn entry_lacks(&self, entry: Token, blocks: u32, time: i64) {
-        self.inner.entry_lacks(entry, blocks, time);
+    fn record_unfingerprinted_entry(&self, entry: Token, blocks: u32, time: i64) {
+        self.inner.record_unfingerprinted_entry(entry, blocks, time);
     }
 
     fn step(&self, host: &dyn Host) -> Result<bool> {

@@ -73,7 +73,7 @@ impl Seen {
 
     /// Returns the bytes that were not yet reported to the whole device, where each thread reports multiples of
     /// `part` bytes.
-    pub(super) fn untold(&self, part: u64) -> u64 {
+    pub(super) fn unreported_bytes(&self, part: u64) -> u64 {
         self.stripes.iter().map(|stripe| stripe.bytes.load(Ordering::Relaxed) % part).sum()
     }
 

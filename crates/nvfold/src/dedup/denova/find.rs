@@ -36,13 +36,13 @@ impl Finder for DeNova {
 impl DeNova {
     fn fate(&self, batch: &mut Batch<'_>, at: usize, weak: u32, chunks: &Chunks) -> Fate {
         let own = batch.pieces[at].block;
-        let is_twin = |other: &usize| {
+        let is_duplicate = |other: &usize| {
             let of = |at: usize| (batch.bytes_of(at), &batch.pieces[at].fingerprint);
             batch.pieces[*other].fate != Fate::Stays && self.are_equal(of(*other), of(at))
         };
-        if let Some(other) = (0..at).find(is_twin) {
+        if let Some(other) = (0..at).find(is_duplicate) {
             return match &batch.pieces[other].fate {
-                Fate::Unique if batch.pieces[other].block != own => Fate::Twin(other),
+                Fate::Unique if batch.pieces[other].block != own => Fate::Duplicate(other),
                 Fate::Equal(hold) if hold.block() != own => {
                     chunks.hold(hold.block(), &mut batch.tx.flight).map_or(Fate::Stays, Fate::Equal)
                 }

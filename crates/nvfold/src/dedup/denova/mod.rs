@@ -265,7 +265,7 @@ impl Dedup for DeNova {
         Unfingerprinted::Queued
     }
 
-    fn entry_lacks(&self, entry: Token, blocks: u32, time: i64) {
+    fn record_unfingerprinted_entry(&self, entry: Token, blocks: u32, time: i64) {
         self.queue.push(Node::new(entry, blocks), time);
     }
 

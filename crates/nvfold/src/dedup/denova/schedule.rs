@@ -71,7 +71,7 @@ struct Worked {
     is_empty: bool,
     is_stuck: bool,
     /// True if operations came in meanwhile.
-    is_in_the_way: bool,
+    saw_operations: bool,
 }
 
 impl Schedule {
@@ -125,13 +125,13 @@ impl Schedule {
             }
             worked.ns = denova.queue.now().saturating_sub(began);
             worked.steps += u64::from(!worked.is_empty);
-            worked.is_in_the_way = site.operations() != operations;
+            worked.saw_operations = site.operations() != operations;
             if is_delayed {
                 let done = denova.dequeued.load(Ordering::Relaxed) - dequeued;
                 self.left = if worked.is_empty { 0 } else { self.left.saturating_sub(done) };
             }
             let is_over = !denova.has_stopwatch || worked.ns >= TURN_NS || is_delayed && self.left == 0;
-            let steps_back = worked.is_in_the_way && !hurries && worked.ns >= SLICE_NS;
+            let steps_back = worked.saw_operations && !hurries && worked.ns >= SLICE_NS;
             if is_over || worked.is_empty || worked.is_stuck || steps_back {
                 return Ok(worked);
             }
@@ -181,7 +181,7 @@ impl Schedule {
         if hurries {
             return Ok(Duration::ZERO);
         }
-        Ok(rest_of(denova, worked.ns, worked.is_in_the_way))
+        Ok(rest_of(denova, worked.ns, worked.saw_operations))
     }
 
     /// Does the background work of other policies under the same limits. Returns how long to wait, or `None` when
@@ -193,18 +193,18 @@ impl Schedule {
                 return Ok(None);
             }
             let ns = denova.queue.now().saturating_sub(began);
-            let is_in_the_way = site.operations() != operations;
-            if !denova.has_stopwatch || ns >= TURN_NS || is_in_the_way && ns >= SLICE_NS {
-                return Ok(Some(rest_of(denova, ns, is_in_the_way)));
+            let saw_operations = site.operations() != operations;
+            if !denova.has_stopwatch || ns >= TURN_NS || saw_operations && ns >= SLICE_NS {
+                return Ok(Some(rest_of(denova, ns, saw_operations)));
             }
         }
     }
 }
 
 /// Returns how long to rest after `ns` nanoseconds of work.
-fn rest_of(denova: &DeNova, ns: u64, is_in_the_way: bool) -> Duration {
+fn rest_of(denova: &DeNova, ns: u64, saw_operations: bool) -> Duration {
     let percent = u64::from(denova.options.cpu_percent.clamp(1, 100));
     let share = ns * (100 - percent) / percent;
-    let behind = if is_in_the_way { ns.max(IDLE_LEAST.as_nanos() as u64) } else { 0 };
+    let behind = if saw_operations { ns.max(IDLE_LEAST.as_nanos() as u64) } else { 0 };
     Duration::from_nanos(share.max(behind))
 }

@@ -155,7 +155,7 @@ impl Dedup for NvDedup {
         Unfingerprinted::Filed
     }
 
-    fn file_lacks(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: u64) {
         self.filler.add(file);
     }
 

@@ -19,13 +19,13 @@ struct Stripe {
 }
 
 /// The freeze lock: see the module.
-pub(crate) struct Gate {
+pub(crate) struct FreezeLock {
     stripes: [Padded<Stripe>; STRIPES],
 }
 
-impl Gate {
-    pub(super) fn new() -> Gate {
-        Gate { stripes: std::array::from_fn(|_| Padded::default()) }
+impl FreezeLock {
+    pub(super) fn new() -> FreezeLock {
+        FreezeLock { stripes: std::array::from_fn(|_| Padded::default()) }
     }
 
     /// Takes the freeze lock shared until the guard is dropped. A thread must not take it twice at once.

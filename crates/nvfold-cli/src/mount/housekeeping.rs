@@ -17,7 +17,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Starts housekeeping, which runs until the result is dropped.
-pub fn keep(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sender<()> {
+pub fn start(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Sender<()> {
     let (stop, stopped) = mpsc::channel::<()>();
     thread::spawn(move || {
         let mut bad_ranges_told = 0;
