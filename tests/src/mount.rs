@@ -31,8 +31,8 @@ pub const POLICIES: [&str; 3] = ["inline", "nv-dedup", "denova"];
 /// pages in the kernel's cache, with some, with none.
 fn options_of(policy: &str) -> String {
     let way = match policy {
-        "inline" => ",transport=auto",
-        "off" => ",spin=off,cache=full",
+        "off" => ",transport=device,spin=off,cache=full",
+        "nv-dedup" => ",transport=device",
         "denova" => ",cache=none",
         _ => "",
     };

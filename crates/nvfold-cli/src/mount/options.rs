@@ -17,7 +17,7 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
 const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \
-                    cache=none|auto|full transport=device|auto|ring spin=MICROSECONDS|off fsname=NAME";
+                    cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
 
 /// Returns the text that lists all options, with those of the policies, for the help.
 pub fn help() -> String {
@@ -48,11 +48,11 @@ impl Writeback {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WantedTransport {
     /// io_uring if it works, else /dev/fuse.
+    #[default]
     Auto,
     /// io_uring.
     Ring,
     /// /dev/fuse.
-    #[default]
     Device,
 }
 
