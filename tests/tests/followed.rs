@@ -270,7 +270,7 @@ print(os.fork() and os.wait()[1])
 #[test]
 fn what_is_no_mount_is_told_and_so_is_a_policy_that_shares_nothing() {
     requires!(fuse);
-    let housekeeping = House::new("policy=inline");
+    let house = House::new("policy=inline");
     let outcome = run::run(&mut followed(house.mount.scratch(), &["true"]));
     assert!(outcome.code() == 1 && outcome.stderr.contains("no nvfold is mounted there"), "{}", outcome.report());
     let outcome = run::ok(&mut house.followed(&["sh", "-c", "exit 0"]));

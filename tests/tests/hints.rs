@@ -72,7 +72,7 @@ impl House {
 fn bytes_that_a_hint_names_are_shared_at_any_offset() {
     requires!(fuse, tool("cc"));
     for writeback in ["on", "off"] {
-        let housekeeping = House::new(&format!("policy=icid,writeback={writeback}"));
+        let house = House::new(&format!("policy=icid,writeback={writeback}"));
         let target = house.mount.join("target");
         fs::write(&target, b"a few bytes in front").unwrap();
         assert_eq!(house.copy(1001, 300_000, &target, 20, 1001), "");
@@ -85,7 +85,7 @@ fn bytes_that_a_hint_names_are_shared_at_any_offset() {
 #[test]
 fn a_file_can_be_its_own_source() {
     requires!(fuse, tool("cc"));
-    let housekeeping = House::new("policy=icid");
+    let house = House::new("policy=icid");
     let source = house.source.clone();
     assert_eq!(house.copy(7, 100_000, &source, 500_003, 7), "");
     assert_eq!(house.shared(), 100_000);
@@ -98,7 +98,7 @@ fn a_file_can_be_its_own_source() {
 fn a_hint_that_lies_costs_nothing_but_a_compare() {
     requires!(fuse, tool("cc"));
     // Each write goes to the server once, unchanged.
-    let housekeeping = House::new("policy=icid,writeback=off");
+    let house = House::new("policy=icid,writeback=off");
     let target = house.mount.join("target");
     for (n, claimed) in [5000, SOURCE_BYTES as u64 - 10, SOURCE_BYTES as u64, (1 << 48) - 1].into_iter().enumerate() {
         assert_eq!(house.copy(n * 1000, 1000, &target, n * 1000, claimed), "");
@@ -112,7 +112,7 @@ fn a_hint_that_lies_costs_nothing_but_a_compare() {
 fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
     requires!(fuse, tool("cc"));
     for gone in [true, false] {
-        let housekeeping = House::new("policy=icid,writeback=on");
+        let house = House::new("policy=icid,writeback=on");
         let target = house.mount.join("target");
         // The bytes of the target wait in the kernel's cache meanwhile.
         house.copy(0, 100_000, &target, 0, 0);
@@ -129,7 +129,7 @@ fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
 #[test]
 fn what_is_no_hint_is_refused() {
     requires!(fuse, tool("cc"));
-    let housekeeping = House::new("policy=icid");
+    let house = House::new("policy=icid");
     let source = house.source.to_str().unwrap();
     for bytes in ["0", "1", "15", "16", "100", "16383"] {
         assert_eq!(house.run(&["pass", source, bytes]), "EINVAL", "{bytes} bytes");
@@ -146,7 +146,7 @@ fn what_is_no_hint_is_refused() {
 #[test]
 fn a_file_that_does_not_follow_origins_says_so() {
     requires!(fuse, tool("cc"));
-    let housekeeping = House::new("policy=inline");
+    let house = House::new("policy=inline");
     let target = house.mount.join("target");
     assert_eq!(house.copy(1, 10_000, &target, 0, 1), "EOPNOTSUPP");
     let expected = house.bytes[1..10_001].to_vec();
@@ -157,7 +157,7 @@ fn a_file_that_does_not_follow_origins_says_so() {
 fn who_cannot_read_a_file_gets_no_token_of_it() {
     requires!(root, fuse, tool("cc"), tool("setpriv"));
     use std::os::unix::fs::PermissionsExt;
-    let housekeeping = House::new("policy=icid,allow_other");
+    let house = House::new("policy=icid,allow_other");
     fs::set_permissions(&house.source, fs::Permissions::from_mode(0o622)).unwrap();
     let program = house.mount.join("program");
     // A separate process copies the program: a child of another test could inherit a descriptor open for writing, and
