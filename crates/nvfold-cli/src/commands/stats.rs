@@ -86,7 +86,8 @@ fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
     );
     let mut rows = vec![("auto, costs", costs), ("auto, whole device", of(&auto.chosen))];
     let named = |chosen: &Chosen| ("auto, a directory", format!("inode {}: {}", chosen.directory, of(chosen)));
-    rows.extend(auto.directories.iter().map(named));
+    // The others do as the whole device does.
+    rows.extend(auto.directories.iter().filter(|chosen| chosen.periods > 0).map(named));
     rows
 }
 
