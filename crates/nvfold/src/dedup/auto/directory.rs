@@ -43,6 +43,9 @@ const IDLE_MAX: u32 = 16;
 /// The attention while nothing is known.
 const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS_MAX as u8) << BITS_SHIFT;
 
+/// The attention where nothing matters. Its bits are valid, because a request that began to watch may still ask for them.
+const NOTHING: u8 = (WATCHED_BITS_MAX as u8) << BITS_SHIFT;
+
 /// A directory, or the whole device; see the module.
 pub(super) struct Directory {
     /// Its inode number; 0 for the whole device and for a free place of the table.
@@ -376,7 +379,7 @@ impl Directory {
         state.estimates = outlook.estimates(&state.workload());
         let asks = outlook.asks_for_compressibility(state.choice.policy, state.request_blocks);
         let attention = match state.choice.reason {
-            Reason::AtAnyRatio => 0,
+            Reason::AtAnyRatio => NOTHING,
             _ => attention(&outlook.ground, asks),
         };
         self.policy.store(state.choice.policy.number(), Ordering::Relaxed);
