@@ -6,6 +6,8 @@
 //! The idea: the mover holds the chunk by its update count ([`super::update`]), so the entry stays that of the chunk.
 //! The word with the media address changes at once, after the copy is durable; the bytes at the old place stay until
 //! that change is durable too.
+//!
+//! ```text
 //! hold          (n, u) -> (n, u + 1)     it is where the header says, and stays in use
 //! copy, fence                            two places hold its bytes
 //! address word  from -> to               compare and exchange
