@@ -214,10 +214,10 @@ fn try_damage(
     let undo = Kept::default();
     let report = check_and_keep(&region, &REPAIR, || Ok(Box::new(undo.clone()) as Box<dyn UndoFile>));
     let report = report.map_err(|error| format!("repair: {error}"))?;
-    if let Some(unreported_bytes) =
+    if let Some(unannounced) =
         report.given_up.iter().find(|lost| before.given_up.iter().all(|told| told.ino != lost.ino))
     {
-        return Err(format!("{unreported_bytes:?} was given up, and fsck had not said so"));
+        return Err(format!("{unannounced:?} was given up, and fsck had not said so"));
     }
     let (lost, moved) = check_repaired(&region, &report, survivors, &hit)?;
     figures.repaired += 1;

@@ -109,8 +109,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         "By cost, reading shared blocks is at most {} % slower than reading blocks of one's own.",
         number(worst)
     );
-    pairs.into_iter().try_for_each(|pairs| {
-        let Pair { volume, a, b } = pairs;
+    pairs.into_iter().try_for_each(|pair| {
+        let Pair { volume, a, b } = pair;
         drop((a, b));
         volume.close()
     })?;
@@ -128,10 +128,10 @@ impl Pair {
     fn new(system: &System, region: Region, content: &[u8]) -> Result<Pair> {
         let volume = Volume::mount(system, region, 2)?;
         let (a, b) = (volume.create("a")?, volume.create("b")?);
-        let pairs = Pair { volume, a, b };
-        pairs.write(&pairs.b, content)?;
-        pairs.restore(content)?;
-        Ok(pairs)
+        let pair = Pair { volume, a, b };
+        pair.write(&pair.b, content)?;
+        pair.restore(content)?;
+        Ok(pair)
     }
 
     fn write(&self, file: &File, content: &[u8]) -> Result<()> {

@@ -115,9 +115,10 @@ pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Es
         (ground.shares_later, Policy::DeNova, write + QUEUE_NS, new, 1.0),
         (packs, Policy::DeExt, looks + packing, shrunk, shrunk),
     ];
+    let request = REQUEST_NS * requests;
     let estimate = |(_, policy, time_ns, stored, written)| {
-        let time_ns = time_ns + REQUEST_NS * requests;
-        let beside = TIME_WEIGHT * time_ns / (time_ns + write + REQUEST_NS * requests);
+        let time_ns = time_ns + request;
+        let beside = TIME_WEIGHT * time_ns / (time_ns + write + request);
         let score = match prefer {
             Prefer::Balanced => time_ns * stored,
             Prefer::Speed => time_ns,
