@@ -383,12 +383,39 @@ fn a_mount_outlives_the_one_before_it() {
     nvfold(&["umount"], &[&dir]).success();
 }
 
+/// Every wake-up of a thread takes processor time, so a mount that nobody uses must have few.
+#[test]
+fn an_idle_mount_sleeps() {
+    requires!(root, fuse);
+    let mut mount = Mount::with_options(64, "policy=denova");
+    fs::write(mount.join("file"), vec![7; 1 << 20]).expect("write");
+    nvfold(&["dedup", "--drain"], &[mount.path()]).success();
+    let pid = nvfold_json(&["stats", "--json"], &[mount.path()])["pid"].as_u64().expect("pid");
+    let wakes = || -> u64 {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+        let statuses = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
+        let waited = |status: String| {
+            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+            line.and_then(|count| count.trim().parse::<u64>().ok())
+        };
+        statuses.filter_map(waited).sum()
+    };
+    // The pauses of a daemon with nothing to do double until they last a second.
+    std::thread::sleep(Duration::from_secs(3));
+    let before = wakes();
+    std::thread::sleep(Duration::from_secs(4));
+    let woken = wakes() - before;
+    println!("{woken} wake-ups in 4 s");
+    assert!(woken <= 40, "the threads of an idle mount woke up {woken} times in 4 s");
+    mount.check();
+}
+
 /// Runs in `make soak`: each mount has its own threads, files and rings.
 #[test]
 #[ignore = "takes minutes"]
 fn a_thousand_mounts_serve_at_once() {
     requires!(root, fuse);
-    let mut mounts: Vec<Mount> = (0..1000).map(|_| Mount::with_options(8, "policy=off")).collect();
+    let mut mounts: Vec<Mount> = (0..1000).map(|_| Mount::with_options(16, "policy=off")).collect();
     for (number, mount) in mounts.iter().enumerate() {
         fs::write(mount.join("file"), format!("{number}")).expect("write");
     }

@@ -6,13 +6,15 @@
 use crate::{Doing, Result};
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
 use nvfold_fuse::protocol::{Attr, StatFsOut};
-use nvfold_fuse::{Caller, Entry, Errno, Operation, Reply, SPIN, Server, Session, Transport};
+use nvfold_fuse::{Caller, Entry, Errno, OVER_IO_URING, Operation, Reply, SPIN, Server, Session, Transport};
+use nvfold_fuse::{is_ring_available, place};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const FOREVER: Duration = Duration::from_secs(86_400);
@@ -52,9 +54,16 @@ pub fn serve(dir: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
     ];
     let doing = || format!("serve {}", dir.display());
-    let mount = fuser::Session::new(Handshake, dir, &config).doing(doing())?;
+    // Like the background process of a mount: a scheduling group of its own.
+    rustix::process::setsid().map_err(std::io::Error::from).doing(doing())?;
+    place::keep_clients_on_cpu();
+    let by_ring = Arc::new(AtomicBool::new(false));
+    let mount = fuser::Session::new(Handshake { by_ring: by_ring.clone() }, dir, &config).doing(doing())?;
     let connection = mount.as_fd().try_clone_to_owned().doing(doing())?;
-    let transport = Transport::Device { threads: 2, spin: Some(SPIN) };
+    let transport = match by_ring.load(Ordering::Relaxed) {
+        true => Transport::Ring,
+        false => Transport::Device { threads: 2, spin: Some(SPIN) },
+    };
     let session = Session::start(Arc::new(ceiling), connection, transport).doing(doing())?;
     let ended = session.wait().doing(doing());
     // Dropping it would unmount what is mounted there by now.
@@ -63,13 +72,19 @@ pub fn serve(dir: &Path) -> Result<()> {
 }
 
 /// The settings of the mount that it is compared with; an older kernel has fewer.
-struct Handshake;
+struct Handshake {
+    /// The kernel sends requests by io_uring.
+    by_ring: Arc<AtomicBool>,
+}
 
 impl Filesystem for Handshake {
     fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         for flag in [InitFlags::FUSE_WRITEBACK_CACHE, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
             let _ = config.add_capabilities(flag);
         }
+        let wants_ring = is_ring_available().is_ok();
+        let over_ring = InitFlags::from_bits_retain(OVER_IO_URING);
+        self.by_ring.store(wants_ring && config.add_capabilities(over_ring).is_ok(), Ordering::Relaxed);
         let _ = config.set_max_write(1 << 20);
         Ok(())
     }

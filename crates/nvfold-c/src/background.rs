@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Nice value of the thread.
 const NICE: i32 = 10;
-/// What may end a longer wait is looked at so often.
-const REST_MOST: Duration = Duration::from_millis(50);
-/// How often house is kept.
+/// How often house is kept, and the longest wait: so often the thread looks for what may end a longer one.
 const HOUSE_EVERY: Duration = Duration::from_secs(1);
 
 /// The running thread. Dropped, it stops.
@@ -53,10 +51,10 @@ fn work(fs: &FileSystem, stop: &AtomicBool) {
     let mut house_kept = Instant::now();
     let mut daemon_works = true;
     while goes_on() {
-        let mut rest = REST_MOST;
+        let mut rest = HOUSE_EVERY;
         if daemon_works {
             match daemon.turn() {
-                Ok(until) => rest = until.min(REST_MOST),
+                Ok(until) => rest = until.min(HOUSE_EVERY),
                 // The device is lost, and calls say so.
                 Err(_) => daemon_works = false,
             }

@@ -33,11 +33,6 @@ pub fn at(dir: &Path) -> Option<Mounted> {
     find(dir).or_else(|| find(&dir.canonicalize().ok()?))
 }
 
-/// Returns true if the file system with this device number is read-only; `None` if it is not mounted.
-pub fn is_read_only(number: &str) -> Option<bool> {
-    all().into_iter().find(|mounted| mounted.number == number).map(|mounted| mounted.read_only)
-}
-
 /// Returns the mount of a device.
 pub fn of_device(device: &Path) -> Option<Mounted> {
     let device = device.canonicalize().ok()?;

@@ -42,6 +42,10 @@ use std::time::Duration;
 /// The largest data part of one request or reply, in bytes: the kernel's own limit of 256 pages.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
 
+/// The flag of the handshake (FUSE_OVER_IO_URING, Linux 6.14) with which kernel and server agree on [`Transport::Ring`].
+/// fuser has no constant for it.
+pub const OVER_IO_URING: u64 = 1 << 41;
+
 /// How long [`Session::wait`] waits for the threads of a ring after the session has ended.
 const RINGS_END_WITHIN: Duration = Duration::from_secs(1);
 
@@ -68,7 +72,7 @@ pub enum Transport {
         /// How long a thread spins for the next request before it sleeps; `None`: it sleeps at once.
         spin: Option<Duration>,
     },
-    /// Requests come by io_uring. The handshake must have agreed on it (FUSE_OVER_IO_URING).
+    /// Requests come by io_uring. The handshake must have agreed on it ([`OVER_IO_URING`]).
     Ring,
 }
 

@@ -314,8 +314,22 @@ fn modes_are_followed_and_changed_while_it_runs() {
     while !fs.fill_step().unwrap() {}
     let mut waits = vec![left(&mut daemon).0];
     assert_eq!(denova(&fs).queue_entries, 0);
-    waits.extend((0..12).map(|_| daemon.turn().unwrap()));
-    assert!(waits.is_sorted() && waits[0] < waits[4] && waits[12] == Duration::from_millis(10), "{waits:?}");
+    waits.extend((0..16).map(|_| daemon.turn().unwrap()));
+    assert!(waits.is_sorted() && waits[0] < waits[4] && waits[16] == Duration::from_secs(1), "{waits:?}");
+    write_equal(&fs, 9..10);
+    let first = (0..20).map(|_| daemon.turn().unwrap()).find(|wait| !wait.is_zero());
+    assert!(first < Some(Duration::from_millis(1)), "after work it looks again soon: {first:?}");
+    waits = vec![];
+    for number in 10..40 {
+        write_equal(&fs, number..number + 1);
+        fs.pause_dedup(true);
+        waits.push(daemon.turn().unwrap());
+    }
+    assert_eq!(waits.iter().max(), Some(&Duration::from_millis(10)), "while operations come in: {waits:?}");
+    fs.pause_dedup(false);
+    while denova(&fs).queue_entries > 0 {
+        daemon.turn().unwrap();
+    }
     let entries: u64 = denova(&fs).queue_wait_histogram.iter().map(|(_, nodes)| nodes).sum();
     assert_eq!(entries, denova(&fs).dequeued, "each node that came and went was timed");
     assert!(denova(&fs).queue_wait_histogram.iter().any(|(ns, _)| (100_000_000..113_000_000).contains(ns)));
@@ -341,7 +355,7 @@ fn a_paused_daemon_waits_and_a_drain_does_not() {
     write_equal(&fs, 0..3);
     let mut daemon = Daemon::new(fs.clone());
     fs.pause_dedup(true);
-    assert_eq!((daemon.turn().unwrap(), denova(&fs).queue_entries), (Duration::from_millis(10), 3));
+    assert_eq!((daemon.turn().unwrap() > Duration::ZERO, denova(&fs).queue_entries), (true, 3));
     assert!(denova(&fs).paused);
     fs.drain_step().unwrap();
     assert_eq!(denova(&fs).queue_entries, 2);

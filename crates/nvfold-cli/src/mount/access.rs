@@ -7,7 +7,7 @@
 //! either: it does not share in the background, gives no memory back, and refuses work that a command asks for. When
 //! the mount becomes read-only, everything written before is made durable first.
 
-use crate::mounts;
+use crate::mounts::{self, Mounted};
 use nvfold::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -15,10 +15,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// How often the table is read even if no change is reported. The kernel reports nothing about mounts in another
 /// namespace.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// How long the watcher rests after reading the table, for each pair of mounts of nvfold on this host: each change of the
+/// table wakes the watchers of all mounts, and each of them reads the lines of all mounts. With one mount that is no
+/// time, with a thousand 4 s.
+const REST_PER_PAIR: Duration = Duration::from_micros(4);
 
 /// Shared read-only state of a mount; see the module.
 #[derive(Clone, Default)]
@@ -44,15 +50,19 @@ impl Access {
         let access = self.clone();
         thread::spawn(move || {
             loop {
-                access.look(&fs, &mounted.number);
+                let mounts = mounts::all();
+                access.look(&fs, &mounts, &mounted.number);
+                let count = mounts.len() as u32;
+                thread::sleep(REST_PER_PAIR * count.saturating_mul(count));
                 let _ = poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&LOOK_EVERY));
             }
         });
     }
 
-    fn look(&self, fs: &FileSystem, number: &str) {
+    fn look(&self, fs: &FileSystem, mounts: &[Mounted], number: &str) {
         // A mount that is no longer in the tree keeps its state.
-        let Some(read_only) = mounts::is_read_only(number) else { return };
+        let Some(mounted) = mounts.iter().find(|mounted| mounted.number == number) else { return };
+        let read_only = mounted.read_only;
         let was = self.read_only.swap(read_only, Ordering::AcqRel);
         if read_only && !was {
             // `housekeeping` reports a device that fails.

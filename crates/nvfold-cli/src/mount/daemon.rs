@@ -17,8 +17,8 @@ use std::time::Duration;
 const NICE: i32 = 10;
 
 /// The longest wait. The thread looks this often for what may end a longer wait: another mode, scarce space, a mount
-/// that is writable again.
-const REST_MOST: Duration = Duration::from_millis(50);
+/// that is writable again. (An operation that finds too little space does the daemon's work itself.)
+const REST_MOST: Duration = Duration::from_secs(1);
 
 /// The running thread. Dropping this stops the thread within a turn (about a millisecond); the queue keeps its
 /// entries.

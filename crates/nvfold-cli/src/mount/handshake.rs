@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// The number of background requests (read-ahead, writeback) that the kernel may have in flight.
 const BACKGROUND: u16 = 64;
-/// The kernel sends requests by io_uring (Linux 6.14). fuser has no constant for it.
-const OVER_IO_URING: InitFlags = InitFlags::from_bits_retain(1 << 41);
 
 /// Features to ask for; those that the kernel lacks are left out. FUSE_READDIRPLUS_AUTO is not among them, so every
 /// listing comes with attributes: most programs that list a directory look at its files, and each look would be a
@@ -93,7 +91,8 @@ impl Filesystem for Handshake {
             // Without this flag, an older kernel maps files that bypass the page cache read-only.
             let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         }
-        agreed.by_ring = self.wants_ring && config.add_capabilities(OVER_IO_URING).is_ok();
+        let over_ring = InitFlags::from_bits_retain(nvfold_fuse::OVER_IO_URING);
+        agreed.by_ring = self.wants_ring && config.add_capabilities(over_ring).is_ok();
         let _ = config.set_max_write(self.max_write_bytes);
         // If the value is too large, the error holds the largest one allowed.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {

@@ -14,6 +14,10 @@
 //! nothing      paused (except for an operation that found too little space, and for a drain)
 //! ```
 //!
+//! A daemon with nothing to do looks again and again, at growing intervals: after a pause it sees new work no later
+//! than that pause has lasted. No operation has to wake it, and on an idle file system it takes no processor time to
+//! speak of.
+//!
 //! The schedule has neither a clock nor a thread: a front end calls [`Schedule::turn`] and waits as long as that
 //! returns. Without a stopwatch, a turn is one step.
 
@@ -25,9 +29,11 @@ use std::time::Duration;
 
 /// A turn ends after this many nanoseconds.
 const TURN_NS: u64 = 1_000_000;
-/// An idle daemon waits `IDLE_LEAST` first, and twice as long each time, up to `IDLE_MOST`.
+/// An idle daemon waits `IDLE_LEAST` first, and twice as long each time, up to `IDLE_MOST`; up to `BUSY_MOST` while
+/// operations come in.
 const IDLE_LEAST: Duration = Duration::from_micros(50);
-const IDLE_MOST: Duration = Duration::from_millis(10);
+const BUSY_MOST: Duration = Duration::from_millis(10);
+const IDLE_MOST: Duration = Duration::from_secs(1);
 /// A turn ends after this many nanoseconds if operations came in meanwhile.
 const SLICE_NS: u64 = 100_000;
 /// Steps of a reorder in a turn: enough for one chain.
@@ -53,8 +59,10 @@ pub trait Worksite {
 
 /// When the daemon works; see the module.
 pub struct Schedule {
-    /// How long to wait the next time that there is nothing to do.
+    /// How long to wait the next time that there is nothing to do, and the operations that had come in by the last
+    /// time.
     idle: Duration,
+    operations: u64,
     /// Mode `delayed`: when the next interval begins, by the stopwatch, and how many nodes are left to process in
     /// this one.
     due: u64,
@@ -77,7 +85,7 @@ struct Worked {
 impl Schedule {
     /// Creates the schedule of a daemon in this mode.
     pub fn new(mode: DedupMode) -> Schedule {
-        Schedule { idle: IDLE_LEAST, due: 0, left: 0, mode }
+        Schedule { idle: IDLE_LEAST, operations: 0, due: 0, left: 0, mode }
     }
 
     /// Works for a moment, as mode and limits allow. Returns how long to wait until the next turn.
@@ -86,7 +94,7 @@ impl Schedule {
     /// Errors of the steps.
     pub fn turn(&mut self, denova: &DeNova, site: &dyn Worksite) -> Result<Duration> {
         if denova.paused.load(Ordering::Relaxed) {
-            return Ok(IDLE_MOST);
+            return Ok(self.idle(site));
         }
         let began = denova.queue.now();
         let hurries = site.free_percent() < u64::from(denova.options.guard_percent);
@@ -148,7 +156,7 @@ impl Schedule {
         worked: Worked,
     ) -> Result<Duration> {
         if worked.is_stuck {
-            return Ok(IDLE_MOST);
+            return Ok(self.idle(site));
         }
         // Reordering is the daemon's other task (IV-B2, IV-E). A step is a few stores.
         let mut is_in_order = false;
@@ -174,14 +182,23 @@ impl Schedule {
             return Ok(Duration::from_nanos(until));
         }
         if worked.is_empty {
-            let idle = self.idle;
-            self.idle = (idle * 2).min(IDLE_MOST);
-            return Ok(idle);
+            return Ok(self.idle(site));
         }
         if hurries {
             return Ok(Duration::ZERO);
         }
         Ok(rest_of(denova, worked.ns, worked.saw_operations))
+    }
+
+    /// Returns how long to wait when there is nothing to do.
+    fn idle(&mut self, site: &dyn Worksite) -> Duration {
+        let operations = site.operations();
+        if operations != self.operations {
+            (self.operations, self.idle) = (operations, self.idle.min(BUSY_MOST));
+        }
+        let idle = self.idle;
+        self.idle = (idle * 2).min(IDLE_MOST);
+        idle
     }
 
     /// Does the background work of other policies under the same limits. Returns how long to wait, or `None` when
