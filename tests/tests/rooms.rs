@@ -17,7 +17,7 @@ use std::path::Path;
 /// A room and the rooms that it may use.
 type Row = (&'static str, &'static str);
 
-/// The rooms of a crate, from the top down: a room stands above all that it uses. All rooms may use the files in the
+/// The rooms of a crate, from the top down: a room is above all that it uses. All rooms may use the files in the
 /// crate's root, and the root, which is the map, may use all rooms.
 struct House {
     crate_name: &'static str,
@@ -79,10 +79,10 @@ const HOUSES: [House; 6] = [
     House {
         crate_name: "nvfold-fuse",
         rooms: &[
-            ("device", "turns workers sys reply operation protocol"),
+            ("device", "listeners workers sys reply operation protocol"),
             ("ring", "workers sys reply operation protocol"),
             ("place", "sys"),
-            ("turns", ""),
+            ("listeners", ""),
             ("workers", ""),
             ("sys", "protocol"),
             ("reply", "protocol"),
@@ -232,7 +232,7 @@ impl House {
                 let Arrow { place, path, .. } = arrow;
                 wrong.push(format!(
                     "{}/{place}: `{path}`: room `{from}` may not use `{to}`. Put what both need into a room below both, or \
-                     let who calls `{from}` hand it down; the table of rooms stands in tests/tests/rooms.rs",
+                     let the caller of `{from}` pass it down; the table of rooms is in tests/tests/rooms.rs",
                     self.folder()
                 ));
             }
@@ -316,7 +316,7 @@ fn assert_none(rule: &str, offences: Vec<String>) {
 #[test]
 fn arrows_between_rooms_go_down() {
     let wrong = HOUSES.iter().flat_map(|house| house.wrong_arrows(&house.graph(), &KNOWN)).collect();
-    assert_none("rooms that use what they may not use, or a table that is not the house", wrong);
+    assert_none("rooms that use what they may not use, or a table that differs from the sources", wrong);
 }
 
 #[test]

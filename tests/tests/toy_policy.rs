@@ -19,7 +19,7 @@ const DEVICE_MIB: u64 = 64;
 
 /// Mounts with the policy: this is the one line.
 fn mount(device: &Device) -> FileSystem {
-    let options = MountOptions { foreign: Some(Arc::new(zeros::Zeros::default())), ..device::options() };
+    let options = MountOptions { custom_policy: Some(Arc::new(zeros::Zeros::default())), ..device::options() };
     device.try_mount(MountOptions { policy: Policy::Off, ..options }).expect("mount")
 }
 

@@ -3,10 +3,10 @@
 //! Each thread has its own file descriptor (FUSE_DEV_IOC_CLONE), so the kernel keeps the requests of the threads
 //! apart.
 
+use crate::listeners::Listeners;
 use crate::operation::{Operation, argument_bytes};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::out_header;
-use crate::turns::Turns;
 use crate::workers::Workers;
 use crate::{DATA_BYTES_MAX, Server, answer, sys};
 use rustix::io::Errno as Os;
@@ -24,7 +24,7 @@ const HEADER: usize = size_of::<OutHeader>();
 struct Device {
     server: Arc<dyn Server>,
     connection: Arc<OwnedFd>,
-    turns: Arc<Turns>,
+    listeners: Arc<Listeners>,
     workers: Arc<Workers>,
 }
 
@@ -39,7 +39,7 @@ pub fn start(
     let device = Arc::new(Device {
         server: server.clone(),
         connection: connection.clone(),
-        turns: Turns::new(spin, connection.clone()),
+        listeners: Listeners::new(spin, connection.clone()),
         workers: workers.clone(),
     });
     for _ in 0..threads {
@@ -59,7 +59,7 @@ impl Device {
         // If fusermount3 opened /dev/fuse and this process may not, all threads read from the same file.
         let own = sys::clone_connection(self.connection.as_fd());
         let connection = own.or_else(|_| self.connection.try_clone())?;
-        let mut seat = self.turns.sit();
+        let mut listener = self.listeners.register();
         // A vector of words, so that the structures in it are aligned.
         let mut request = vec![0u64; (BEFORE_DATA + DATA_BYTES_MAX) / size_of::<u64>()];
         let mut room = vec![0; HEADER + DATA_BYTES_MAX];
@@ -79,7 +79,7 @@ impl Device {
                 // If it fails, requests are still answered, unless all threads wait for one another.
                 let _ = self.start_one();
             }
-            let turn = seat.begin(operation.is_some_and(|operation| operation.takes_long()));
+            let answering = listener.begin(operation.is_some_and(|operation| operation.takes_long()));
             let answered = answer(&*self.server, None, &header, operation, &mut room[HEADER..]);
             if !matches!(operation, Some(Operation::Forget { .. } | Operation::BatchForget { .. })) {
                 let (header, length) = out_header(header.unique, answered);
@@ -89,7 +89,7 @@ impl Device {
                 let _ = rustix::io::write(&connection, &room[..HEADER + length]);
             }
             self.workers.waits();
-            drop(turn);
+            drop(answering);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@
 //! ([`Reply`]), and a [`Server`] is a function from one to the other. The server does not see the transport:
 //!
 //! ```text
-//!               device: read(2) .. write(2), one of several threads (turns: which one spins)
+//!               device: read(2) .. write(2), one of several threads (listeners: which one spins)
 //! kernel  <-->                                                          operation -> Server::answer -> reply
 //!               ring:   one command gives the answer and takes the next request; a queue for each processor
 //! ```
@@ -20,13 +20,13 @@
 #![deny(unsafe_code)]
 
 mod device;
+mod listeners;
 pub mod operation;
 pub mod place;
 pub mod protocol;
 pub mod reply;
 mod ring;
 mod sys;
-mod turns;
 mod workers;
 
 pub use operation::{Caller, Change, Operation, Time};

@@ -82,7 +82,7 @@ wire! {
     RingCommand { flags: u64, commit_id: u64, queue: u16, unused: [u8; 6] }
 }
 
-/// The number of a notice; it stands in `OutHeader::error`.
+/// The number of a notice, which is sent in `OutHeader::error`.
 pub const NOTIFY_RETRIEVE: i32 = 5;
 /// The ring command that registers an entry.
 pub const RING_REGISTER: u32 = 1;

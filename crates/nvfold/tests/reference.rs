@@ -56,7 +56,7 @@ impl Dedup for Forgetful {
 fn a_reference_that_is_dropped_panics() {
     let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
-    let options = MountOptions { foreign: Some(Arc::new(Forgetful::default())), ..MountOptions::default() };
+    let options = MountOptions { custom_policy: Some(Arc::new(Forgetful::default())), ..MountOptions::default() };
     let fs = FileSystem::mount(region, options).unwrap();
     let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &new).unwrap().ino).unwrap();

@@ -308,7 +308,7 @@ impl Throttle {
     }
 
     /// Charges lines written by an access that began at `start`, if that is known. Returns the charge in picoseconds.
-    pub(crate) fn write(&self, start: Option<Instant>, lines: u64) -> u64 {
+    pub(crate) fn charge_write(&self, start: Option<Instant>, lines: u64) -> u64 {
         let charged = lines * self.write_line_ps;
         thread::note_write(charged.saturating_sub(self.write_line_ps));
         self.charge(&self.writes, start, lines, charged);
@@ -316,7 +316,7 @@ impl Throttle {
     }
 
     /// Charges the rest of the latency of the thread's last write. Returns the charge in picoseconds.
-    pub(crate) fn fence(&self, start: Option<Instant>) -> u64 {
+    pub(crate) fn charge_fence(&self, start: Option<Instant>) -> u64 {
         let Some(since_ps) = thread::take_write() else { return 0 };
         let charged = self.fence_ps.saturating_sub(since_ps);
         self.charge(&self.writes, start, 0, charged);
@@ -325,7 +325,7 @@ impl Throttle {
 
     /// Charges a read that fetched `fetched` lines, and the rest of the latency of the lines that the thread has
     /// prefetched. Returns the charge in picoseconds.
-    pub(crate) fn read(&self, start: Option<Instant>, fetched: u64) -> u64 {
+    pub(crate) fn charge_read(&self, start: Option<Instant>, fetched: u64) -> u64 {
         if !self.charges {
             return 0;
         }
@@ -339,7 +339,7 @@ impl Throttle {
 
     /// Charges lines that are prefetched. Their latency passes while the thread does other things; the thread's next
     /// read is charged the rest of it. Returns the charge in picoseconds.
-    pub(crate) fn fetch(&self, lines: u64) -> u64 {
+    pub(crate) fn charge_fetch(&self, lines: u64) -> u64 {
         if lines == 0 || !self.charges {
             return 0;
         }
@@ -444,11 +444,11 @@ mod tests {
     /// Returns the nanoseconds charged for writing lines and a fence behind them.
     fn persist_ns(name: &str, lines: u64) -> f64 {
         let throttle = Throttle::new(name.parse().unwrap(), true);
-        (throttle.write(None, lines) + throttle.fence(None)) as f64 / 1000.0
+        (throttle.charge_write(None, lines) + throttle.charge_fence(None)) as f64 / 1000.0
     }
 
     fn read_ns(name: &str, lines: u64) -> f64 {
-        Throttle::new(name.parse().unwrap(), true).read(None, lines) as f64 / 1000.0
+        Throttle::new(name.parse().unwrap(), true).charge_read(None, lines) as f64 / 1000.0
     }
 
     #[test]
@@ -477,12 +477,12 @@ mod tests {
     #[test]
     fn a_fence_waits_for_what_was_written_before_it() {
         let throttle = Throttle::new("custom:fence_ns=1000,write_line_ns=100,read_line_ns=10".parse().unwrap(), true);
-        throttle.write(None, 3);
-        assert_eq!(throttle.fence(None), 900_000, "its last line began 100 ns before it");
-        throttle.write(None, 3);
-        throttle.read(None, 5);
-        assert_eq!(throttle.fence(None), 850_000, "50 ns passed while the thread read");
-        assert_eq!(throttle.fence(None), 0, "nothing was written since");
+        throttle.charge_write(None, 3);
+        assert_eq!(throttle.charge_fence(None), 900_000, "its last line began 100 ns before it");
+        throttle.charge_write(None, 3);
+        throttle.charge_read(None, 5);
+        assert_eq!(throttle.charge_fence(None), 850_000, "50 ns passed while the thread read");
+        assert_eq!(throttle.charge_fence(None), 0, "nothing was written since");
     }
 
     #[test]
@@ -491,9 +491,9 @@ mod tests {
         let throttle = Throttle::new("custom:read_line_ns=400".parse().unwrap(), false);
         let start = Instant::now();
         thread::owe(-thread::owed_ps());
-        assert_eq!((throttle.read(None, 1), throttle.read(None, 1)), (400_000, 400_000));
+        assert_eq!((throttle.charge_read(None, 1), throttle.charge_read(None, 1)), (400_000, 400_000));
         assert_eq!(thread::owed_ps(), 800_000);
-        throttle.read(None, 1);
+        throttle.charge_read(None, 1);
         assert!(thread::owed_ps() <= 0, "what was spun too long is paid in advance");
         assert!(start.elapsed() >= Duration::from_nanos(1200));
     }
@@ -503,10 +503,10 @@ mod tests {
         let throttle = Throttle::new("custom:write_line_ns=1000000".parse().unwrap(), true);
         let before = thread::unpaid_ps();
         let start = Instant::now() - Duration::from_micros(300);
-        assert_eq!(throttle.write(Some(start), 1), 1_000_000_000);
+        assert_eq!(throttle.charge_write(Some(start), 1), 1_000_000_000);
         assert!(thread::unpaid_ps() - before <= 700_000_000);
         let before = thread::unpaid_ps();
-        throttle.write(Some(Instant::now() - Duration::from_secs(1)), 1);
+        throttle.charge_write(Some(Instant::now() - Duration::from_secs(1)), 1);
         assert_eq!(thread::unpaid_ps(), before, "a slow host gives nothing back");
     }
 
@@ -515,7 +515,7 @@ mod tests {
         assert_eq!(Profile::all().map(|profile| profile.waits()), [true, true, true, false, true, true]);
         let start = Instant::now();
         let before = thread::unpaid_ps();
-        let charged = Throttle::new("pcm".parse().unwrap(), false).write(None, 10_000_000);
+        let charged = Throttle::new("pcm".parse().unwrap(), false).charge_write(None, 10_000_000);
         assert_eq!((charged, thread::unpaid_ps() - before), (96_000_000_000_000, 96_000_000_000_000));
         assert!(start.elapsed() < Duration::from_secs(60), "96 s are not waited for");
     }

@@ -218,7 +218,7 @@ impl Region {
     fn charge_fetch(&self, ranges: &[(u64, u64)]) {
         let fetched = ranges.iter().map(|(offset, length)| self.fetched(*offset, *length)).sum();
         self.mapping.tally.add(Counter::LinesRead, fetched);
-        self.charged(self.mapping.throttle.fetch(fetched));
+        self.charged(self.mapping.throttle.charge_fetch(fetched));
     }
 
     /// Returns whether the media holds `bytes` at `offset`. It stops soon after the first difference. If another
@@ -1025,13 +1025,13 @@ impl Region {
     #[track_caller]
     fn fenced(&self, start: Option<Instant>) {
         record(self.lock_recorder(), || Action::Fence);
-        self.charged(self.mapping.throttle.fence(start));
+        self.charged(self.mapping.throttle.charge_fence(start));
     }
 
     /// Charges and counts lines that reached the media.
     fn written(&self, start: Option<Instant>, offset: u64, length: u64) {
         if self.mapping.throttle.charges() {
-            self.charged(self.mapping.throttle.write(start, lines_touched(offset, length)));
+            self.charged(self.mapping.throttle.charge_write(start, lines_touched(offset, length)));
         }
         if let Some([written, _]) = &self.mapping.wear {
             written.add(offset, length);
@@ -1086,7 +1086,7 @@ impl Region {
         self.note_bad(offset, length);
         if let Some(Reading { fetched, start }) = reading {
             self.mapping.tally.add(Counter::LinesRead, fetched);
-            self.charged(self.mapping.throttle.read(start, fetched));
+            self.charged(self.mapping.throttle.charge_read(start, fetched));
         }
     }
 

@@ -183,7 +183,7 @@ impl Mounted {
         let Prepared { region, rival } = prepared;
         let mount = MountOptions {
             policy: if system.kind == Kind::NoDedup { Policy::Off } else { Policy::NvDedup },
-            foreign: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
+            custom_policy: rival.as_ref().map(|(rival, _)| rival.clone() as Arc<dyn Dedup>),
             nv_dedup: system.nv_dedup(setup.period),
             generators: system.generators,
             cores: setup.threads,

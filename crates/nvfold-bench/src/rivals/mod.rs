@@ -100,7 +100,7 @@ pub enum RivalError {
     },
 }
 
-/// A competitor with its metadata. It is for [`nvfold::MountOptions::foreign`]; `nv_dedup.strong` of the mount must
+/// A competitor with its metadata. It is for [`nvfold::MountOptions::custom_policy`]; `nv_dedup.strong` of the mount must
 /// be its strong function.
 pub struct Rival {
     strong: StrongFunction,
@@ -367,9 +367,9 @@ mod tests {
         fn mount(kind: Kind, region: Region, metadata: Region) -> Bed {
             let strong = StrongFunction::Md5;
             let rival = Arc::new(Rival::open(kind, strong, metadata.clone()).unwrap());
-            let foreign: Option<Arc<dyn Dedup>> = Some(rival.clone());
+            let custom_policy: Option<Arc<dyn Dedup>> = Some(rival.clone());
             let nv_dedup = NvDedupOptions { strong: Some(strong), ..NvDedupOptions::default() };
-            let options = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
+            let options = MountOptions { policy: Policy::Off, nv_dedup, custom_policy, ..MountOptions::default() };
             let fs = FileSystem::mount(region.clone(), options).unwrap();
             Bed { kind, region, metadata, rival, fs }
         }

@@ -22,7 +22,7 @@ const SHARDS: u64 = 64;
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The kernel's knowledge of an inode.
-struct Told {
+struct Known {
     /// How many replies told the kernel of the inode, minus those that it has forgotten.
     times: u64,
     /// The directory of the name in the last such reply.
@@ -33,7 +33,7 @@ struct Told {
 
 #[derive(Default)]
 struct Shard {
-    told: HashMap<u64, Told>,
+    known: HashMap<u64, Known>,
     /// Nameless inodes, kept alive because the kernel knows them.
     nameless: HashMap<u64, File>,
 }
@@ -64,48 +64,48 @@ impl Lookups {
 
     /// Counts a reply that tells the kernel of an inode under a name in `parent`. Must be called before the reply is
     /// sent.
-    pub fn told(&self, ino: InodeNumber, parent: InodeNumber) {
+    pub fn count_lookup(&self, ino: InodeNumber, parent: InodeNumber) {
         let mut shard = self.shard(ino).lock();
-        let told = shard.told.entry(ino.0).or_insert(Told { times: 0, parent, pages: false });
-        told.times += 1;
+        let known = shard.known.entry(ino.0).or_insert(Known { times: 0, parent, pages: false });
+        known.times += 1;
         // The name `.` stands for a file handle, whose directory is not known.
         if parent != ino {
-            told.parent = parent;
+            known.parent = parent;
         }
     }
 
     /// Records that the name by which the kernel knows an inode has moved to another directory.
     pub fn moved(&self, ino: InodeNumber, parent: InodeNumber) {
-        if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
-            told.parent = parent;
+        if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
+            known.parent = parent;
         }
     }
 
     /// Returns the directory in which an inode had a name when the kernel last learned of it.
     pub fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
-        self.shard(ino).lock().told.get(&ino.0).map(|told| told.parent)
+        self.shard(ino).lock().known.get(&ino.0).map(|known| known.parent)
     }
 
     /// Records that the kernel has, or is about to get, pages of an inode. Must be called before the pages are read.
     pub fn pages_kept(&self, ino: InodeNumber) {
-        if let Some(told) = self.shard(ino).lock().told.get_mut(&ino.0) {
-            told.pages = true;
+        if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
+            known.pages = true;
         }
     }
 
     /// Returns true if the kernel may have pages of an inode.
     pub fn may_have_pages(&self, ino: InodeNumber) -> bool {
-        self.shard(ino).lock().told.get(&ino.0).is_some_and(|told| told.pages)
+        self.shard(ino).lock().known.get(&ino.0).is_some_and(|known| known.pages)
     }
 
     /// Takes `times` off the count of an inode. Returns true if the kernel no longer knows the inode.
     pub fn forget(&self, ino: InodeNumber, times: u64) -> bool {
         let mut shard = self.shard(ino).lock();
-        let Some(told) = shard.told.get_mut(&ino.0) else { return true };
-        told.times = told.times.saturating_sub(times);
-        let is_forgotten = told.times == 0;
+        let Some(known) = shard.known.get_mut(&ino.0) else { return true };
+        known.times = known.times.saturating_sub(times);
+        let is_forgotten = known.times == 0;
         if is_forgotten {
-            shard.told.remove(&ino.0);
+            shard.known.remove(&ino.0);
             let nameless = shard.nameless.remove(&ino.0);
             // Dropping the file may free many blocks, so the lock is released first.
             drop(shard);
@@ -128,7 +128,7 @@ impl Lookups {
             return;
         }
         let mut shard = self.shard(ino).lock();
-        if shard.told.contains_key(&ino.0) && shard.nameless.insert(ino.0, file).is_none() {
+        if shard.known.contains_key(&ino.0) && shard.nameless.insert(ino.0, file).is_none() {
             self.nameless.lock().kept += 1;
         }
     }
@@ -180,8 +180,8 @@ mod tests {
         let (fs, lookups) = (file_system(), Lookups::new());
         let file = unlinked_file(&fs);
         let ino = file.ino();
-        lookups.told(ino, InodeNumber::ROOT);
-        lookups.told(ino, InodeNumber::ROOT);
+        lookups.count_lookup(ino, InodeNumber::ROOT);
+        lookups.count_lookup(ino, InodeNumber::ROOT);
         lookups.name_removed(file);
         assert!(!lookups.forget(ino, 1));
         assert_eq!(fs.getattr(ino).unwrap().nlink, 0, "one telling is left");
@@ -204,7 +204,7 @@ mod tests {
         assert!(!lookups.wait_for_a_freed(lookups.freed()), "there is none");
         let file = unlinked_file(&fs);
         let ino = file.ino();
-        lookups.told(ino, InodeNumber::ROOT);
+        lookups.count_lookup(ino, InodeNumber::ROOT);
         lookups.name_removed(file);
         let seen = lookups.freed();
         std::thread::scope(|scope| {

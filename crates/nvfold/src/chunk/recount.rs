@@ -81,7 +81,7 @@ impl Recount {
     }
 
     /// Marks the use of a chunk as known. Returns whether it was unknown before.
-    pub fn know(&self, chunk: impl Into<ChunkRef>) -> bool {
+    pub fn mark_known(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
         let page = self.existing_page(chunk);
@@ -93,7 +93,7 @@ impl Recount {
     pub fn claim_metadata(&self, chunk: impl Into<ChunkRef>) -> bool {
         let chunk = chunk.into();
         let (word, bit) = place(chunk);
-        self.know(chunk);
+        self.mark_known(chunk);
         self.page_of(chunk).metadata[word].fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
@@ -145,7 +145,7 @@ impl Recount {
         let mut known = 0;
         for block in run.blocks() {
             let chunk = ChunkRef::Block(block);
-            known += u64::from(!self.know(chunk));
+            known += u64::from(!self.mark_known(chunk));
             if let Some(page) = self.existing_page(chunk) {
                 let (word, bit) = place(chunk);
                 page.counts[at_in_page(chunk)].store(0, Ordering::Relaxed);

@@ -17,7 +17,7 @@
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | one complete policy each: options, queue, costs, schedule |
 //!
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can
-//! also bring its own policy ([`crate::MountOptions::foreign`]).
+//! also bring its own policy ([`crate::MountOptions::custom_policy`]).
 
 pub mod auto;
 mod batch;
@@ -71,7 +71,7 @@ pub struct Ground<'g> {
 
 /// A dedup system; the methods are in the order in which a write calls them.
 ///
-/// A program can bring its own ([`crate::MountOptions::foreign`]). It may keep fingerprints wherever it likes;
+/// A program can bring its own ([`crate::MountOptions::custom_policy`]). It may keep fingerprints wherever it likes;
 /// references are counted in the chunk table for every policy.
 pub trait Dedup: Send + Sync {
     /// Returns the fingerprint of a piece, computed before the inode is locked. If it is empty, the piece is not
@@ -169,8 +169,8 @@ pub struct PolicyOptions<'o> {
     pub compression: Compression,
     /// See [`crate::MountOptions::stopwatch`].
     pub stopwatch: Option<Stopwatch>,
-    /// See [`crate::MountOptions::foreign`].
-    pub foreign: Option<Arc<dyn Dedup>>,
+    /// See [`crate::MountOptions::custom_policy`].
+    pub custom_policy: Option<Arc<dyn Dedup>>,
 }
 
 /// Holds the policies of a mount.
@@ -185,7 +185,7 @@ pub struct Policies {
     inline: Arc<Inline>,
     off: Off,
     auto: Auto,
-    foreign: Option<Arc<dyn Dedup>>,
+    custom_policy: Option<Arc<dyn Dedup>>,
     /// Adds the fingerprints that stored blocks lack.
     pub(crate) filler: Arc<Filler>,
 }
@@ -193,7 +193,7 @@ pub struct Policies {
 impl Policies {
     /// Creates all policies of a mount, with the one that new data uses.
     pub fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, foreign } = options;
+        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, custom_policy } = options;
         let for_streams = stopwatch.clone();
         let denova = Arc::new(DeNova::new(nv_dedup, denova, stopwatch.clone()));
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
@@ -213,7 +213,7 @@ impl Policies {
             inline,
             auto: Auto::new(auto, given, for_auto, concrete, compression),
             off: Off,
-            foreign,
+            custom_policy,
             filler,
         }
     }
@@ -227,8 +227,8 @@ impl Policies {
     /// inode number of the directory that the file belongs to, or 0.
     #[inline]
     pub fn of_file(&self, own: Option<Policy>, directory: u64) -> &dyn Dedup {
-        match (own, &self.foreign) {
-            (None, Some(foreign)) => &**foreign,
+        match (own, &self.custom_policy) {
+            (None, Some(custom_policy)) => &**custom_policy,
             (own, _) => self.get(own.unwrap_or(self.policy), directory),
         }
     }
@@ -244,7 +244,7 @@ impl Policies {
 
     /// True if new data of a file is shared with the data that it was copied from.
     pub fn follow_origins(&self, own: Option<Policy>) -> bool {
-        match (own, &self.foreign) {
+        match (own, &self.custom_policy) {
             (None, Some(_)) => false,
             (own, _) => own.unwrap_or(self.policy).follows_origins(),
         }
@@ -305,15 +305,15 @@ impl Policies {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
-    /// True if a policy must be notified of releases. Only a foreign policy keeps a table of its own.
+    /// True if a policy must be notified of releases. Only a custom policy keeps a table of its own.
     pub fn needs_release_notices(&self) -> bool {
-        self.foreign.is_some()
+        self.custom_policy.is_some()
     }
 
-    /// Tells a foreign policy that one reference to the chunk was dropped.
+    /// Tells a custom policy that one reference to the chunk was dropped.
     pub fn released(&self, chunk: ChunkRef, left: Released) {
-        if let Some(foreign) = &self.foreign {
-            foreign.released(chunk, left);
+        if let Some(custom_policy) = &self.custom_policy {
+            custom_policy.released(chunk, left);
         }
     }
 
@@ -370,7 +370,7 @@ impl Policies {
 
     /// True if this is the policy of new data whose file has no policy.
     pub fn is_default(&self, policy: Policy) -> bool {
-        self.policy == policy && self.foreign.is_none()
+        self.policy == policy && self.custom_policy.is_none()
     }
 
     /// Returns the statistics of `auto`, if any data uses it.

@@ -153,7 +153,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
             auto: options.auto,
             compression: options.compression,
             stopwatch: options.stopwatch.clone(),
-            foreign: options.foreign.clone(),
+            custom_policy: options.custom_policy.clone(),
         }),
         fingerprints: (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
         generators: options.generators,

@@ -43,7 +43,7 @@ pub struct MountOptions {
     /// Source of TX_IDs (NV-Dedup 4.3.1).
     pub generators: Generators,
     /// A policy of the caller, used instead of `policy`.
-    pub foreign: Option<Arc<dyn Dedup>>,
+    pub custom_policy: Option<Arc<dyn Dedup>>,
 }
 
 impl Default for MountOptions {
@@ -63,7 +63,7 @@ impl Default for MountOptions {
             discard: None,
             levels_wear: true,
             generators: Generators::default(),
-            foreign: None,
+            custom_policy: None,
         }
     }
 }

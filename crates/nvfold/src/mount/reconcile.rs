@@ -416,23 +416,23 @@ impl Mounted {
                 // The block is both data and metadata. One of the two users is never changed again, and a count that
                 // cannot reach 0 keeps the block for it.
                 self.core.chunks.set_exact(block, references + 1, false, &mut flight);
-                recount.know(block);
+                recount.mark_known(block);
                 continue;
             }
             if has_bad_entries && self.is_bad_entry(block) {
                 // Its count cannot be set, so the block stays in use.
-                let named = recount.know(block) && references > 0;
+                let named = recount.mark_known(block) && references > 0;
                 self.core.data_blocks.add(u64::from(named));
                 continue;
             }
             let may_have_more = keeps_blocks && recount.is_unknown(block);
             if may_have_more && (references == 0 || self.core.chunks.count(block) > references) {
-                let named = recount.know(block) && references > 0;
+                let named = recount.mark_known(block) && references > 0;
                 self.core.data_blocks.add(u64::from(named));
                 continue;
             }
             self.set_block_exact(block, references, reserved, &mut flight);
-            if !recount.know(block) {
+            if !recount.mark_known(block) {
                 continue;
             }
             if references > 0 {
@@ -463,7 +463,7 @@ impl Mounted {
         });
         for chunk in unknown.filter(|chunk| recount.is_unknown(*chunk)) {
             let (references, _) = recount.counted(chunk);
-            recount.know(chunk);
+            recount.mark_known(chunk);
             let may_have_more = keeps_blocks && (references == 0 || chunks.count(chunk) > references);
             let offset = chunks.entry_offset(chunk);
             if may_have_more || !self.core.region.sound_or_forget(offset, ENTRY_BYTES) {

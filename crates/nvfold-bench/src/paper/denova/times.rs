@@ -123,8 +123,8 @@ impl Bench {
         };
         let watch =
             Arc::new(Watched { policy: NvDedup::new(&nv_dedup, None), epoch: Instant::now(), ns: AtomicU64::new(0) });
-        let foreign = Some(watch.clone() as Arc<dyn Dedup>);
-        let mount = MountOptions { policy: Policy::Off, nv_dedup, foreign, ..MountOptions::default() };
+        let custom_policy = Some(watch.clone() as Arc<dyn Dedup>);
+        let mount = MountOptions { policy: Policy::Off, nv_dedup, custom_policy, ..MountOptions::default() };
         let mkfs = MkfsOptions { index: IndexKind::Pm, weak: way.weak, ..MkfsOptions::default() };
         let fs = Device::new(profile, 4 * bytes as u64 + (32 << 20)).mount(&mkfs, mount)?;
         Ok(Bench { fs, watch, round: 0 })

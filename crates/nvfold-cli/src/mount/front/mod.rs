@@ -136,7 +136,7 @@ impl Front {
 
     /// Returns the reply about an inode under a name in `parent`, and counts it as the kernel does.
     fn tell(&self, parent: InodeNumber, attr: &Attr) -> Entry {
-        self.lookups.told(attr.ino, parent);
+        self.lookups.count_lookup(attr.ino, parent);
         entry(attr)
     }
 

@@ -69,7 +69,7 @@ impl Front {
     pub fn tell_unreadable(&self, parent: InodeNumber, name: &OsStr, error: nvfold::Error) -> Answer<Entry> {
         match self.fs.entry(parent, name.as_bytes()) {
             Ok(entry) if entry.kind != FileKind::Directory => {
-                self.lookups.told(entry.ino, parent);
+                self.lookups.count_lookup(entry.ino, parent);
                 let attr = convert::unreadable(entry.ino, entry.kind);
                 Ok(Entry { attr, generation: 0, valid: Duration::ZERO })
             }

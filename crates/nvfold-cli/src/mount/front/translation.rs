@@ -234,7 +234,7 @@ impl Front {
         let is_full = !reply.dirent_plus(size, &entry(&attr), next, &of.name);
         // The kernel counts a lookup for each entry, except for `.` and `..`.
         if !is_full && next > SECOND {
-            self.lookups.told(of.ino, dir);
+            self.lookups.count_lookup(of.ino, dir);
             self.drop_cached_name(of.ino, dir, OsStr::from_bytes(&of.name));
         }
         is_full

@@ -194,7 +194,7 @@ impl RecTree {
 
     // --- files and areas ---------------------------------------------------------------------------------------------
 
-    /// Returns a token that stands in records for a file that is opened. `None` when the largest number of files is
+    /// Returns a token that represents an opened file in records. `None` when the largest number of files is
     /// open; then the file is not followed.
     #[must_use]
     pub fn open_file(&self) -> Option<FileToken> {

@@ -23,8 +23,8 @@
 //! other threads take the core again and again, all cores are in use, and no thread spins for the next 64 requests;
 //! each further time the number doubles.
 //!
-//! A thread parks only while another thread listens. The listener notices the end of the session and drops its
-//! [`Seat`], which releases the parked threads. At the start no thread has a seat, so all threads listen.
+//! A thread parks only while another thread listens. That one notices the end of the session and drops its
+//! [`Listener`], which releases the parked threads. At the start no thread has one, so all threads listen.
 
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -50,7 +50,7 @@ const PAUSE_MOST: u32 = 1 << 13;
 
 #[derive(Default)]
 struct State {
-    /// The number of threads with a seat that wait for a request.
+    /// The number of registered threads that wait for a request.
     listening: u32,
     parked: u32,
     /// The number of parked threads that may go on.
@@ -84,7 +84,7 @@ impl State {
 }
 
 /// State shared by the threads; see the module.
-pub struct Turns {
+pub struct Listeners {
     /// How long to spin for the next request before sleeping; `None`: all threads sleep in read(2) at once.
     spin: Option<Duration>,
     /// The connection to the kernel.
@@ -97,34 +97,34 @@ pub struct Turns {
 }
 
 /// The registration of a thread that answers requests.
-pub struct Seat {
-    turns: Arc<Turns>,
+pub struct Listener {
+    listeners: Arc<Listeners>,
     /// Set while the thread waits for its next request: the time at which it answered the last one.
     listens_since: Option<Instant>,
 }
 
-impl Drop for Seat {
+impl Drop for Listener {
     fn drop(&mut self) {
-        self.turns.end(self.listens_since.is_some());
+        self.listeners.end(self.listens_since.is_some());
     }
 }
 
 /// A request that a thread is answering. When this is dropped, the thread waits for the next request.
 #[must_use]
-pub struct Turn<'s>(&'s mut Seat);
+pub struct Answering<'s>(&'s mut Listener);
 
-impl Drop for Turn<'_> {
+impl Drop for Answering<'_> {
     fn drop(&mut self) {
-        if self.0.turns.spin.is_some() {
+        if self.0.listeners.spin.is_some() {
             self.0.answered();
         }
     }
 }
 
-impl Turns {
+impl Listeners {
     /// Makes the shared state; no thread listens yet.
-    pub fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Turns> {
-        let turns = Arc::new(Turns {
+    pub fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Listeners> {
+        let listeners = Arc::new(Listeners {
             spin,
             connection,
             came_soon: AtomicU8::new(0),
@@ -133,39 +133,39 @@ impl Turns {
             first_parked: Condvar::new(),
         });
         if spin.is_some() {
-            let turns = turns.clone();
-            thread::spawn(move || turns.watch());
+            let listeners = listeners.clone();
+            thread::spawn(move || listeners.watch());
         }
-        turns
+        listeners
     }
 
     /// Registers the calling thread.
-    pub fn sit(self: &Arc<Self>) -> Seat {
-        Seat { turns: self.clone(), listens_since: None }
+    pub fn register(self: &Arc<Self>) -> Listener {
+        Listener { listeners: self.clone(), listens_since: None }
     }
 }
 
-impl Seat {
+impl Listener {
     /// Records that this thread has got a request. `takes_long`: other requests should not wait for it.
-    pub fn begin(&mut self, takes_long: bool) -> Turn<'_> {
-        if let Some(spin) = self.turns.spin {
+    pub fn begin(&mut self, takes_long: bool) -> Answering<'_> {
+        if let Some(spin) = self.listeners.spin {
             let listened = self.listens_since.take();
-            self.turns.taken(listened.map(|since| since.elapsed() < spin), takes_long);
+            self.listeners.taken(listened.map(|since| since.elapsed() < spin), takes_long);
         }
-        Turn(self)
+        Answering(self)
     }
 
     /// Records that this thread has answered its request.
     fn answered(&mut self) {
-        let must_look = self.turns.answered();
+        let must_look = self.listeners.answered();
         self.listens_since = Some(Instant::now());
         if must_look {
-            self.turns.look_for_one();
+            self.listeners.look_for_one();
         }
     }
 }
 
-impl Turns {
+impl Listeners {
     /// Records a taken request. `came_soon`: whether it came within the time to spin; `None` for the
     /// first request of a thread.
     fn taken(&self, came_soon: Option<bool>, takes_long: bool) {
