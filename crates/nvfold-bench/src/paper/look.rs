@@ -2,7 +2,7 @@
 //!
 //! One table has the looks of all systems. "As in the paper" and "ours" of one mode share colour and marker: the
 //! former is dashed and hollow, the latter solid and filled. Other series (hash functions, parts of a time, settings)
-//! take, in order, the colours that no system of their picture has. The palette can be distinguished with colour
+//! take, in order, the colours that no system in the same picture uses. The palette can be distinguished with colour
 //! blindness (Okabe and Ito).
 
 use plotters::style::RGBColor;
@@ -85,7 +85,7 @@ const SYSTEMS: [(&str, Look); 21] = [
 /// The limit of a system: drawn as a line without markers.
 const BOUND: (&str, Look) = ("1 / (1 - r)", hollow(GREY, Marker::Nothing));
 
-/// Returns the look of a system by its name, which other words and a colon may precede.
+/// Returns the look of a system by its name, which may have a prefix that ends in a colon.
 pub fn of_system(name: &str) -> Option<Look> {
     let is_named =
         |system: &str| name == system || name.strip_suffix(system).is_some_and(|before| before.ends_with(": "));
@@ -115,8 +115,7 @@ mod tests {
         one.color == other.color && one.is_hollow == other.is_hollow
     }
 
-    /// Returns the systems of each paper, by their part of the table. Variants of one system are in no picture
-    /// together.
+    /// Returns the systems of each paper, by their part of the table. No picture has two variants of one system.
     fn pictures() -> [Vec<&'static str>; 4] {
         let [nv_dedup, denova, deext] = [0..8, 8..16, 16..21].map(|part| SYSTEMS[part].iter().map(|(name, _)| *name));
         let without = |left_out: &[&str]| -> Vec<&'static str> {

@@ -93,7 +93,7 @@ fn runs(figures: &[Figure]) -> String {
     lines.iter().map(|line| wrap(line).replace('\n', "\n  ") + "\n").collect::<String>() + "\n"
 }
 
-/// Returns all aims in one table, missed ones in the same way as met ones.
+/// Returns one table of all aims, met and missed.
 fn aims(figures: &[Figure]) -> String {
     let all: Vec<(&Figure, &Aim)> =
         figures.iter().flat_map(|figure| figure.aims.iter().map(move |aim| (figure, aim))).collect();
@@ -132,7 +132,7 @@ fn section(figure: &Figure) -> String {
         figure.rows.iter().for_each(|row| text.push_str(&compared(row)));
         text.push('\n');
     }
-    // Charts with many places are not printed; their values are in the JSON.
+    // Charts with many x positions are not printed; their values are in the JSON.
     figure.charts.iter().filter(|chart| chart.x.len() <= 10).for_each(|chart| text.push_str(&values(chart)));
     figure.left_out.iter().for_each(|why| text.push_str(&format!("{}\n\n", wrap(&format!("Left out: {why}.")))));
     text.push_str(&wrap(&format!("{} All of it: [{id}.json]({profile}/{id}.json).", figure.settings)));

@@ -1,9 +1,10 @@
 //! Drawing of charts: one picture per figure, its charts below one another, as SVG and as PNG.
 //!
 //! A picture must be readable without the text around it. The legend has its own column next to the plot, the axis
-//! goes as far as the data, and a system looks the same in all pictures ([`look`]). Values from the paper's text are
-//! drawn in, a value as a hollow diamond and a range as a bar with ends. The font is built into the program, so a
-//! picture looks the same on every machine. Places on the x axis are names at equal distances, as in the papers.
+//! goes as far as the data, and a system looks the same in all pictures ([`look`]). A value from the
+//! paper's text is drawn as a hollow diamond, a range as a bar with end caps. The font is built into the program, so a
+//! picture looks the same on every machine. The x axis is categorical: named places at equal distances, as in the
+//! papers.
 //!
 //! ```text
 //! |<- LEFT ->|<-------- plot -------->|<-- legend -->|
@@ -27,31 +28,31 @@ use std::error::Error;
 use std::path::Path;
 
 // Pixels.
-/// Places up to which bars are drawn side by side.
+/// Maximum number of places with bars side by side.
 const BARS_PLACES_MAX: usize = 12;
 const WIDTH: i32 = 960;
 const HEIGHT: i32 = 360;
-/// Space around everything.
+/// Outer margin.
 const MARGIN: i32 = 14;
 /// Space above the plot: the title.
 const TOP: i32 = 48;
-/// Space left of the plot: its label and those of the ticks.
+/// Space left of the plot: the label of the y axis and the tick labels.
 const LEFT: i32 = 88;
-/// Space below the plot: two lines of names, and the label of the axis.
+/// Space below the plot: two lines of names, and the label of the x axis.
 const BOTTOM: i32 = 66;
 /// The symbol of a legend entry, with the space around it.
 const SYMBOL: i32 = 54;
 const LEGEND_LINE: i32 = 21;
-/// Places up to which a line has markers.
+/// Maximum number of places of a line with markers.
 const MOST_MARKERS: usize = 20;
 
-// Heights of letters.
+// Font sizes.
 const TITLE: u32 = 18;
 const LABEL: u32 = 15;
 const SMALL: u32 = 13;
 
 const GRID: RGBColor = RGBColor(220, 220, 220);
-/// Colour of a paper's value that belongs to no series.
+/// Colour of a value of the paper that belongs to no series.
 const OF_ALL: RGBColor = RGBColor(70, 70, 70);
 
 /// Draws `<stem>.svg` and `<stem>.png`.
@@ -65,7 +66,7 @@ pub fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
     draw_all(&charts, BitMapBackend::new(&png, size).into_drawing_area()).map_err(failed)
 }
 
-/// Returns the chart as it is drawn: bars at many places would be too thin, so they become lines.
+/// Returns the chart to draw: with many places the bars would be too thin, so they become lines.
 fn legible(chart: &Chart) -> Chart {
     let is_crowded = chart.kind == Kind::Bars && chart.x.len() > BARS_PLACES_MAX;
     Chart { kind: if is_crowded { Kind::Lines } else { chart.kind }, ..chart.clone() }
@@ -105,7 +106,7 @@ impl Frame {
         Frame { left: LEFT, right, top: TOP, bottom, axis, places: chart.x.len() }
     }
 
-    /// Returns pixels from the left; a place is one wide.
+    /// Returns pixels from the left; a place is one unit wide.
     fn x(&self, place: f64) -> i32 {
         self.left + (f64::from(self.right - self.left) * place / self.places.max(1) as f64).round() as i32
     }
@@ -148,7 +149,7 @@ where
         self.draw_title()?;
         self.draw_axis()?;
         self.draw_places()?;
-        // Below lines, whose markers its white edges would hide; above bars, which would hide it.
+        // Drawn before lines, because a value's white edge would hide their markers; after bars, which would hide it.
         let draw_paper = || self.chart.paper.iter().try_for_each(|value| self.draw_paper(value));
         match self.chart.kind {
             Kind::Lines => draw_paper().and_then(|()| self.draw_lines())?,
@@ -201,7 +202,7 @@ where
 
     fn draw_lines(&self) -> Drawn<()> {
         for (series, look) in self.chart.series.iter().zip(&self.looks) {
-            // A ratio to zero has no place.
+            // A ratio to zero is not finite and is not drawn.
             let finite = series.y.iter().enumerate().filter(|(_, y)| y.is_finite());
             let points: Vec<Point> = finite.map(|(at, y)| (self.frame.middle(at), self.frame.y(*y))).collect();
             self.pen.stroke(points.clone(), *look)?;

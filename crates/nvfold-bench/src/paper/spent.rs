@@ -1,17 +1,16 @@
 //! The duration of work: its cost, and the time of the wall clock.
 //!
-//! The problem: on a shared machine a wall clock resolves differences of a tenth, but the papers' claims are of
-//! hundredths.
+//! The problem: on a shared machine a wall clock cannot resolve differences below about 10 %, but the papers claim
+//! differences of about 1 %.
 //!
 //! The idea: the **cost** of work is the time that emulated devices charged its thread plus the thread's processor
 //! time, without its waits for those devices ([`pmem::clock::cost_ns`]). A device charges the same in every run.
-//! Processor time depends on caches and clock rates but not on other processes. The time of the wall clock is kept
-//! too.
+//! Processor time depends on caches and clock rates but not on other processes. Wall-clock time is recorded as well.
 //!
-//! Requests are timed in groups of [`GROUP_BYTES`], from buffers that were filled just before, as in a program. There
-//! are two reasons. Reading the processor time takes as long as a tenth of a small request. And an emulated device
-//! hides the time in which cold data comes into the cache during a store, which would be charged to the first system
-//! that hashes it.
+//! Requests are timed in groups of [`GROUP_BYTES`], from buffers filled immediately before, as in a real program. There
+//! are two reasons. First, reading the processor time takes a tenth of the time of a small request. Second, an emulated
+//! device hides the time to load cold data into the cache during a store. With cold buffers, the first system that
+//! hashes the data would be charged for that.
 
 use crate::Result;
 use std::iter::Sum;

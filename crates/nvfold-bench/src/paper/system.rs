@@ -1,5 +1,4 @@
-//! The systems of the papers' figures: file systems on devices in memory that differ in how they decide to share or to
-//! store.
+//! The systems of the papers' figures: file systems on devices in memory that differ in their dedup policy.
 //!
 //! Each system has its own device with the same profile, so that a figure can run them in turn, pass by pass, and drift
 //! of the machine affects all equally. The host allocates the devices' memory before any clock starts, a piece of each
@@ -27,7 +26,7 @@ use std::time::Duration;
 
 const LINE: u64 = 64;
 
-/// The system that decides to share or to store.
+/// The policy that decides whether a block is shared or stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// None: everything is stored.
@@ -61,9 +60,9 @@ impl Kind {
 /// One system of a figure.
 #[derive(Clone, Debug)]
 pub struct System {
-    /// Name of its line.
+    /// Name of its line in the figures.
     pub name: String,
-    /// What decides to share or to store.
+    /// The policy that decides whether a block is shared or stored.
     pub kind: Kind,
     /// The strong fingerprint function. `None`: bytes are compared instead (NV-Dedup only).
     pub strong: Option<StrongFunction>,
@@ -135,7 +134,7 @@ pub struct Mounted {
     rival: Option<(Arc<Watched>, Region)>,
 }
 
-/// A competitor whose shares are counted.
+/// A competitor, with a count of the blocks it shared.
 struct Watched {
     rival: Rival,
     shared: AtomicU64,
@@ -232,8 +231,8 @@ impl Mounted {
         Some(self.fs.region().lines_written_in(self.tables.0, self.tables.1)? * LINE)
     }
 
-    /// Does the work of this system while its background thread runs, as in a mount. Also returns the cost of that
-    /// thread, because it works for the system, on whatever processor.
+    /// Runs `work` while the background thread of this system runs, as in a mount. Also returns that thread's cost,
+    /// which counts as the system's on whichever processor it runs.
     pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
         if self.system.kind == Kind::NoDedup || self.rival.is_some() {
             return Ok((work()?, 0.0));

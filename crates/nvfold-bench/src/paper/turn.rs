@@ -19,7 +19,7 @@ pub struct Turn {
     pub name: String,
     /// The emulated device.
     pub profile: Profile,
-    /// Whether this is only a test that the code runs.
+    /// True for a smoke test, which only checks that the code runs.
     pub smoke: bool,
     paper: &'static str,
     machine: Machine,
@@ -27,7 +27,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Starts the turn of a paper on the profile of this name, in a run that began then.
+    /// Starts the turn of a paper on the named profile; `began` is the start of the whole run.
     pub fn new(paper: &'static str, name: &str, smoke: bool, began: Instant) -> Result<Turn> {
         let profile = name.parse().expect("the names of profiles are checked");
         Ok(Turn { name: name.into(), profile, smoke, paper, machine: Machine::here()?, began })
@@ -60,13 +60,13 @@ impl Turn {
     }
 }
 
-/// Figures that come from the same passes; the paper's module makes them from an `R`.
+/// Figures that come from the same passes. The paper's module makes them from its run, an `R`.
 pub struct Group<R: 'static> {
     /// Their ids.
     pub ids: &'static [&'static str],
     /// Makes them.
     pub run: fn(&R) -> Result<Vec<Figure>>,
-    /// Whether they are the same on every profile, so that only the first one runs them.
+    /// True if they do not depend on the profile; then only the first profile makes them.
     pub once: bool,
 }
 
@@ -82,7 +82,7 @@ pub struct Plan<'a, R: 'static> {
     pub figures: &'a [String],
     /// Folder for JSON, pictures and the page.
     pub out: &'a Path,
-    /// Whether figures of this commit that are in the folder are kept.
+    /// True to keep the figures in the folder that were made from this commit.
     pub resume: bool,
 }
 

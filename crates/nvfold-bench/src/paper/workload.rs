@@ -1,10 +1,10 @@
 //! The requests of the papers' workloads: which block of a file is written, and with which content.
 //!
 //! A request is one block of 4 KiB. Of each hundred requests exactly the given number repeats a block; all others
-//! write unique content. A repeated block is one that is stored at that moment at some place of the files, **drawn
-//! from all of them**. The draw is even, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are
-//! spread over the files). So a duplicate seldom repeats a block that was written just before, and that block is
-//! seldom in a processor's cache.
+//! write unique content. A repeated block is one that is stored in the files at that moment, **drawn from all of
+//! them**. The draw is uniform, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are spread over
+//! the files). So a duplicate rarely repeats a recently written block, and the block it repeats is rarely in the
+//! processor's cache.
 //!
 //! | workload | place of its writes |
 //! |---|---|
@@ -38,7 +38,7 @@ pub enum Draw {
     Zipf,
 }
 
-/// A stream of requests that never ends.
+/// An endless stream of requests.
 pub struct Workload {
     random: Random,
     percent: u64,
@@ -46,10 +46,9 @@ pub struct Workload {
     /// Pending duplicates, in hundredths.
     owed: u64,
     order: Order,
-    /// Content of each block, as the number that it is made from: first the files that stay, then the file that is
-    /// written.
+    /// Seed of the content of each block: first the files that are kept, then the file that is written.
     stored: Vec<u64>,
-    /// Blocks of files that stay and are not written.
+    /// Blocks of the files that are kept and not written.
     beside: usize,
 }
 
@@ -60,8 +59,8 @@ enum Order {
 }
 
 impl Workload {
-    /// Makes random overwrites of a file of so many blocks, `percent` of them duplicates. [`Workload::lay_out`] makes
-    /// the file.
+    /// Makes random overwrites of a file of `file_blocks` blocks, `percent` % of them duplicates.
+    /// [`Workload::lay_out`] makes the file.
     pub fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
         let workload = Workload::vdbench(percent, seed);
         Workload { order: Order::Random, stored: vec![0; file_blocks as usize], ..workload }
@@ -123,7 +122,7 @@ impl Workload {
         }
     }
 
-    /// Returns the number that the next block is made from: equal numbers make equal blocks.
+    /// Returns the seed of the next block: equal seeds give equal blocks.
     fn next_content(&mut self) -> u64 {
         self.owed += self.percent;
         if self.owed < 100 || self.stored.is_empty() {

@@ -1,8 +1,8 @@
 //! The competitors of NV-Dedup 5.2, behind the same trait as the policies of nvfold.
 //!
-//! The problem: it is easy to build competitors that lose. The idea: both use one tree, and differ only where the
-//! paper says so; each is tuned; and every free choice was made in their favour. Both fingerprint every block with
-//! one strong function (MD5 by default) and trust it, as the paper does.
+//! The problem: it is easy to build weak competitors. The idea: both use the same tree and differ only where the paper
+//! says so; each is tuned; and every choice that the paper leaves open was made in their favour. Both fingerprint every
+//! block with one strong function (MD5 by default) and trust it, as the paper does.
 //!
 //! | | `Dedup_block` | `Dedup_fine_grained` |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //! | durable | every 1,000 blocks received | every change |
 //! | cost of a change | nothing until the sync; then each changed node, completely | the lines in use of the path from leaf to root, a fence, the root |
 //!
-//! The tree leads from fingerprint to block and references. Deletion needs the reverse, from block to fingerprint: an
-//! array in DRAM, which is filled when the tree is opened, so it costs no write. (Dmdedup finds dead fingerprints by
+//! The tree maps a fingerprint to its block and references. Deletion needs the reverse, from block to fingerprint: an
+//! array in DRAM, which is filled when the tree is opened, so it needs no writes. (Dmdedup finds dead fingerprints by
 //! walking its index in the background.)
 //!
 //! **Tuned**, and in their favour:
@@ -22,8 +22,8 @@
 //! * Reading an inner node costs no time of the medium, and neither does reading a leaf twice in a row: the CPU's cache
 //!   would have them. Reading a leaf for the first time costs one read.
 //! * The metadata is on a separate device, with the profile of the data's: its writes do not wait for data.
-//! * Fine-grained nodes have the size that writes the fewest lines per change, including the switch of the root, in a
-//!   tree of so many entries with as many insertions as removals:
+//! * Fine-grained nodes have the size that writes the fewest lines per change, including the switch of the root. The
+//!   table has the lines per change by number of entries, with as many insertions as removals:
 //!
 //!   | leaf, inner node | 20,000 entries | 60,000 | 262,144 |
 //!   |---|---|---|---|
@@ -37,20 +37,19 @@
 //!   A test checks this choice; `cargo test -p nvfold-bench node_sizes -- --nocapture` prints the second column.
 //! * A node in DRAM is its bytes on the media, so a level of the fine-grained tree is one line to read and to copy.
 //!
-//! **Against them**: nvfold counts the references of shared blocks in its own chunk table for every policy, so a
-//! request costs them about two lines there, which a file system made only for them would not write. These lines are
-//! on the data's device, and not in the figures of the competitors' metadata: those are the counters of the
-//! metadata's region, which holds nothing else.
+//! **Against them**: with every policy, nvfold counts references of shared blocks in its own chunk table. This costs
+//! them about two lines per request, which a file system made only for them would not write. These lines go to the data
+//! device, so they are not in the values for the competitors' metadata, which are counted on the metadata device.
 //!
 //! Also against `Dedup_fine_grained`: it copies the whole path, as the paper says of its version (5.3: "adjusted from
 //! leaf node to root"). The paper's version flushes about twice as much as NV-Dedup, which is too little for a whole
 //! path. A tree that copied only the leaf and switched the pointer to it in place would flush that much.
 //!
-//! **Threads**: one lock around the tree. A copy-on-write B-tree with one root allows no more, because each change is
-//! a change of the root. Fingerprints are computed outside the lock.
+//! **Threads**: one lock protects the tree. A copy-on-write B-tree with one root allows no more concurrency, because
+//! each change replaces the root. Fingerprints are computed outside the lock.
 //!
 //! **Crashes**: after a crash the tree may be older than the file system (`Dedup_block` by 1,000 blocks), and may
-//! reference a block whose content has changed. So a tree that was not closed in order is no longer trusted:
+//! reference a block whose content has changed. So a tree that was not closed cleanly is no longer trusted:
 //! candidates are compared byte by byte. A tree belongs to one file system, which is mounted only with this
 //! competitor.
 

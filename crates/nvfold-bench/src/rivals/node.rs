@@ -18,9 +18,9 @@ pub type Key = u128;
 /// Bytes before the entries of a leaf, and before the first child.
 const HEAD_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 24;
-/// A separator and the child behind it.
+/// A separator and the child after it.
 const PAIR_BYTES: usize = 8;
-/// The first pair comes behind the first child.
+/// The first pair follows the first child.
 const PAIRS_OFFSET: usize = 8;
 
 /// Place of a node: its number among the places of its kind, from 1.
@@ -109,7 +109,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
         Place(word(&self.0, if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 }))
     }
 
-    /// Returns the separator behind a child.
+    /// Returns the separator after a child.
     pub fn separator(&self, at: usize) -> u32 {
         word(&self.0, pair_offset(at))
     }
@@ -188,7 +188,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.0[offset..offset + 4].copy_from_slice(&child.0.to_le_bytes());
     }
 
-    /// Adds a child behind another one, in a node that is not full.
+    /// Adds a child after another one, in a node that is not full.
     pub fn insert_child(&mut self, behind: usize, separator: u32, child: Place) {
         let length = self.len();
         self.0.copy_within(pair_offset(behind)..pair_offset(length - 1), pair_offset(behind + 1));
@@ -197,7 +197,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
         self.set_child(behind + 1, child);
     }
 
-    /// Removes a child. Its neighbour then has its fingerprints: the left one, if there is one.
+    /// Removes a child. Its left neighbour takes over its range of fingerprints; without one, the right neighbour does.
     pub fn remove_child(&mut self, at: usize) {
         let length = self.len();
         if at == 0 && length > 1 {

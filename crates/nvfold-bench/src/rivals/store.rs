@@ -2,7 +2,7 @@
 //!
 //! The idea: a node that is on the media never changes in place. To change it, the tree renews it: it copies the node
 //! to a new place, first in DRAM, and retires the old one. [`Store::commit`] writes the new nodes, fences, and stores
-//! the word that names the root. So after a crash the media has either the old tree or the new one.
+//! the word that points to the root. So after a crash the media has either the old tree or the new one.
 //!
 //! ```text
 //! 0          64         128           4096
@@ -11,8 +11,8 @@
 //!   format     place      orderly end
 //! ```
 //!
-//! A retired place is free again once a fence has made the root that no longer needs it durable. That is the first
-//! fence of the next commit: the switch of the root is flushed, and has no fence of its own. (The file system's own
+//! A retired place is free again once the root that no longer needs it is durable. That takes until the first fence of
+//! the next commit, because the switch of the root is flushed but not followed by a fence. (The file system's own
 //! fence follows at once in the same thread, so acknowledged data is durable.)
 
 use super::RivalError;
@@ -32,8 +32,8 @@ pub struct Format {
     pub leaf_bytes: usize,
     /// Bytes of an inner node.
     pub inner_bytes: usize,
-    /// Whether nodes are blocks, which are all in DRAM too and are written completely. Otherwise leaves are read in
-    /// place, and only lines in use are written.
+    /// True if nodes are blocks: all of them are in DRAM too, and they are written completely. Otherwise leaves are
+    /// read in place, and only lines in use are written.
     pub buffered: bool,
 }
 
@@ -51,7 +51,7 @@ impl Format {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Free,
-    /// Known to the root on the media, or to an earlier one.
+    /// Reachable from the root on the media, or from an earlier root.
     Written,
     /// New since the last commit.
     New,
@@ -147,7 +147,7 @@ impl Places {
     }
 
     fn node_mut(&mut self, place: Place) -> &mut [u8] {
-        debug_assert!(self.is(place) == Use::New, "what the media know stays as it is");
+        debug_assert!(self.is(place) == Use::New, "a node on the media is never changed in place");
         match &mut self.copies {
             Copies::All(bytes) => &mut bytes[(place.0 as usize - 1) * self.node_bytes..][..self.node_bytes],
             Copies::Few(few) => {

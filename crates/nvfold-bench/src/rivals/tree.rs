@@ -1,7 +1,7 @@
 //! A copy-on-write B-tree from fingerprint to block and references.
 //!
-//! Every change copies the path from its leaf to the root ([`Store`] allocates the copies); data that a reader after
-//! a crash could see is never overwritten. A node that gets too full is split; one that is at most a quarter full is
+//! Every change copies the path from its leaf to the root ([`Store`] allocates the copies). Data that could be read
+//! after a crash is never overwritten. A node that gets too full is split; one that is at most a quarter full is
 //! joined with a neighbour if both together fill at most three quarters; an empty one is removed.
 
 use super::RivalError;

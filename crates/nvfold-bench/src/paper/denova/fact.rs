@@ -1,10 +1,10 @@
 //! FACT, the table on the device (IV-C, IV-E): its share of the device, the entries that a lookup reads when the
-//! device is full of distinct blocks, and the effect of ordering chains by reference counts. The workload of the
-//! latter repeats few blocks often and most blocks seldom (Zipf).
+//! device is full of distinct blocks, and the effect of ordering chains by reference counts. The workload for
+//! the last one repeats a few blocks often and most blocks rarely (Zipf).
 //!
-//! The size of the device is a power of two, so the direct area has exactly one place per block. Nothing can fill it
-//! more; the difference to 100 % is the blocks of the tables and logs. The rows show how full it was. Blocks are
-//! drawn by ranks that do not depend on when they were stored, because a chain has its oldest entry first.
+//! The size of the device is a power of two, so the direct area has exactly one place per block. It is as full as it
+//! can be: the gap to 100 % is the blocks of the tables and logs, and a row shows the load. The rank of a block does
+//! not depend on when it was stored, because a chain has its oldest entry first.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
@@ -102,7 +102,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
             1.5,
         )
         .with_floor(format!(
-            "a list of a chain at this load has {} entries before the one looked for, on average",
+            "at this load a chain has on average {} entries before the one that is looked up",
             number(ordered.load / 2.0)
         )),
         Aim::at_most("the table takes at most 3.2 % of the device", ordered.share, 3.2),
@@ -202,8 +202,8 @@ fn fill(volume: &Volume) -> Result<Vec<u64>> {
     Ok(contents)
 }
 
-/// Writes stored blocks to places of a file, one after the other and round again. They are shared after a few writes,
-/// because there is little space.
+/// Writes stored blocks to consecutive places of a file, starting over at its end. They are shared after a few writes,
+/// because little space is free.
 fn write_all(volume: &Volume, file: &File, places: usize, contents: &[u64]) -> Result<()> {
     let mut bytes = vec![0; BLOCK];
     for (at, content) in contents.iter().enumerate() {

@@ -1,10 +1,9 @@
 //! The paper's workload: many small files of 4 KiB or fewer large ones of 128 KiB, each written with one request,
 //! with an exact share of duplicate blocks, and with think time in between.
 //!
-//! Requests come from buffers that were filled just before, as in a program, and are timed in groups (see `spent`).
-//! Think time is as long as the requests took, and follows whenever they have taken 0.1 ms in total: the paper's
-//! cycle of 0.2 ms. The thread sleeps in that time, as fio does; the excess of a sleep is subtracted from the next
-//! one.
+//! Requests come from buffers filled immediately before, as in a real program, and are timed in groups (see `spent`).
+//! Whenever requests have taken 0.1 ms in total, think time of the same length follows: the paper's cycle of 0.2 ms.
+//! The thread sleeps in that time, as fio does. If a sleep is too long, the next one is shorter by the excess.
 
 use super::super::spent::{Spent, in_groups};
 use super::super::workload::{Batch, Workload};
@@ -122,7 +121,7 @@ impl Lane {
         in_groups(self.contents(), request, think)
     }
 
-    /// Makes some of the files and removes them again, so that a newly mounted file system has its memory.
+    /// Makes some of the files and removes them again, so that a new mount has allocated its memory.
     pub fn warm_up(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         let some = || self.contents().take(self.names.len().div_ceil(16));
         some().try_for_each(|(name, content)| volume.write_new(directory, name, content))?;

@@ -17,7 +17,7 @@ const PLACES_MS: [f64; 16] =
 /// Number of files in the paper. Only a test has fewer, because n and m are not scaled.
 const FILES: usize = 250_000;
 
-/// Waiting times: upper bound of a class in ms, and the share of the entries that waited less, percent.
+/// Waiting times: upper bound of a bucket in ms, and the share of the entries that waited at most that long, percent.
 struct Waits(Vec<(f64, f64)>);
 
 impl Waits {
@@ -36,7 +36,7 @@ impl Waits {
         self.0.iter().take_while(|(bound, _)| *bound <= ms).last().map_or(0.0, |(_, share)| *share)
     }
 
-    /// Returns the milliseconds within which so many percent were taken: the bound of their class.
+    /// Returns the time within which `percent` % of the entries were taken, ms: the upper bound of the bucket.
     fn until(&self, percent: f64) -> f64 {
         self.0.iter().find(|(_, share)| *share >= percent).map_or(f64::NAN, |(bound, _)| *bound)
     }

@@ -55,8 +55,8 @@ fn over(cell: &Cell) -> Speed {
     cell.over.expect("files are written over")
 }
 
-/// Returns the paper's values: the speedup of off at overwriting, and by how many percent immediate is slower than
-/// that.
+/// Returns the paper's values: the speedup of off when it overwrites files, and the slowdown of immediate against it in
+/// percent.
 fn paper(size: Size) -> (f64, f64) {
     match size {
         Size::Small => (1.03, 5.0),
@@ -64,7 +64,7 @@ fn paper(size: Size) -> (f64, f64) {
     }
 }
 
-/// Returns a chart of how much slower sharing later makes overwriting.
+/// Returns a chart of how much offline deduplication slows overwriting down.
 fn drops(grids: &[(Size, &str, Grid)]) -> Chart {
     let place = |size: Size, how: &str| format!("{} {how}", size.name());
     let x = grids.iter().map(|(size, how, _)| place(*size, how));

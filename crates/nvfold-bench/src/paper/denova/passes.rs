@@ -1,17 +1,17 @@
-//! Timing of systems against the baseline.
+//! Times systems against the baseline.
 //!
 //! All systems run in turn, pass by pass, on the same files. Each has its own run of the baseline right before it or,
-//! every other pass, right after it, **on the same device**. A system's figure is the median of its passes, and its
-//! drop the median of the drops of its pairs. So a slow change of a shared machine affects both.
+//! every other pass, right after it, **on the same device**. A system's value is the median of its passes, and its
+//! drop is the median of the drops of its pairs. So slow drift of a shared machine affects both sides of a pair.
 //!
 //! The pair shares a device because memory of one device takes up to a third longer to write than that of another,
 //! depending on where the host places it, for as long as both exist. Compared with itself on two devices, off once
 //! differed by 33 to 38 % with large files. Each pass mounts the device again; all devices get the same mix of the
 //! host's memory ([`populate`]).
 //!
-//! A pass makes a few files that are not timed, then the timed files with the daemon at work, lets everything be
-//! shared, and reads the savings. Then it may overwrite the files. In the end the stored data is read back and the
-//! files are removed. One pass before all others is not timed.
+//! A pass first makes a few files that are not timed. It then makes the timed files while the daemon runs, drains the
+//! queue, and reads the savings. It may then overwrite the files. Last, it reads the data back and removes the files.
+//! The first pass is a warm-up and is not timed.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::spent::Spent;
@@ -33,7 +33,7 @@ pub struct Shape<'a> {
     pub systems: &'a [System],
     /// Small files or large ones.
     pub size: Size,
-    /// Whether writers think.
+    /// Whether writers have think time.
     pub think: Think,
     /// Threads, each with its own directory and files.
     pub threads: usize,
@@ -73,7 +73,7 @@ impl Speed {
 pub struct Drop {
     /// Percent of the throughput: median of pairs.
     pub percent: f64,
-    /// Half-width of the middle half of the pairs, percentage points.
+    /// Interquartile range of the pairs, percentage points.
     pub spread: f64,
 }
 
@@ -189,8 +189,8 @@ impl Work {
     }
 }
 
-/// Returns the duration of lanes. For one lane it is that of its requests. For several it is the sum of their costs,
-/// and by the wall clock the time from the first start to the last end, including think time.
+/// Returns the duration of all lanes. For one lane it is the duration of its requests. For several, the cost is the sum
+/// of their costs, and the wall-clock time runs from the first start to the last end, including think time.
 fn timed(
     lanes: &[Lane],
     directories: &[InodeNumber],

@@ -2,7 +2,7 @@
 //! other file.
 //!
 //! With policy off, both files have their own blocks. A pass reads file B several times; the other thread runs until
-//! that is done. After a pass with a writer, file A gets B's content again and the queue is drained.
+//! B has been read. After a pass with a writer, file A gets B's content again and the queue is drained.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -160,7 +160,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns the duration of reading B, with the other thread at work from before it until after it.
+    /// Returns the duration of reading B; the other thread starts before that and ends after it.
     fn pass(&self, beside: Beside, content: &[u8], other: &[u8]) -> Result<Spent> {
         let bytes = content.len() as u64;
         let (over, start) = (AtomicBool::new(false), Barrier::new(2));

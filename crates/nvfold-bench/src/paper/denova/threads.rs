@@ -64,8 +64,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// One thread's rate counts only its requests. It is halved to compare with the others, whose time includes think
-/// time.
+/// The rate of a single thread counts only its requests. It is halved to be comparable with the other rates, whose time
+/// includes think time.
 fn rates(grid: &Grid, counts: &[usize], title: &str) -> Chart {
     let mut chart = grid.chart(Drawn::Bars, title, "MB/s", true, |cell| cell.new.rate);
     for series in &mut chart.series {

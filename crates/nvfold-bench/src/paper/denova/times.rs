@@ -1,8 +1,8 @@
 //! Figure 2 and Table IV: the time to write, to fingerprint and to share.
 //!
-//! T_w is the time to store bytes on the device and wait until they are durable, nothing else. T_f is the time of a
-//! policy to decide whether a block exists: its fingerprint, and the lookup. T_f is measured in the policy at work,
-//! by a wrapper with a stopwatch ([`Watched`]).
+//! T_w is the time to store bytes on the device and wait until they are durable, nothing else. T_f is the time
+//! that a policy takes to decide whether a block exists: fingerprint and lookup. A wrapper around the policy measures
+//! T_f during normal writes ([`Watched`]).
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -33,7 +33,7 @@ const SIZES: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 /// A way to recognise a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// Name of its line.
+    /// Name of its line in the figures.
     pub name: &'static str,
     weak: WeakFunction,
     strong: Option<StrongFunction>,
@@ -49,7 +49,7 @@ pub const SHA1: Way = trusted("SHA-1", WeakFunction::Sha1, StrongFunction::Sha1)
 /// Our way.
 pub const BYTES: Way =
     Way { name: "XXH3 and bytes (ours)", weak: WeakFunction::Xxh3, strong: None, method: Method::WBFin };
-/// All ways; the one with a weak fingerprint before a strong one is that of equations (4) and (5).
+/// All ways. Equations (4) and (5) are for the one with a weak fingerprint before a strong one.
 pub const WAYS: [Way; 6] = [
     SHA1,
     trusted("MD5", WeakFunction::Md5, StrongFunction::Md5),
@@ -73,7 +73,7 @@ struct Watched {
 
 impl Watched {
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        // The thread does not wait for the charge at once, so the clock counts it when it is charged.
+        // The thread waits for a charge later, so this clock counts device time when it is charged.
         let began = pmem::clock::device_ns(self.epoch);
         let done = work();
         self.ns.fetch_add(pmem::clock::device_ns(self.epoch) - began, Ordering::Relaxed);
@@ -104,7 +104,7 @@ pub struct Times {
     pub duplicate: f64,
 }
 
-/// A file system that recognises new data in one way, with a stopwatch.
+/// A file system that detects duplicates in one way, and times its policy.
 pub struct Bench {
     fs: FileSystem,
     watch: Arc<Watched>,
@@ -130,7 +130,7 @@ impl Bench {
         Ok(Bench { fs, watch, round: 0 })
     }
 
-    /// Writes new data, and the same once more, with requests of `bytes` bytes.
+    /// Writes new data and then the same data again, with requests of `request_bytes` bytes; returns both times.
     pub fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.round += 1;
         let content = unique(bytes, self.round);

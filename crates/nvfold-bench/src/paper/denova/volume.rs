@@ -1,5 +1,5 @@
-//! The systems of DeNOVA's figures, each on its own emulated device. The dedup daemon has a thread while there is
-//! work, as in a mount.
+//! The systems of DeNOVA's figures, each on its own emulated device. The dedup daemon runs in its own thread
+//! during the writes, as in a mount.
 
 use crate::device::{Device, remount};
 use crate::{Doing, Result};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
-/// A directory and a file of the benchmark.
+/// Attributes of the benchmark's directories and files.
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
 
 /// How equal blocks are recognised.
@@ -59,7 +59,7 @@ impl Hash {
 pub enum When {
     /// Never: the baseline.
     Never,
-    /// The baseline once more: its difference to itself is the limit below which a result means nothing.
+    /// The baseline a second time: a result that is no larger than its difference from itself is noise.
     NeverAgain,
     /// In its dedup mode.
     Mode(DedupMode),
@@ -71,7 +71,7 @@ pub const DELAYED: (u64, u64) = (750, 20_000);
 /// One system of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct System {
-    /// Name of its line.
+    /// Name of its line in the figures.
     pub name: String,
     /// When it shares.
     pub when: When,
@@ -87,7 +87,7 @@ impl System {
         System::new("off", When::Never, Hash::Ours)
     }
 
-    /// Returns the baseline once more.
+    /// Returns the second copy of the baseline.
     pub fn off_again() -> System {
         System::new("off, again", When::NeverAgain, Hash::Ours)
     }

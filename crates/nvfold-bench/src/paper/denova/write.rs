@@ -86,8 +86,8 @@ pub fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
     ]
 }
 
-/// Returns the largest difference of the baseline to itself: by cost; by the wall clock, and the part of that beyond
-/// its spread.
+/// Returns the largest difference of the baseline from itself: by cost, by the wall clock, and how far the latter
+/// exceeds its spread.
 pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
     let largest_of = |drop: fn(Speed) -> f64| largest(&grid.of(&System::off_again(), |cell| drop(what(cell))));
     [
@@ -97,7 +97,7 @@ pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
     ]
 }
 
-/// Adds rows with that difference, the limit below which a result means nothing.
+/// Adds rows with that difference; a result that is no larger is noise.
 pub fn noise_rows(figure: &mut Figure, what: &str, noise: [f64; 3]) {
     let rows = ["by cost", "by the wall clock", "by the wall clock, beyond the spread of its pairs"].iter().zip(noise);
     figure.rows.extend(rows.map(|(how, noise)| Row::own(format!("off to itself, {what}, largest, {how}"), noise, "%")));

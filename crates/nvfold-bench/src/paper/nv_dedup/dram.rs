@@ -1,7 +1,7 @@
 //! Section 4.2: DRAM per chunk, measured from the process.
 //!
 //! Two processes of this program write the same unique chunks, one with policy `off` and one with `nv-dedup`
-//! (`paper::dram`). The difference of their growth is the memory of deduplication. The paper calculates 24 bytes.
+//! (`paper::dram`). The difference in their growth is the memory of deduplication. The paper calculates 24 bytes.
 
 use super::super::dram::{self, ChildOptions};
 use super::super::figure::{Aim, Figure, Row};
@@ -32,8 +32,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     ];
     if run.is_the_papers() {
         let own = number(index / chunks);
-        let floor =
-            format!("The index takes {own} bytes a chunk by its own account; the rest is pages of the process.");
+        let floor = format!("The index reports {own} bytes per chunk; the rest is other memory of the process.");
         figure.aims = vec![Aim::at_most("DRAM at most 12 bytes a chunk", a_chunk, 12.0).with_floor(floor)];
     }
     figure.reading =

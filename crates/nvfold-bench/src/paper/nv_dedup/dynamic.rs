@@ -34,7 +34,8 @@ struct Interval {
     methods: Vec<Method>,
 }
 
-/// Returns shares of duplicates: four of five are at most 50 %, as in most systems (the paper only draws its own).
+/// Returns shares of duplicates: four of five are at most 50 %, as in most systems. (The paper gives its own shares
+/// only in a plot.)
 fn percents(intervals: u64) -> Vec<u64> {
     let mut random = Random(30);
     (0..intervals).map(|_| if random.next() % 5 < 4 { random.next() % 51 } else { 50 + random.next() % 31 }).collect()
@@ -97,8 +98,8 @@ fn model(mounted: &Mounted) -> nvfold::NvDedupStats {
     mounted.fs.stats().nv_dedup.expect("nv-dedup has a model")
 }
 
-/// Returns the periods until the method was the one at the end of the interval; the maximum over all intervals. With
-/// the paper's choice Non_Fin and w_s_Fin alternate at low ratios, so these two count as one.
+/// Returns the number of periods until the method settled on the interval's final one; the maximum over all intervals.
+/// With the paper's choice Non_Fin and w_s_Fin alternate at low ratios, so these two count as one.
 fn slowest_switch(intervals: &[Interval], kind: Kind) -> f64 {
     let class = |method: &Method| match method {
         Method::WSFin if kind == Kind::AsInPaper => Method::NonFin,
@@ -112,8 +113,7 @@ fn slowest_switch(intervals: &[Interval], kind: Kind) -> f64 {
     intervals.iter().map(looks).fold(0.0, f64::max)
 }
 
-/// Makes the figure. Intervals with low ratios are those whose last period was Non_Fin in the paper's way, or watched
-/// in ours.
+/// Makes the figure.
 fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     let period = run.dynamic_period;
     let chunks = PERIODS * period;

@@ -159,7 +159,7 @@ pub fn vdbench(run: &Run) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Figure 1: the cost of deduplication as on disks, and its written bytes.
+/// Figure 1: the cost of block-based deduplication, as for disks, and the metadata it writes.
 fn degradation(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let title = "Figure 1: deduplication as on block devices";
     let mut figure = run.turn.figure("figure-1", title, settings.into());
@@ -380,8 +380,8 @@ fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
                 let model = grid.cells[grid.at(percent)].last().and_then(|cell| cell.model.as_ref());
                 let from = model.and_then(|model| model.thresholds.w_b).map_or(f64::NAN, |share| 100.0 * share);
                 let floor = format!(
-                    "fingerprinting pays from {} % here and is done where it promises to save a twelfth; elsewhere blocks \
-                     are stored as they come",
+                    "fingerprinting pays off from {} % duplicates here; it is used only where it is expected to save a \
+                     twelfth of the time, and other blocks are stored directly",
                     number(from)
                 );
                 figure.aims.push(Aim::at_least(aim, ours, paper).with_floor(floor));

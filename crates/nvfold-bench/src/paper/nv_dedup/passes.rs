@@ -1,6 +1,5 @@
-//! Timing of systems against one another at one share of duplicates: all systems in turn, pass by pass, on the same
-//! requests. The file is laid out and one pass is run before the clock starts, so every system has its memory and has
-//! chosen its method.
+//! Times all systems at one share of duplicates. They take turns, pass by pass, on the same requests. The file is laid
+//! out and one pass is run before the clock starts, so every system has allocated its memory and chosen its method.
 
 use super::super::spent::Spent;
 use super::super::system::{Mounted, Setup, System};
@@ -28,7 +27,7 @@ pub enum Pattern {
 pub struct Cell {
     /// Requests per second by the wall clock: the median pass.
     pub rate: f64,
-    /// Half-width of the middle half of the passes, percent of the rate.
+    /// Interquartile range of the passes by the wall clock, percent of their median.
     pub spread: f64,
     /// Cost of a request, including its share of the background thread's, microseconds: the median pass.
     pub cost_us: f64,

@@ -1,4 +1,4 @@
-//! Table 5: duration of a mount after a crash, by the entries that it scans. The measurement is that of
+//! Table 5: duration of a mount after a crash, by the number of entries that it scans. It is measured as in
 //! `bench recovery`.
 
 use super::super::chart::{Chart, Kind as Drawn};

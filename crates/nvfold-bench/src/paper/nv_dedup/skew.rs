@@ -1,5 +1,5 @@
-//! The blocks that duplicates repeat: drawn evenly from everything stored, or by Zipf's law. The paper does not say
-//! which blocks its duplicates repeat; fio repeats recently written blocks, which are still in every cache.
+//! The blocks that duplicates repeat: drawn uniformly from everything stored, or by Zipf's law. The paper does not say
+//! which blocks its duplicates repeat; fio repeats recently written blocks, which are still in the caches.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};

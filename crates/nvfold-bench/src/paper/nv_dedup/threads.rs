@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// Maximum blocks of all files: 64 MiB.
 const FILE_BLOCKS: u64 = 16_384;
-/// Must begin with one and two and end with the most.
+/// Must start with 1 and 2 and end with the maximum.
 const THREADS: [usize; 5] = [1, 2, 4, 6, 8];
 const FEW: [usize; 3] = [1, 2, 8];
 const PERCENTS: [u64; 2] = [30, 50];

@@ -1,5 +1,5 @@
-//! Figures 2, 12 and 13: one parameter at a time varies (the medium, its write latency, the hash function). All at 50
-//! % duplicates.
+//! Figures 2, 12 and 13: one parameter at a time varies (the medium, its write latency, the hash function). The share
+//! of duplicates is always 50 %.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
@@ -19,7 +19,7 @@ const PERCENT: u64 = 50;
 const FILE_BLOCKS: u64 = 16_384;
 
 /// A disk and flash of the paper's time, by their sequential write bandwidth: a hard disk of 100 MB/s and a SATA SSD
-/// of 250 MB/s. No request waits for their latency, as behind a page cache.
+/// of 250 MB/s. Latency is left out, as with a page cache in front.
 const SLOW_MEDIA: [(&str, &str); 2] = [("disk", "custom:write_mb_s=100"), ("flash", "custom:write_mb_s=250")];
 
 /// Write latencies of Figure 12, relative to the profile's: 400, 500, 600 and 700 ns for the paper's 600.
