@@ -61,17 +61,17 @@ struct Report {
     rows: Vec<Row>,
 }
 
-/// One index with so many chunks.
+/// One index, filled with a number of chunks.
 #[derive(Debug, Serialize)]
 struct Row {
     index: &'static str,
     chunks: u64,
-    /// Nanoseconds per look-up, medians, and their ratios to the tree's in the same pass.
+    /// Median nanoseconds per look-up, and the median ratio to the tree in the same pass.
     present_ns: f64,
     absent_ns: f64,
     present_ratio: f64,
     absent_ratio: f64,
-    /// Only the index: every policy has entries.
+    /// Bytes of the index alone. Chunk entries do not count, because every policy has them.
     dram_bytes_each: f64,
     device_bytes_each: f64,
 }
@@ -95,7 +95,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// All indexes, with the same fingerprints.
+/// All indexes, filled with the same fingerprints.
 struct Indexes {
     region: Region,
     geometry: Geometry,
@@ -189,7 +189,7 @@ impl Indexes {
         ]
     }
 
-    /// Returns whether the entry of a chunk has all bytes of a fingerprint.
+    /// Returns whether all bytes of a fingerprint equal those in the entry of a chunk.
     fn has(&self, chunk: ChunkRef, strong: &Strong) -> bool {
         let ChunkRef::Block(block) = chunk else { return false };
         let entry: ChunkEntry = self.region.read(self.geometry.chunk_entry_offset(block));
@@ -202,7 +202,7 @@ fn pass(name: &str, asked: &[Strong], found: usize, find: impl Fn(&Strong) -> Op
     let start = Instant::now();
     let answers = asked.iter().filter(|strong| black_box(find(strong)).is_some()).count();
     let nanoseconds = start.elapsed().as_nanos() as f64 / asked.len() as f64;
-    assert_eq!(answers, found, "{name} does not know what it holds");
+    assert_eq!(answers, found, "{name} found a wrong number of fingerprints");
     nanoseconds
 }
 
@@ -227,7 +227,7 @@ fn number(chunk: ChunkRef) -> u64 {
 
 fn table(report: &Report) -> String {
     let mut text = String::from(
-        "| index | chunks | there, ns | ratio | not there, ns | ratio | bytes a chunk in DRAM | on the device |\n\
+        "| index | chunks | present, ns | ratio | absent, ns | ratio | DRAM bytes per chunk | device bytes per chunk |\n\
          |---|--:|--:|--:|--:|--:|--:|--:|\n",
     );
     for row in &report.rows {
@@ -246,10 +246,11 @@ fn page(report: &Report) -> String {
     let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
     format!(
         "# Look-ups by fingerprint\n\n\
-         What finds a chunk by its fingerprint: DeEXT's red-black tree (III-B), and the two indexes that stand in for it.\n\
-         Random fingerprints of 20 bytes, asked for in random order; medians, and ratios to the tree in the same pass. A\n\
-         look-up ends when all of the fingerprint was compared, for which nvfold reads the chunk entry ({ENTRY_BYTES} bytes, which\n\
-         every policy has; they are not counted as the index's).\n\n{}\n\
+         The cost of finding a chunk by its fingerprint, in DeEXT's red-black tree (III-B) and in the two indexes that\n\
+         replace it in nvfold. Fingerprints are random, have 20 bytes, and are looked up in random order. Times are\n\
+         medians; ratios are to the tree in the same pass. A look-up ends when the whole fingerprint has been compared.\n\
+         For that, nvfold reads the chunk entry ({ENTRY_BYTES} bytes). Entries are not counted in the size of an index, because\n\
+         every policy has them.\n\n{}\n\
          Figures: [lookups.json](lookups.json) ({command}).\n",
         table(report)
     )

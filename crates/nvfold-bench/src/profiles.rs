@@ -214,12 +214,13 @@ fn page(report: &Report) -> String {
     let mut text = format!(
         "# Emulated devices: published and emulated values\n\n\
          Made by `{} --out docs/results/profiles`{}.\n\
-         {right} of {} values are within {ALLOWED_PERCENT} % of what is published.\n\n\
-         *Emulated* is what a profile charges for one access, the same in every run. *Wall clock* is the median of\n\
-         {ROUNDS} rounds of {ACCESSES} accesses on this machine: what takes microseconds takes what it is charged, of\n\
-         single lines it tells what the host and two looks at the clock take; `-`: not waited for. The model, and where\n\
-         its figures come from, stands in `crates/pmem/src/profile.rs`; which reads find their line in the cache, in\n\
-         `crates/pmem/src/cache.rs`.\n\n\
+         {right} of {} values are within {ALLOWED_PERCENT} % of the published value.\n\n\
+         *Emulated* is what a profile charges for one access. It is the same in every run. *Wall clock* is the median of\n\
+         {ROUNDS} rounds of {ACCESSES} accesses on this machine. For accesses that are charged microseconds, the thread\n\
+         waits until that time has passed. For single lines, the wall clock shows only the time of the host and of two\n\
+         clock reads. `-`: not a time, or threads do not wait for this device.\n\n\
+         `crates/pmem/src/profile.rs` describes the model and the sources of its figures. `crates/pmem/src/cache.rs`\n\
+         decides which reads hit the processor's cache.\n\n\
          | {} |\n|---|---|--:|--:|--:|--:|---|\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),

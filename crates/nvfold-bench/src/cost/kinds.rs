@@ -104,7 +104,7 @@ fn kind_of(region: &Region, geometry: &Geometry, at: u64) -> Result<Kind> {
         SegmentUse::Blocks if is_log_page(region, at) => Ok(Kind::Log),
         SegmentUse::Blocks => Ok(Kind::Data),
         SegmentUse::Free | SegmentUse::Torn => {
-            Err(BenchError::Miscounted(format!("segment {segment} was used and does not say for what")))
+            Err(BenchError::Miscounted(format!("segment {segment} has traffic but no recorded use")))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One cell of the table: the calls of one operation on one system, once for each device with other counters.
+//! One cell of the table: one operation on one system, measured once for the counts and once for each device.
 
 use super::kinds::{Lines, Traffic};
 use super::operation::{Calls, Operation, Stage, run_measured_calls};
@@ -130,7 +130,7 @@ fn prepared(operation: Operation, system: System, device: &OpenOptions) -> Resul
     Ok((stage, calls))
 }
 
-/// Proves that the calls have shared, or given up, the blocks that their name says.
+/// Checks that the calls shared, or unshared, as many blocks as the name of the operation says.
 fn prove(operation: Operation, system: System, calls: &Calls, gained: u64) -> Result<()> {
     let expected = calls.blocks_saved * CALLS as i64 * nvfold::media::BLOCK_BYTES as i64;
     if gained as i64 == expected {
@@ -138,5 +138,5 @@ fn prove(operation: Operation, system: System, calls: &Calls, gained: u64) -> Re
     }
     let (policy, index) = (system.policy_name(), system.index.name());
     let what = format!("{}, policy {policy}, index {index}", operation.name());
-    Err(BenchError::Miscounted(format!("{what}: sharing saves {} bytes more, not {expected}", gained as i64)))
+    Err(BenchError::Miscounted(format!("{what}: sharing saved {} more bytes, not {expected}", gained as i64)))
 }

@@ -52,7 +52,7 @@ pub struct CostOptions {
     out: Option<PathBuf>,
 }
 
-/// Which cells to run: hands over to the process that callgrind watches.
+/// The cells that the process under callgrind runs.
 #[derive(Args, Clone, Debug)]
 pub struct CallsOptions {
     /// Name of an operation

@@ -1,7 +1,7 @@
 //! The measured operations, each with its preparation.
 //!
 //! The problem: the cost of an operation depends on the present state, and its first call does work that later calls
-//! need not. The idea: an [`Operation`] prepares a fresh file system for a number of calls, so that each call finds
+//! do not. The idea: an [`Operation`] prepares a fresh file system for a number of calls, so that each call finds
 //! the state that its name says, and returns a closure that makes one call by its number. Everything except the
 //! operation (names, data, open files) is made before.
 //!

@@ -12,32 +12,32 @@ use std::fmt::Write;
 const INTRODUCTION: &str = "\
 # What an operation costs
 
-This page and the JSON beside it are written by the command below; do not edit them. A test (`tests/tests/cost.rs`)
-measures fences, lines and locked instructions anew and compares them with the JSON: a change that adds a flush, a read
-or a lock fails it, names the cell, and is committed together with the new numbers or not at all.
+The command below writes this page and the JSON next to it; do not edit them. A test (`tests/tests/cost.rs`) counts
+fences, lines and locked instructions again and compares them with the JSON. A change that adds a flush, a read or a
+lock fails the test, which names the cell. Commit such a change together with the new numbers, or not at all.
 
-**How to read it.** One table an operation; policies and indexes with the same figures share a row. Every figure is the
-sum over the measured calls divided by their number, after a few calls that are not measured, so what an operation does
-only now and then (a new log page, a new segment) shows as a fraction. Daemons are measured by the block. One thread, a
-fixed clock, fixed content; every cell has a fresh device in memory.
+**How to read it.** There is one table per operation. Policies and indexes with the same figures share a row. Every
+figure is the sum over the measured calls divided by their number; a few calls before them are not measured. So work
+that an operation does only now and then (a new log page, a new segment) shows as a fraction. For daemons the unit is a
+block. Every cell runs one thread, with a fixed clock and fixed content, on a new device in memory.
 
 - **fences**: `sfence` instructions.
-- **lines written**: 64-byte lines flushed or streamed, and what for. *data*: bytes of files; *log*: log pages; *entry*:
-  chunk table, with the lists of the pm index; *index*: heads of the chains of the pm index; *generator*: TX_IDs;
-  *inode*: inode slots, with the five log lines that each has; *other*: superblocks, journal, segment table.
-- **lines read**: likewise, those that are fetched from the media. A small model of the processor's cache decides which
-  are (`pmem`, module `cache`); nothing of the operation's own lines is in it before the calls.
-- **locked**: locked instructions of locks and atomics in DRAM and of compare-and-exchanges on media, about 20 cycles
-  each without contention. Reference counts of `Arc` are not counted.
-- **instructions**: counted by callgrind on the memory as it is. Valgrind's processor has neither AVX-512 nor SHA
-  extensions nor `clwb`, so these are the instructions of the AVX2 paths. They move with the compiler.
-- **ns**: what each emulated device charges for the lines, reads and fences above, in nanoseconds.
+- **lines written**: 64-byte lines flushed or streamed, by purpose. *data*: file contents; *log*: log pages; *entry*:
+  chunk table, including the lists of the pm index; *index*: heads of the chains of the pm index; *generator*: TX_IDs;
+  *inode*: inode slots, including the five log lines in each; *other*: superblocks, journal, segment table.
+- **lines read**: 64-byte lines fetched from the media, by the same purposes. A small model of the processor's cache
+  decides which lines are fetched (`pmem`, module `cache`). Before the calls it holds none of the operation's own lines.
+- **locked**: locked instructions, both of locks and atomics in DRAM and of compare-and-exchanges on the media. Each
+  takes about 20 cycles without contention. Reference counts of `Arc` are not counted.
+- **instructions**: counted by callgrind on native memory. Valgrind's processor has no AVX-512, no SHA extensions and no
+  `clwb`, so these are the instructions of the AVX2 paths. They change with the compiler.
+- **ns**: nanoseconds that each emulated device charges for the lines, reads and fences above.
 
-*private* data is named by one file only, *shared* data by two. *duplicate* data is stored in one other file. Policy
-`denova, immediate` shares nothing while it writes; its daemon does, and has tables of its own.
+*private* data belongs to one file only, *shared* data to two. *duplicate* data is already stored in one other file.
+Policy `denova, immediate` shares nothing while it writes. Its daemon shares later, and has its own tables.
 ";
 
-/// Returns every table under the name of its operation.
+/// Returns all tables, each below the name of its operation.
 pub fn terminal(report: &Report) -> String {
     let mut text = heading(&report.command, report.commit.as_deref());
     for (operation, cells) in by_operation(report) {
@@ -99,7 +99,7 @@ fn profiles(report: &Report) -> Vec<&str> {
 
 /// Returns the rows of an operation. Cells with the same figures share a row, at the place of the first of them.
 fn rows(cells: &[&Cell], report: &Report) -> Vec<Vec<String>> {
-    // Figures and indexes of each policy, then the policies with the same.
+    // First group the indexes of each policy by their figures, then join policies with the same groups.
     let mut policies: Vec<(&str, Vec<(Vec<String>, Vec<&str>)>)> = Vec::new();
     for cell in cells {
         let figures = figures(cell, report);

@@ -55,7 +55,7 @@ impl Report {
     pub fn parse(text: &str) -> std::result::Result<Report, String> {
         let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if report.version != VERSION {
-            return Err(format!("it has version {}, this is {VERSION}", report.version));
+            return Err(format!("format version {}, this nvfold reads {VERSION}", report.version));
         }
         Ok(report)
     }
@@ -64,7 +64,7 @@ impl Report {
     pub fn json(&self) -> String {
         let head = Report { cells: Vec::new(), ..self.clone() };
         let head = serde_json::to_string_pretty(&head).expect("numbers and strings have a JSON form");
-        let cell = |cell: &Cell| "    ".to_owned() + &serde_json::to_string(cell).expect("likewise");
+        let cell = |cell: &Cell| "    ".to_owned() + &serde_json::to_string(cell).expect("a cell has one");
         let cells: Vec<String> = self.cells.iter().map(cell).collect();
         let cells = if cells.is_empty() { "[]".into() } else { format!("[\n{}\n  ]", cells.join(",\n")) };
         head.replace("\"cells\": []", &format!("\"cells\": {cells}")) + "\n"
@@ -78,7 +78,7 @@ impl Report {
         for (name, cell) in &old {
             match new.get(name) {
                 Some(new) => told.extend(changes(cell, new).into_iter().map(|change| format!("{name}: {change}"))),
-                None => told.push(format!("{name}: is not measured any more")),
+                None => told.push(format!("{name}: is no longer measured")),
             }
         }
         told.extend(new.keys().filter(|name| !old.contains_key(*name)).map(|name| format!("{name}: is new")));

@@ -7,27 +7,27 @@ use nvfold::{
 };
 use pmem::{DeviceSpec, FlushMode, OpenOptions, Region};
 
-/// Bytes of the device that each cell of the table gets for itself.
+/// Bytes of a device; each cell of the table has its own.
 const DEVICE_BYTES: u64 = 64 << 20;
 
-/// Costs of a device on which storing is always cheaper than looking: policy `auto` chooses `off` at the mount.
+/// Costs of a device on which storing a block is always cheaper than a look-up: policy `auto` chooses `off` at mount.
 const FAST: Costs = Costs { write_ns: 400, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
 
-/// A policy with what it can be told, and the index of the device that it is mounted on.
+/// A policy with its options, and the index of the device on which it is mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct System {
     /// The policy for new data.
     pub policy: Policy,
-    /// How chunk entries are found.
+    /// The index that finds chunk entries.
     pub index: IndexKind,
-    /// Policy `nv-dedup`: the method, which is not chosen by costs here.
+    /// Policy `nv-dedup`: the method; here it is fixed, not chosen by cost.
     pub method: Method,
     /// Policy `denova`: when it shares.
     pub mode: DedupMode,
 }
 
 impl System {
-    /// Returns all of them, in the order of the table.
+    /// Returns all systems, in the order of the table.
     pub fn all() -> Vec<System> {
         Policy::ALL.into_iter().flat_map(System::of_policy).collect()
     }
@@ -36,7 +36,7 @@ impl System {
         let on = |index| System { policy, index, method: Method::WBFin, mode: DedupMode::Inline };
         let indexes = IndexKind::ALL.into_iter();
         match policy {
-            // It never looks for anything.
+            // It never looks up a fingerprint, so the index makes no difference.
             Policy::Off => vec![on(IndexKind::Dram)],
             Policy::Inline => indexes.map(on).collect(),
             Policy::NvDedup => {
@@ -47,16 +47,16 @@ impl System {
                 let with = |mode| IndexKind::ALL.map(|index| System { mode, ..on(index) });
                 [DedupMode::Inline, DedupMode::Immediate].into_iter().flat_map(with).collect()
             }
-            // Its pieces are not blocks, which all rows of the table are about.
+            // It stores pieces, and all rows of the table are about blocks.
             Policy::DeExt => Vec::new(),
-            // It is one of the others at any time; this row beside that of `off` is what choosing costs.
+            // At any time it behaves like one of the others. Its row minus that of `off` is the cost of choosing.
             Policy::Auto => vec![on(IndexKind::Dram)],
-            // Without origins they are the others.
+            // Without origins they behave like the policies above.
             Policy::Icid | Policy::IcidInline | Policy::IcidDeExt => Vec::new(),
         }
     }
 
-    /// The policy and what it was told: `nv-dedup, wb`.
+    /// Returns the policy with its options: `nv-dedup, wb`.
     pub fn policy_name(&self) -> String {
         let name = self.policy.name();
         match self.policy {
@@ -67,7 +67,7 @@ impl System {
         }
     }
 
-    /// Whether a duplicate of a stored block is shared while it is written.
+    /// Returns whether a duplicate of a stored block is shared during the write.
     pub fn shares_at_once(&self) -> bool {
         match self.policy.without_origins() {
             Policy::Off | Policy::Auto => false,
@@ -77,8 +77,8 @@ impl System {
         }
     }
 
-    /// Formats a device in memory and mounts it: a fixed clock, no stopwatch, one allocation cursor, nothing given back
-    /// to the host. Flush instructions are issued as on a DAX device.
+    /// Formats a memory device and mounts it with a fixed clock, no stopwatch, one allocation cursor and no discard.
+    /// Flush instructions are issued as on a DAX device.
     pub fn mount(&self, device: &OpenOptions) -> Result<FileSystem> {
         let device = OpenOptions { flush: FlushMode::Always, ..device.clone() };
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &device).map_err(nvfold::Error::from);
@@ -99,7 +99,7 @@ impl System {
             auto: AutoOptions { prefer: Prefer::Speed, ..AutoOptions::default() },
             denova: DeNovaOptions { mode: self.mode, ..DeNovaOptions::default() },
             cores: 1,
-            // Which generator a thread has follows from how many threads there were: here it is always the same.
+            // A thread's generator depends on the number of earlier threads. Here it must always be the same.
             generators: Generators::Global,
             discard: Some(false),
             ..MountOptions::default()

@@ -54,7 +54,7 @@ fn in_use(told: &str, data_blocks: u64) -> Result<Space> {
     let field = |name: &str| -> Result<u64> {
         let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let number = value.and_then(|value| value.trim().parse().ok());
-        number.ok_or_else(|| BenchError::Miscounted(format!("dumpe2fs says no `{name}`")))
+        number.ok_or_else(|| BenchError::Miscounted(format!("dumpe2fs reports no `{name}`")))
     };
     let (blocks, free) = (field("Block count")?, field("Free blocks")?);
     let (inodes, inodes_free, inode_bytes) = (field("Inode count")?, field("Free inodes")?, field("Inode size")?);

@@ -23,7 +23,7 @@ struct Measure {
     what: &'static str,
     unit: &'static str,
     of: fn(&Spent) -> f64,
-    /// Value of a device for so many bytes written and read.
+    /// The measure for these numbers of bytes written and read.
     of_bytes: fn(&Profile, f64, f64) -> f64,
     at_half: f64,
     at_none: f64,
@@ -72,7 +72,7 @@ impl Grid {
                 row.push(match measure(system, &set, &run.turn.profile) {
                     // Without the programs of e2fsprogs there is no baseline; everything else is still measured.
                     Err(error @ BenchError::Io { .. }) if system == System::Ext4 => {
-                        grid.left_out = Some(format!("ext4, and what is saved beside it ({error})"));
+                        grid.left_out = Some(format!("ext4, and the savings over it ({error})"));
                         None
                     }
                     outcome => Some(outcome?),
@@ -167,8 +167,8 @@ fn space(run: &Run, grid: &Grid, settings: &str) -> Figure {
     figure
 }
 
-/// Makes a row with the paper's value for the system like the paper's, and for ours; single chunkings have no such
-/// value.
+/// Makes a row, with the paper's value for both DeEXT systems. The paper gives none for systems that chunk in only one
+/// way.
 fn of_paper(system: System, what: String, paper: f64, ours: f64, unit: &str) -> Row {
     match system {
         System::AsInPaper | System::Ours => Row::value(what, paper, ours, unit),
@@ -183,7 +183,7 @@ fn taken(grid: &Grid, set: usize, title: &str) -> Chart {
         .fold(chart, |chart, kind| chart.with(KINDS[kind], grid.each(set, |outcome| outcome.space[kind] as f64 / MIB)))
 }
 
-/// Only writing, and writing with reading back.
+/// What is measured: writing alone, or writing and reading back.
 type Part = (&'static str, fn(&Outcome, fn(&Spent) -> f64) -> f64);
 const PARTS: [Part; 2] =
     [("writing", |outcome, of| of(&outcome.write)), ("with reading back", |outcome, of| outcome.both(of))];
@@ -242,7 +242,7 @@ fn aims(run: &Run, grid: &Grid, half: usize, measure: Measure) -> Vec<Aim> {
     aims
 }
 
-/// Describes the parts of a measure, and its value with nothing but the data.
+/// Describes the parts of a measure, and the ratio that data alone would give.
 fn floor(run: &Run, grid: &Grid, half: usize, system: System, measure: Measure, reads_back: bool) -> String {
     let of_bytes = |written: f64, read: f64| (measure.of_bytes)(&run.turn.profile, written, read);
     let number_of = |what: &dyn Fn(&Outcome) -> f64| grid.of(half, system, what);
@@ -277,7 +277,7 @@ fn traffic(grid: &Grid, set: usize) -> Chart {
         .with("read back", of(|outcome| outcome.read.bytes_read))
 }
 
-/// Returns a chart of the processor's time, which is in no latency.
+/// Returns a chart of the processor time, which the latency does not include.
 fn cpu(grid: &Grid, set: usize) -> Chart {
     let title = "processor time, s";
     Chart::new(Drawn::Table, title, "", title, names())
@@ -326,7 +326,7 @@ fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) 
     figure
 }
 
-/// Makes the same figure for real trees.
+/// Makes a figure with the same measures for real trees.
 pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes = if run.turn.smoke { run.bytes } else { 3 * run.bytes };
     let settings =
@@ -343,7 +343,7 @@ pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     let grid = Grid::measure(run, sets.into_iter())?;
     figure.left_out.extend(grid.left_out.clone());
     if grid.sets.is_empty() {
-        figure.reading = "There was no tree to read.".into();
+        figure.reading = "No tree could be read.".into();
         return Ok(vec![figure]);
     }
     let unit = "% of ext4's space";

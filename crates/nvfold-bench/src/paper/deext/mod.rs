@@ -1,8 +1,8 @@
 //! `nvfold bench paper deext`: the evaluation of DeEXT (section IV): space, access latency and energy, compared with
 //! ext4.
 //!
-//! The paper simulates ext4 on PCM and counts bytes written and read, with 150 and 50 ns and 6 and 1 nJ each. We do
-//! the same, but for a file system that runs: all traffic, including metadata, of writing a set of files and of
+//! The paper simulates ext4 on PCM and counts bytes: 150 ns and 6 nJ per byte written, 50 ns and 1 nJ per byte read.
+//! We count the same for a running file system: all traffic, including metadata, of writing a set of files and of
 //! reading it back. Only processor time is measured with a clock, and it is reported separately.
 //!
 //! | module | what |
@@ -54,34 +54,37 @@ pub struct Options {
 }
 
 const PAPER: &str = "deext";
-/// The paper's first.
+/// The paper's profile first.
 const PROFILES: [&str; 2] = ["pcm", "rram"];
 
 const PAGE: Page = Page {
     title: "DeEXT: the paper's figures, measured",
     introduction: &[
-        "This page and everything beside it is written by the command below, from the figures that were run last. It \
-         holds nvfold against *Boosting the Profitability of NVRAM-based Storage Devices via the Concept of Dual-Chunking \
-         Data Deduplication*, section IV.",
-        "**How to read it.** The paper's figures are pictures; where its text gives a value it stands beside ours, with ours \
-         divided by it. All figures are counted, not timed: the device lies in memory, and each line of 64 bytes that \
-         reaches it or is fetched from it is charged what the paper's Table II says (pcm: 150 ns a byte written, 50 ns a \
-         byte read), and takes the energy of its Table I. They are the same in every run.",
-        "**Latency** is the device's time and 165 ns for each 4 KiB written for the compressible check, where one asks \
-         (Table II). The processor's time stands in tables of its own: it is of this machine, and of another magnitude.",
-        "**Writing, and reading back.** The paper does not say what its accesses are; a saving of 37.76 % of latency with \
-         41.84 % of space can only be one of writes, for reading back takes the same with deduplication and without. So \
-         the paper's values stand beside ours of *writing* all files; *with reading back* stands beside that.",
-        "**What is chosen and what is found.** The share of duplicates in the made-up sets was adjusted until space \
-         saved came near the paper's (21.49 % of latency at 0 %, 41.84 % of space at 50 %): a first choice gave 39.5 \
-         % at 50 %. So that the space saved is close to the paper's is no result. What is found is how much of it \
-         latency and energy follow, what metadata takes, and how the ways of chunking differ on one set; real trees \
-         were not chosen for what they save.",
-        "**Systems.** *ext4*: the same files put on an image by `mke2fs -d`, without a journal; every block in use is written \
-         once and read once, unused parts of inode tables are left out. That is the least that ext4 can do. *DeEXT (as in \
-         the paper)*: pieces of 16 KiB on average, a salted MD5 is trusted. *DeEXT (ours)*: nvfold's defaults, \
-         content-defined pieces of 8 KiB on average, bytes compared before they are shared. *fixed-only*, *content-only*: \
-         as in the paper, but all data is cut in one way.",
+        "The command below writes this page and all files next to it, from the latest run of each figure. It \
+         compares nvfold with *Boosting the Profitability of NVRAM-based Storage Devices via the Concept of \
+         Dual-Chunking Data Deduplication*, section IV.",
+        "**How to read it.** The paper shows its results as pictures. Where its text gives a value, the tables show \
+         that value, ours, and ours divided by it. All figures are counted, not timed. The device is in memory. Each \
+         64-byte line written to it or fetched from it is charged the time of the paper's Table II and the energy of \
+         its Table I. For pcm the times are 150 ns per byte written and 50 ns per byte read. The figures are the \
+         same in every run.",
+        "**Latency** is the time charged by the device. Systems that check compressibility add 165 ns for each 4 \
+         KiB written (Table II). Latency does not include processor time, which has its own tables: it depends on \
+         this machine, and its order of magnitude is different.",
+        "**Writing, and reading back.** The paper does not say what its accesses are. It saves 37.76 % of latency \
+         with 41.84 % of space. Only writes can save that much, because reading back takes the same time with and \
+         without deduplication. So the tables compare the paper's values with ours for *writing* all files. Our \
+         values *with reading back* are shown in addition.",
+        "**What is chosen and what is found.** We adjusted the share of duplicates in the generated sets until the \
+         space saved came near the paper's (21.49 % of latency at 0 %, 41.84 % of space at 50 %). A first choice \
+         gave 39.5 % at 50 %. So it is not a result that the space saved is close to the paper's. The results are: \
+         how much of that saving carries over to latency and energy, the cost of metadata, and how the ways of \
+         chunking differ on one set. Real trees were not chosen for what they save.",
+        "**Systems.** *ext4*: the same files in an image that `mke2fs -d` makes, without a journal. Every block in \
+         use is written once and read once; unused parts of inode tables are left out. That is the minimum for ext4. \
+         *DeEXT (as in the paper)*: pieces of 16 KiB on average, and a salted MD5 is trusted. *DeEXT (ours)*: \
+         nvfold's defaults, which are content-defined pieces of 8 KiB on average and a comparison of bytes before \
+         they are shared. *fixed-only*, *content-only*: as in the paper, but all data is cut in one way.",
     ],
     figures: &IDS,
     profiles: &PROFILES,
@@ -106,9 +109,9 @@ fn parse_profile(text: &str) -> std::result::Result<String, String> {
     turn::profile_name(text, &PROFILES)
 }
 
-/// One profile's turn: its sizes.
+/// The parameters of a run on one profile.
 pub struct Run {
-    /// The common parts of all papers' turns.
+    /// The parts that runs of all papers have in common.
     pub turn: Turn,
     /// Bytes of each set.
     pub bytes: u64,

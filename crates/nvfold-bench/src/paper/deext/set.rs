@@ -25,7 +25,7 @@ struct Duplicates {
     shifted: usize,
 }
 
-/// For compressible data, and for encoded data.
+/// Copies in compressible data, and in encoded data.
 const COMPRESSIBLE: Duplicates = Duplicates { copies: 42, shifted: 30 };
 const ENCODED: Duplicates = Duplicates { copies: 21, shifted: 5 };
 

@@ -25,7 +25,7 @@ pub fn total(space: &Space) -> u64 {
     space.iter().sum()
 }
 
-/// Returns the space of a mounted file system. It reads the media, so counters must be read before it.
+/// Returns the space of a mounted file system. This reads the media, so read the counters first.
 pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
     let region = fs.region();
     let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;

@@ -24,9 +24,9 @@ const FILES_OF_DIRECTORY: usize = 100;
 pub enum System {
     /// The baseline.
     Ext4,
-    /// The paper's lengths; a salted MD5 is trusted.
+    /// The paper's piece lengths; a salted MD5 is trusted.
     AsInPaper,
-    /// nvfold's lengths; bytes are compared.
+    /// nvfold's piece lengths; bytes are compared before they are shared.
     Ours,
     /// As in the paper, but all data is cut every 16 KiB.
     FixedOnly,
@@ -173,7 +173,7 @@ fn spent<T>(fs: &FileSystem, profile: &Profile, work: impl FnOnce() -> Result<T>
     Ok((done, spent))
 }
 
-/// Writes all files, into directories of a hundred, and does the deferred work.
+/// Writes all files, a hundred per directory, and completes the background work.
 fn write_all(fs: &FileSystem, set: &Set) -> Result<Vec<File>> {
     let new = |kind| NewInode { kind, mode: 0o700, uid: 0, gid: 0, rdev: 0 };
     let mut files = Vec::with_capacity(set.files.len());

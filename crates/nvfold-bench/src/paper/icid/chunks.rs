@@ -1,11 +1,11 @@
 //! Chunk-based deduplication of a program's writes: the competitors of ICID's section 5.
 //!
-//! Each write is cut, each chunk hashed (XXH3, "for high throughput"), each fingerprint looked up in one table in
-//! memory, as in the paper's framework. Nothing is compared and nothing written, so the result is a lower bound of
-//! the cost.
+//! As in the paper's framework, each write is cut, each chunk is hashed (XXH3, "for high throughput"), and each
+//! fingerprint is looked up in one table in memory. Nothing is compared and nothing is written, so the result is a
+//! lower bound of the cost.
 //!
 //! ```text
-//! per call     | call ||  call  || call |      each write is cut by itself, as in the paper, which intercepts write
+//! per call     | call ||  call  || call |      each write is cut on its own, as in the paper, which intercepts write
 //! per stream   | ........................ |    consecutive writes to a file are one stream, which is fairer
 //! ```
 //!
@@ -27,7 +27,7 @@ pub const ENTRY_BYTES: u64 = 64;
 /// Bytes per chunk in a file's metadata.
 const POINTER_BYTES: u64 = 8;
 
-/// The unit that is cut by itself.
+/// The unit that is cut on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Per {
     /// Each write.
@@ -57,7 +57,7 @@ impl Scheme {
         })
     }
 
-    /// Iterates over the same four with chunks of 4 KiB, for calls and then for streams.
+    /// Iterates over the same four with chunks of 4 KiB, first for calls and then for streams.
     pub fn calls_and_streams() -> impl Iterator<Item = Scheme> {
         [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per))
     }
@@ -87,7 +87,7 @@ impl Scheme {
 /// Processor time of the steps, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steps {
-    /// Finding the cuts.
+    /// Finding the cut points.
     pub cutting: f64,
     /// Fingerprints.
     pub hashing: f64,
@@ -116,7 +116,7 @@ pub struct Chunked {
     pub steps: Steps,
     cutter: Cutter,
     known: HashSet<u64>,
-    /// Writes that have not been cut yet, one behind the other, and the end of each.
+    /// Concatenated writes that have not been cut yet, and the end of each.
     group: Vec<u8>,
     ends: Vec<usize>,
     /// Uncut ends of streams that may continue, by file.
@@ -142,7 +142,7 @@ pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<I
 }
 
 impl Chunked {
-    /// Makes one that knows nothing and has written nothing.
+    /// Makes an empty result, without known chunks.
     pub fn new(scheme: Scheme) -> Chunked {
         Chunked {
             scheme,
@@ -197,7 +197,7 @@ impl Chunked {
         }
     }
 
-    /// Ends the program: cuts everything that is left.
+    /// Marks the end of the program: cuts everything that is left.
     pub fn end(&mut self) {
         self.cut_group();
         for (_, stream) in std::mem::take(&mut self.streams) {

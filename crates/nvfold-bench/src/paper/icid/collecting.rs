@@ -1,8 +1,8 @@
 //! Figure 15: LevelDB's operations per second while space is collected; section 6: reading shared data.
 //!
-//! The paper collects by hand after each 16 GB of updates. Here collection begins by itself. A store is updated as
-//! often as it was filled, once on a device with space for all dead data, and once on one without, where space has to
-//! be collected while LevelDB writes.
+//! The paper starts collection by hand after each 16 GB of updates. Here it starts by itself. A store is filled and
+//! then gets as many updates, on two devices. One has space for all dead data. The other does not, so space must be
+//! collected while LevelDB writes.
 
 use super::Run;
 use super::lab::{Done, Load, Wishes};
@@ -14,14 +14,14 @@ use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Polic
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::path::Path;
 
-/// Bytes of values; the divisor of the set, because short values take longer; and the least size of a device in
-/// percent of the set. That size covers the live data, the present compaction of LevelDB, and the dead bytes of
+/// Bytes of a value; the divisor of the set, because short values take longer; and the size of the small device in
+/// percent of the set. That size covers the live data, the current compaction of LevelDB, and the dead bytes of
 /// blocks that are not worth collecting.
 const SIZES: [(u64, u64, u64); 2] = [(1024, 8, 260), (8192, 1, 175)];
 /// Bytes of a read.
 const READ_BYTES: usize = 128 << 10;
 
-/// Makes the figure, and that of section 6.
+/// Makes Figure 15, and the figure of section 6.
 pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let updated = SIZES.iter().map(|size| updates(run, *size)).collect::<Result<Vec<Updated>>>()?;
     Ok(vec![updating(run, &updated), reading(run)?])
@@ -51,7 +51,7 @@ fn updates(run: &Run, (value_bytes, part, percent): (u64, u64, u64)) -> Result<U
     Ok(Updated { value_bytes, load, roomy, tight, tight_mebibytes })
 }
 
-/// Returns the rates of the parts of the updates, without those of the fill.
+/// Returns the rate of each part of the updates, without the parts of the fill.
 fn rates(done: &Done) -> Vec<f64> {
     let all = done.all("window_rate");
     all[all.len() / 2..].to_vec()
@@ -218,7 +218,7 @@ fn reading(run: &Run) -> Result<Figure> {
     Ok(figure)
 }
 
-/// Returns the same for the same tables without sharing.
+/// Returns the nanoseconds per byte of reading the same tables without sharing.
 fn read_all_whole(fs: &FileSystem, tables: &[InodeNumber], mebibytes: u64) -> Result<f64> {
     let region = Region::create(&DeviceSpec::Memory, mebibytes << 20, &OpenOptions::default());
     let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
@@ -240,7 +240,7 @@ fn read_all_whole(fs: &FileSystem, tables: &[InodeNumber], mebibytes: u64) -> Re
     read_all(&whole, &copies)
 }
 
-/// Collects until nothing more is gained.
+/// Collects until the stored bytes no longer decrease.
 fn collect(fs: &FileSystem) -> Result<()> {
     let mut before = u64::MAX;
     while fs.stats().stored_bytes < before {

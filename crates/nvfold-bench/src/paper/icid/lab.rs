@@ -1,7 +1,7 @@
 //! Programs under `nvfold run`, and the figures that they report.
 //!
-//! Everything is in one folder in memory, which is removed when the run ends. A line with a name and a number in the
-//! output of a program is a figure; so is a line of the library's report at exit (crates/nvfold-preload,
+//! Everything is in one folder in memory, which is removed when the run ends. Each line with a name and a number is a
+//! figure, both in the output of a program and in the report that the library writes at exit (crates/nvfold-preload,
 //! `evaluation`).
 
 use crate::mounts::{self, Mounted};
@@ -18,7 +18,7 @@ const LEVELDB: &str = include_str!("leveldb.cc");
 /// The variants of the rec-tree (section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// The variant of nvfold.
+    /// The variant that nvfold uses.
     Icid,
     /// An insertion deletes all records that it overlaps.
     DeleteOverlapping,
@@ -99,7 +99,7 @@ impl Done {
 
     /// Returns a figure; the last one if it was reported several times.
     pub fn get(&self, name: &str) -> Result<f64> {
-        let missing = || BenchError::Miscounted(format!("the program did not tell its {name}"));
+        let missing = || BenchError::Miscounted(format!("the program did not report {name}"));
         self.all(name).last().copied().ok_or_else(missing)
     }
 
@@ -134,11 +134,11 @@ pub struct Lab {
 /// The workload of LevelDB.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Pairs, and keys.
+    /// Number of pairs that are put, and number of keys.
     pub pairs: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Whether it compresses.
+    /// Whether LevelDB compresses.
     pub compresses: bool,
     /// How often all pairs are put.
     pub fills: u64,
@@ -159,12 +159,12 @@ impl Load {
 }
 
 impl Lab {
-    /// Makes a folder in /dev/shm; compiles the driver of LevelDB.
+    /// Makes a folder in /dev/shm and compiles the LevelDB driver in it.
     pub fn new() -> Result<Lab> {
         let folder = tempfile::Builder::new().prefix("nvfold-icid.").tempdir_in("/dev/shm").doing("make a folder")?;
         let lab = Lab { folder };
         let source = lab.path("leveldb.cc");
-        fs::write(&source, LEVELDB).doing("write the driver of LevelDB")?;
+        fs::write(&source, LEVELDB).doing("write the LevelDB driver")?;
         let mut compiler = Command::new("c++");
         run(compiler.args(["-O2", "-std=c++17", "-o"]).arg(lab.path("leveldb")).arg(source).arg("-lleveldb"))?;
         Ok(lab)
@@ -175,7 +175,7 @@ impl Lab {
         self.folder.path().join(name)
     }
 
-    /// Returns an empty folder.
+    /// Returns an empty folder with this name.
     pub fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         if path.exists() {
@@ -218,7 +218,7 @@ impl Lab {
         self.run(wishes, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Runs LevelDB without nvfold in a folder, which is emptied before; `before` is a prefix of the command.
+    /// Runs LevelDB without nvfold in a folder, whose store is removed first; `before` is a prefix of the command.
     pub fn leveldb_in(&self, folder: &Path, before: &[&str], load: Load) -> Result<Done> {
         let database = folder.join("db");
         if database.exists() {

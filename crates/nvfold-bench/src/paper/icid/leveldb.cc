@@ -1,10 +1,10 @@
-// LevelDB as db_bench uses it: random keys of 16 bytes, values from a pool of which half can be compressed.
+// LevelDB as db_bench uses it: random keys of 16 bytes, values from a pool that compresses to half its size.
 //
 //   leveldb DIR PAIRS VALUE_BYTES COMPRESS(0|1) FILLS READS
 //
-// Puts PAIRS pairs with keys drawn from 0 .. PAIRS, FILLS times over (the first is db_bench's fillrandom, the others its
-// overwrite), then reads READS of them with checksums verified, and compares each byte. Prints a line for each figure, its
-// name and its number. Exits with 1 at the first error or wrong byte.
+// Puts PAIRS pairs with keys drawn from 0 .. PAIRS, FILLS times in all: the first fill is db_bench's fillrandom, the
+// others are its overwrite. Then reads READS keys with checksums verified, and compares each byte. Prints each figure
+// on a line, with name and number. Exits with 1 at the first error or wrong byte.
 
 #include <leveldb/db.h>
 #include <leveldb/env.h>
@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kPoolBytes = 1 << 20;
 constexpr size_t kPieceBytes = 100;
-// Parts of a fill whose rates are told.
+// Number of parts of a fill; the rate of each is printed.
 constexpr uint64_t kWindows = 16;
 
 uint64_t Next(uint64_t& state) {
@@ -33,7 +33,7 @@ uint64_t Next(uint64_t& state) {
   return mixed ^ (mixed >> 31);
 }
 
-// Pieces whose second half repeats the first: what compresses to a half, as db_bench makes it.
+// Makes pieces whose second half repeats the first, so that they compress to half their size, as in db_bench.
 std::string MakePool() {
   uint64_t state = 301;
   std::string pool;
@@ -45,7 +45,7 @@ std::string MakePool() {
   return pool;
 }
 
-// Values follow one another in the pool, and begin again at its end.
+// Takes consecutive values from the pool, and starts again at its end.
 class Values {
  public:
   Values(size_t bytes) : pool_(MakePool()), bytes_(bytes) {}
@@ -79,7 +79,7 @@ void Check(const leveldb::Status& status, const char* doing) {
   std::exit(1);
 }
 
-// What LevelDB says in its log of how much it wrote, by kind.
+// Prints how many bytes LevelDB wrote, by kind, according to its log.
 void TellWritten(const std::string& path) {
   unsigned long long flushed = 0, compacted = 0;
   for (const char* name : {"/LOG.old", "/LOG"}) {
@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
     std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
     const leveldb::Status status = db->Get(verify, key, &found);
     if (stored[number] < 0 ? !status.IsNotFound() : !status.ok() || values.At(stored[number]) != found) {
-      std::fprintf(stderr, "key %s has another value than was put: %s\n", key, status.ToString().c_str());
+      std::fprintf(stderr, "key %s: the value differs from the one put: %s\n", key, status.ToString().c_str());
       return 1;
     }
   }

@@ -9,7 +9,7 @@ use crate::paper::figure::{Aim, Figure, Row};
 
 /// Bytes of a record (section 4.2).
 const RECORD_BYTES: f64 = 16.0;
-/// Millions of pairs, and the paper's Table 5 for ICID, ICID_DO, ICID_KA and FastCDC, MB.
+/// Millions of pairs, and the MB of ICID, ICID_DO, ICID_KA and FastCDC in the paper's Table 5.
 const PAPER: [(u64, [f64; 4]); 2] = [(2, [5.7, 0.1623, 211.1, 1.1]), (4, [5.7, 0.164, 583.7, 2.4])];
 
 /// Makes the table.

@@ -12,7 +12,7 @@
 //! | `sizes` | Figure 14: sizes of chunks |
 //! | `memory` | Table 5: memory of the rec-tree |
 //! | `collecting` | Figure 15 and section 6: collection, and reading shared data |
-//! | `mounted` | unfollowed programs on a mount: cold and warm page cache |
+//! | `mounted` | programs on a mount without `nvfold run`: cold and warm page cache |
 //! | `chunks` | the competitors |
 //! | `writes` | the record of a program's writes |
 //! | `lab` | programs under `nvfold run` |
@@ -69,21 +69,25 @@ const PROFILES: [&str; 1] = ["native"];
 const PAGE: Page = Page {
     title: "ICID: the paper's figures, measured",
     introduction: &[
-        "This page and everything beside it is written by the command below, from the figures that were run last. It holds \
-         nvfold against *I/O Causality Based In-line Data Deduplication for Non-Volatile Memory Enabled Storage Systems*, \
-         section 5.",
-        "**The programs** are Debian's: libleveldb under a driver that does what db_bench does and looks at every byte that it \
-         reads back, with LevelDB's checksums on; GNU patch on releases of real packages; ffmpeg; wget. None is changed or \
-         compiled again: `nvfold run --device` serves their files in their process and follows what they copy. Where they can \
-         be run beside nvfold, their files are compared with those of a run on the host.",
-        "**Competitors** get the very writes of the same run, call by call. *FSC*, *RABIN*, *AE* and *FastCDC* cut each write by \
-         itself, as in the paper, which intercepts `write`; *streams* cut what follows in a file as one stream, which is \
-         fairer to them. Chunks are of 4 KiB on average where nothing else is said, fingerprints are XXH3. What was \
-         on the device before the program began is in their tables.",
-        "**Counted and timed.** Shares, bytes and memory are counted and the same in every run, but for the moments at which \
-         LevelDB's second thread compacts. Times are processor time of the process, or wall time where operations a second are \
-         told; the machine is shared, so each is the median of runs that take turns, and ratios count.",
-        "**Table 3**, what a compare costs beside a write, is on the page of [bench origins](../origins/README.md).",
+        "The command below writes this page and all files next to it, from the latest run of each figure. It \
+         compares nvfold with *I/O Causality Based In-line Data Deduplication for Non-Volatile Memory Enabled \
+         Storage Systems*, section 5.",
+        "**The programs** are Debian's, neither changed nor recompiled: libleveldb, GNU patch on releases of real \
+         packages, ffmpeg and wget. libleveldb runs under a driver that works like db_bench, with LevelDB's \
+         checksums on, and checks every byte that it reads back. `nvfold run --device` serves the programs' files \
+         inside their process and follows their copies. Where a program can also run without nvfold, its files are \
+         compared with those of a run on the host.",
+        "**Competitors** get exactly the writes of the same run, call by call. *FSC*, *RABIN*, *AE* and *FastCDC* \
+         cut each write on its own, as in the paper, which intercepts `write`. *streams* cuts consecutive writes to \
+         a file as one stream, which is fairer to the competitors. Chunks have 4 KiB on average unless stated \
+         otherwise, and fingerprints are XXH3. The competitors' tables already contain the data that was on the \
+         device before the program started.",
+        "**Counted and timed.** Shares, bytes and memory are counted. They are the same in every run, except that \
+         LevelDB's second thread compacts at varying moments. Times are processor time of the process; operations \
+         per second use wall time. The machine is shared, so each timed figure is the median of interleaved runs, and \
+         only ratios are meaningful.",
+        "**Table 3**, the cost of a compare relative to a write, is on the page of [bench \
+         origins](../origins/README.md).",
     ],
     figures: &IDS,
     profiles: &PROFILES,
@@ -118,19 +122,19 @@ fn parse_figure(text: &str) -> std::result::Result<String, String> {
     turn::figure_id(text, &IDS)
 }
 
-/// The sizes of a run, and its folders.
+/// The parameters of a run, and its folders.
 pub struct Run {
-    /// The common parts of all papers' turns.
+    /// The parts that runs of all papers have in common.
     pub turn: Turn,
     /// The folder in which programs run.
     pub lab: Lab,
-    /// Folder of the packages.
+    /// Folder with the packages.
     pub corpus: PathBuf,
-    /// Bytes of pairs.
+    /// Bytes of key-value pairs.
     pub bytes: u64,
-    /// Bytes of pairs while space is collected.
+    /// Bytes of key-value pairs in the runs that collect space.
     pub collected_bytes: u64,
-    /// Passes of which the median is taken.
+    /// Number of passes; the figures are their median.
     pub repeats: usize,
 }
 

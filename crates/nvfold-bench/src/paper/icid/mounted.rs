@@ -1,8 +1,8 @@
-//! Unfollowed programs on a mount, with a cold and with a warm page cache.
+//! Programs on a mount without `nvfold run`, with a cold and with a warm page cache.
 //!
 //! The mount samples the data that passes through it, and recognises it in later writes. It does not see reads that
-//! the kernel's page cache answers. So each program runs after three preparations: nothing read; its sources read;
-//! and then much other data read.
+//! the kernel's page cache answers. So each program runs after each of three preparations: nothing is read; its
+//! sources are read; its sources and then much other data are read.
 
 use super::Run;
 use super::lab::{nvfold_run, text};
@@ -126,7 +126,7 @@ fn shell(folder: &Path, script: &str) -> Result<()> {
     run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))
 }
 
-/// Makes a folder of the host with the sources, and with the input of patch.
+/// Makes a folder on the host with the sources and the input of patch.
 fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
     let host = run.lab.fresh("sources")?;
     for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
@@ -140,12 +140,12 @@ fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
     Ok(host)
 }
 
-/// Makes a device with the sources on it, written under a policy.
+/// Makes a device that contains the sources, written under a policy.
 fn image(run: &Run, policy: &str, sources: &Path, sizes: &Sizes) -> Result<PathBuf> {
     let wishes = run.lab.new_device(policy, 128 + (2 * sizes.source + sizes.other) / (1 << 19));
     run_program(nvfold_run(&wishes)?.args(["cp", "-a", text(sources), "/nvfold/direct"]))?;
     let image = run.lab.path(&format!("{policy}.image"));
-    fs::rename(&wishes.device, &image).doing("keep a device")?;
+    fs::rename(&wishes.device, &image).doing("rename a device")?;
     Ok(image)
 }
 
@@ -189,7 +189,7 @@ fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Pa
     let (made, expected) = (folder.join(made), expected.join(made));
     let compared = run_program(Command::new("cmp").arg(&made).arg(expected));
     compared.map_err(|_| BenchError::Wrong(script.into()))?;
-    let bytes = fs::metadata(&made).doing(format!("look at {}", made.display()))?.len() as f64;
+    let bytes = fs::metadata(&made).doing(format!("get the size of {}", made.display()))?.len() as f64;
     Ok(Passage {
         seconds,
         shared: 100.0 * (1.0 - (stored_then - stored).max(0.0) / bytes),
@@ -203,7 +203,7 @@ fn told(dir: &Path) -> Result<(f64, f64)> {
     let stats: serde_json::Value =
         serde_json::from_str(&printed).map_err(|error| BenchError::Miscounted(format!("nvfold stats: {error}")))?;
     let figure = |of: &str, name: &str| {
-        let missing = || BenchError::Miscounted(format!("nvfold stats did not tell its {name}"));
+        let missing = || BenchError::Miscounted(format!("nvfold stats reports no {name}"));
         stats[of][name].as_f64().ok_or_else(missing)
     };
     Ok((figure("space", "stored_bytes")?, figure("requests", "bytes_read")?))

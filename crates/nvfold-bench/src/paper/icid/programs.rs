@@ -1,4 +1,4 @@
-//! Table 4: the writes of four programs, and the share of them that each way of deduplication finds.
+//! Table 4: the writes of four programs, and the share of them that each deduplication method finds.
 
 use super::Run;
 use super::chunks::{self, Chunked, Scheme};
@@ -153,7 +153,7 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).doing(format!("list {}", folder.display()))? {
         let entry = entry.doing(format!("list {}", folder.display()))?;
-        match entry.file_type().doing(format!("look at {}", entry.path().display()))? {
+        match entry.file_type().doing(format!("get the type of {}", entry.path().display()))? {
             kind if kind.is_dir() => files.extend(files_below(&entry.path())?),
             kind if kind.is_file() => files.push(entry.path()),
             _ => {}
@@ -179,7 +179,7 @@ fn releases(run: &Run) -> Result<Vec<[PathBuf; 2]>> {
     Ok(all)
 }
 
-/// Makes a device in a file with these files and folders in its root.
+/// Makes a device file with these files and folders in its root.
 fn device_with(run: &Run, mebibytes: u64, sources: &[&Path]) -> Result<PathBuf> {
     let wishes = run.lab.new_device("off", mebibytes);
     let sources = sources.iter().map(|path| text(path));
@@ -205,14 +205,14 @@ fn patch(run_: &Run) -> Result<Outcome> {
     // The exit code only says whether there are differences.
     let found = Command::new("diff").args(["-ruN", "old", "new"]).current_dir(lab.path("")).output();
     let found = found.doing("run diff")?.stdout;
-    fs::write(&difference, &found).doing("keep what diff says")?;
+    fs::write(&difference, &found).doing("save the output of diff")?;
     let device = device_with(run_, 2048, &[&old])?;
     let before = files_below(&old)?;
     let wishes = Wishes::on(&device, "icid").keeping_writes();
     let options = ["--no-backup-if-mismatch", "-s", "-p1", "-i", text(&difference), "-d"];
     let done = lab.run(&wishes, &[&["patch"][..], &options, &["/nvfold/old"]].concat())?;
     let is_new = |line: &&[u8]| line.starts_with(b"+") && !line.starts_with(b"+++");
-    // Without the sign, and with the end of the line.
+    // Counts lines without their sign and with their line end.
     let new: usize = found.split(|byte| *byte == b'\n').filter(is_new).map(<[u8]>::len).sum();
     let outcome = outcome(&done, &before, Some(done.get("written_bytes")? - new as f64))?;
     run(Command::new("patch").args(options).arg(&old))?;
@@ -260,13 +260,13 @@ impl Server {
             TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).doing("find a free port")?.port();
         let mut command = Command::new("python3");
         command.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()]).current_dir(folder);
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().doing("start a server of files")?;
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().doing("start a file server")?;
         let server = Server { child, port };
         let deadline = Instant::now() + Duration::from_secs(20);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > deadline {
                 let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                return Err(BenchError::Io { doing: "wait for a server of files".into(), source });
+                return Err(BenchError::Io { doing: "wait for the file server".into(), source });
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -281,7 +281,7 @@ impl Drop for Server {
     }
 }
 
-/// Downloads the releases of the corpus to a device of this policy.
+/// Downloads the releases of the corpus to a device with this policy.
 fn downloaded(run_: &Run, policy: &str) -> Result<Done> {
     let lab = &run_.lab;
     let served = lab.fresh("served")?;
@@ -301,7 +301,7 @@ fn downloaded(run_: &Run, policy: &str) -> Result<Done> {
     let done = lab.run(&wishes, &["wget", "-q", "-P", "/nvfold", "-i", text(&list)])?;
     let own = Wishes::on(&wishes.device, policy);
     for (number, tar) in tars.iter().enumerate() {
-        // The record of the writes must stay, so these runs keep none.
+        // The record of the download must stay, so these runs record no writes.
         let mut command = lab::nvfold_run(&own)?;
         let compared = output(command.arg("cmp").arg(format!("/nvfold/{number}.tar")).arg(tar));
         compared.map_err(|_| BenchError::Wrong("wget".into()))?;

@@ -9,7 +9,7 @@ use crate::process::own_program;
 use crate::samples::median;
 use std::path::Path;
 
-/// Maximum bytes of pairs: every size is run many times.
+/// Maximum bytes of pairs, because every size runs many times.
 const BYTES_MAX: u64 = 48 << 20;
 
 /// The systems that are compared.

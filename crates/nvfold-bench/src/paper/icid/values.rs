@@ -1,4 +1,4 @@
-//! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size; the savings and the cost of each way.
+//! Figures 9, 10, 12 and 13, and Table 6: LevelDB with values of each size; savings and cost of each method.
 
 use super::Run;
 use super::chunks::{self, Chunked, Per, Scheme, Steps};
@@ -11,7 +11,7 @@ use crate::rec_tree::{insertion_ns, look_up_ns};
 use crate::samples::median;
 
 const BLOCK_BYTES: f64 = 4096.0;
-/// Bytes of an extent, as the paper counts: address, length and place in the file.
+/// Bytes of an extent, as the paper counts them: address, length and file offset.
 const EXTENT_BYTES: f64 = 16.0;
 /// Table 6: ICID and FastCDC, percent.
 const TABLE_6: [(u64, f64, f64); 7] = [
@@ -33,10 +33,10 @@ struct Of {
     with_blocks: Done,
     /// Chunking of the writes without compression, per call, then per stream.
     chunked: Vec<Chunked>,
-    /// Bytes written with LevelDB's own compression, and what the paper's four schemes leave of them.
+    /// Bytes written with LevelDB's own compression, and how many remain after each of the paper's four schemes.
     compressed: f64,
     behind_compression: Vec<f64>,
-    /// Processor seconds that ICID and its variant took in addition to no deduplication.
+    /// Processor seconds of ICID and of its variant, beyond those without deduplication.
     icid_seconds: f64,
     variant_seconds: f64,
 }
@@ -47,7 +47,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![ratio(run, &all)?, traffic(run, &all)?, time(run, &all), steps(run, &all)?, metadata(run, &all)?])
 }
 
-/// Returns the processor seconds of LevelDB beyond those without deduplication: medians of runs that take turns.
+/// Returns the processor seconds of LevelDB beyond those without deduplication: medians of interleaved runs.
 pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
     let mebibytes = load.device_mebibytes();
     let mut seconds = [const { Vec::new() }; N];
@@ -144,7 +144,7 @@ fn ratio(run: &Run, all: &[Of]) -> Result<Figure> {
     Ok(figure)
 }
 
-/// Returns the bytes that were written and are not shared.
+/// Returns the bytes that were written and not shared.
 fn rest(done: &Done) -> Result<f64> {
     Ok(done.get("written_bytes")? - done.get("shared_bytes")?)
 }
@@ -274,8 +274,8 @@ fn steps(run: &Run, all: &[Of]) -> Result<Figure> {
     let more = 100.0 * (chunks / of.icid_seconds.max(1e-9) - 1.0);
     figure.rows.push(Row::value("chunks take more than ICID", 66.0, more, "%"));
     figure.aims.push(Aim::at_least("chunks take more time than ICID, %: the paper's 66", more, 66.0).by(Measure::Cost).with_floor(
-        "XXH3 and cutting run at several bytes a cycle here; extents and their references are durable, which the paper does not \
-         time",
+        "XXH3 and cutting run at several bytes per cycle here. Extents and reference counts are made durable, which the paper \
+         does not time",
     ));
     figure.reading =
         "The paper's three steps are small here; most of ICID's time is in making what it found durable.".into();

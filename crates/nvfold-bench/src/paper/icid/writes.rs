@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
-/// One call of write.
+/// One call of `write`.
 pub struct Write {
     /// Number of the file.
     pub file: u64,
