@@ -163,9 +163,9 @@ part_saved() {
     local form name tree bytes stored host borg cells all
     echo "## Two versions of a package: saved"
     echo
-    echo "Of the bytes of both versions. *df*: data stored, as \`nvfold df\` says; *host*: all that the device takes of the"
-    echo "host, with inodes, names and tables. borg: \`--chunker-params $SMALL_CHUNKS --compression none\`, its"
-    echo "deduplicated size."
+    echo "Percentage of the bytes of both versions. *df*: by the stored data that \`nvfold df\` reports. *host*: by the space"
+    echo "that the device takes on the host, with inodes, names and tables. borg: its deduplicated size with"
+    echo "\`--chunker-params $SMALL_CHUNKS --compression none\`."
     echo
     cells=(package as bytes)
     for policy in $POLICIES; do cells+=("$policy, df" "$policy, host"); done
@@ -233,12 +233,12 @@ part_compressed() {
     local form tree cells level=3
     echo "## The same, compressed: saved"
     echo
-    echo "Of the bytes of both versions. deext is \`-o policy=deext,compress=zstd:$level\`, $level being its level unless told"
-    echo "otherwise, and \`compress=lz4\`; *reclaimed* is what it takes of the host after \`nvfold reclaim\`. What it"
-    echo "takes of the host differed by up to 6 % of a tree between two runs."
-    echo "$(borg --version), deduplicated size: *small chunks* is \`--chunker-params $SMALL_CHUNKS\`, as"
-    echo "above; *its own chunks* are 2 MiB long on average, and lz4 with them is what it does unless told otherwise."
-    echo "$(restic version | cut -d ' ' -f 1,2), by zstd: its pack files; its chunks are 1 MiB long on average."
+    echo "Percentage of the bytes of both versions. deext runs with \`-o policy=deext,compress=zstd:$level\` ($level is the default"
+    echo "level) or with \`compress=lz4\`. *reclaimed*: by the space on the host after \`nvfold reclaim\`. Host space"
+    echo "differed by up to 6 % of a tree between two runs."
+    echo "$(borg --version), by its deduplicated size: *small chunks* is \`--chunker-params $SMALL_CHUNKS\`, as"
+    echo "above. *its own chunks* have a mean of 2 MiB; with lz4 they are its default."
+    echo "$(restic version | cut -d ' ' -f 1,2), with zstd, by the size of its pack files; its chunks have a mean of 1 MiB."
     for form in files tar; do
         echo
         cells=("as $form")
@@ -298,9 +298,9 @@ part_copies() {
     local hows=(plain plain plain shuffled) sizes=(512 4096 1048576 131072)
     echo "## A second copy: stored anew, in % of it"
     echo
-    echo "The first $((COPY_BYTES >> 20)) MiB of a tar file (text) and of packages as downloaded (compressed), written as one file in"
-    echo "requests of 1 MiB, then once more as the row says. Embedded, and through a mount with dd. In brackets what the"
-    echo "device takes of the host, with logs and tables."
+    echo "The first $((COPY_BYTES >> 20)) MiB of a tar file (text) or of packages as downloaded (compressed) are written as one file in"
+    echo "requests of 1 MiB, then a second time as the row says. Rows are embedded, or through a mount with dd. In brackets:"
+    echo "the same by the space that the device takes on the host, with logs and tables."
     echo
     cells=("data" "second copy" "front end")
     # shellcheck disable=SC2086
@@ -348,8 +348,8 @@ part_speed() {
     local -a order
     echo "## Import, and reading back: MB/s"
     echo
-    echo "Medians of $PASSES passes, each with all policies in turn; ratios to $reference in the same pass, with the least and the"
-    echo "greatest. Read by the library, one thread, 1 MiB at a time. compressible: both versions of openssl-src;"
+    echo "Medians of $PASSES passes, each with all policies in turn. Ratios are to $reference in the same pass, with minimum and"
+    echo "maximum. One thread reads through the library, 1 MiB at a time. compressible: both versions of openssl-src."
     echo "incompressible: the packages as downloaded."
     echo
     row data policy import "ratio" read "ratio" && rule 1 2 3 4 5 6

@@ -279,11 +279,14 @@ fn page(report: &Report) -> String {
     let mut text = format!(
         "# Policy auto beside each policy that it chooses from\n\n\
          `{heading}`\n\n\
-         How much does a chooser lose against whoever knew the best policy of each phase? Phases of {} MiB come one after\n\
-         the other on a device of each policy. *ns* is the cost of a block (charged time and processor time), *stored*\n\
-         what a byte written takes, *speed* the time of the fastest fixed policy to that of this one, *space* what this\n\
-         one stored to the least. Medians of the passes.\n\n\
-         | device | phase | policy | ns | stored | speed | space | chosen at its end |\n\
+         How much does policy `auto` lose against a user who knows the best policy of each phase? Each policy has its own\n\
+         device, on which phases of {} MiB run one after the other. Figures are medians of the passes:\n\n\
+         - *ns*: cost of a block, charged time plus processor time\n\
+         - *stored*: bytes stored per byte written\n\
+         - *speed*: time of the fastest fixed policy, divided by the time of this one\n\
+         - *space*: bytes stored by this policy, divided by those of the fixed policy that stores least\n\
+         - *chosen*: the policy that `auto` had chosen at the end of the phase, in the last pass\n\n\
+         | device | phase | policy | ns | stored | speed | space | chosen |\n\
          |---|---|---|---|---|---|---|---|\n",
         report.mebibytes
     );

@@ -7,19 +7,19 @@ use std::fmt::Write;
 
 const INTRODUCTION: &str = "\
 What each chunker costs and saves, and how often the compressible check is right. Made by `make chunkers`, which fetches\n\
-the data: two versions each of Python and Debian packages as tar files of what is in them.\n";
+the data: two versions each of Python and Debian packages, as tar files of their contents.\n";
 
 const CONCLUSION: &str = "\
 ## What follows\n\n\
-**Gear is the default**, with pieces of 8 KiB on average (`Cutter::default`); DeEXT's 16 KiB are `Chunker::lengths`.\n\n\
-- Gear saves most but for Rabin's fingerprint, which saves a little more and takes several times as long. Gear's least\n  \
-length is three quarters of the mean. That makes it fast, since no byte before it is looked at, and costs no saving.\n\
-- FastCDC, as published, begins to look early, so it is slower, and saves no more.\n\
-- SeqCDC and AE come near the speed of reading. SeqCDC needs five bytes that rise: in data without them (UTF-16, small\n  \
-numbers in wide fields) it cuts every 64 KiB and finds nothing that has moved. AE's cuts depend on the cut before, so\n  \
-after an insertion they take long to find their old places. Where the chunker is what limits, SeqCDC is the choice.\n\
-- Pieces of 8 KiB save more than those of 16, the entries and headers of twice as many counted. Those of 4 KiB save\n  \
-  more still here, and take twice the look-ups and entries again.\n";
+**Gear is the default**, with a mean length of 8 KiB (`Cutter::default`). `Chunker::lengths` has DeEXT's 16 KiB.\n\n\
+- Only Rabin's fingerprint saves more than Gear: a little more, in several times the time. Gear's minimum length is\n  \
+three quarters of the mean. Gear reads no byte before it, which makes it fast and costs no savings.\n\
+- FastCDC, as published, starts to read earlier, so it is slower, and it saves no more.\n\
+- SeqCDC and AE come close to the speed of reading. SeqCDC needs five rising bytes. In data without them (UTF-16, small\n  \
+numbers in wide fields) it cuts every 64 KiB and does not find data that moved. Each of AE's cuts depends on the one\n  \
+before, so after an insertion it takes long to find its old cuts again. If the chunker is the bottleneck, use SeqCDC.\n\
+- Pieces of 8 KiB save more than pieces of 16 KiB, although they have twice as many entries and headers, which are\n  \
+counted. Pieces of 4 KiB save more still on this data, but double look-ups and entries again.\n";
 
 /// Formats the page.
 pub fn markdown(report: &Report) -> String {
@@ -44,10 +44,10 @@ pub fn tables(report: &Report) -> String {
 
 fn speeds(report: &Report, text: &mut String) {
     text.push_str(
-        "## Speed\n\nGB of data a second of processor time, and the ratio to reading the same bytes (sum of all words) in the\n\
-         same run. Medians; lengths of pieces aim at a mean of 16 KiB. A chunker looks at no byte before the least length,\n\
-         so it may be faster than reading.\n\
-         \"4 KiB each\": the data comes in requests of that length. Fixed chunkers look at no byte.\n\n| |",
+        "## Speed\n\nGB of data per second of processor time, and the ratio to reading the same bytes (summing all words) in the same\n\
+         run. Figures are medians, with a mean piece of 16 KiB as the target. A chunker does not read the bytes before the\n\
+         minimum length, so it may be faster than reading.\n\
+         \"4 KiB each\": the data comes in requests of that length. Fixed-size chunkers read no bytes.\n\n| |",
     );
     report.speeds.iter().for_each(|speeds| write!(text, " {} | ratio |", speeds.data).expect("a string takes all"));
     write!(text, "\n|---|{}", "--:|--:|".repeat(report.speeds.len())).expect("a string takes all");
@@ -63,9 +63,9 @@ fn speeds(report: &Report, text: &mut String) {
 
 fn savings(report: &Report, text: &mut String) {
     text.push_str(
-        "## Saving\n\nBytes saved of both versions together, percent, less 80 bytes (entry and header) for each stored piece;\n\
-         in brackets the mean length of a piece, KiB. Content-defined lengths aim at a mean of 16 KiB, but where 4 or 8 is\n\
-         said.\n\n| | MiB |",
+        "## Saving\n\nPercentage of the bytes of both versions that is saved, after deducting 80 bytes (entry and header) for each stored\n\
+         piece. In brackets is the mean length of a piece in KiB. Content-defined chunkers have a target mean of 16 KiB, except\n\
+         where a row says 4 or 8 KiB.\n\n| | MiB |",
     );
     let chunkers: Vec<&str> = report.savings[0].rows.iter().map(|row| row.chunker).collect();
     chunkers.iter().for_each(|chunker| write!(text, " {chunker} |").expect("a string takes all"));
@@ -81,10 +81,10 @@ fn savings(report: &Report, text: &mut String) {
 }
 
 fn checks(check: &Check, report: &Report, text: &mut String) {
-    text.push_str("## Compressible check\n\nNanoseconds for 4 KiB; DeEXT's Table II has 165.\n\n| |");
+    text.push_str("## Compressible check\n\nNanoseconds per 4 KiB; DeEXT's Table II has 165.\n\n| |");
     report.speeds.iter().for_each(|speeds| write!(text, " {} |", speeds.data).expect("a string takes all"));
     write!(text, "\n|---|{}", "--:|".repeat(report.speeds.len())).expect("a string takes all");
-    for (name, row) in [("within a stream", "4 KiB each"), ("a stream's first", "a stream each 4 KiB")] {
+    for (name, row) in [("within a stream", "4 KiB each"), ("at the start of a stream", "a stream each 4 KiB")] {
         write!(text, "\n| {name} |").expect("a string takes all");
         let row = format!("compressible check, {row}");
         for row in report.speeds.iter().flat_map(|speeds| speeds.rows.iter().find(|other| other.name == row)) {
@@ -93,9 +93,9 @@ fn checks(check: &Check, report: &Report, text: &mut String) {
     }
     write!(
         text,
-        "\n\nlz4 itself took {:.0} over the files below: up to 20 pieces of 16 KiB of each of {} files. A piece is\n\
-         compressible if lz4 takes an eighth of it away: less does not pay for reading it compressed.\n\n\
-         | | pieces | compressible: right | missed | incompressible: right | false alarms | lz4's saving that is missed |\n\
+        "\n\nlz4 itself took {:.0} ns on the files below: up to 20 pieces of 16 KiB from each of {} files. A piece counts as\n\
+         compressible if lz4 saves an eighth of it: saving less does not pay for decompressing it at each read.\n\n\
+         | | pieces | compressible: right | missed | incompressible: right | false alarms | lz4's savings missed |\n\
          |---|--:|--:|--:|--:|--:|--:|",
         check.lz4_ns_per_4k, check.files
     )

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 /// Bytes on the device that a stored piece takes in addition to its own: the chunk entry and the header.
 const ENTRY_BYTES: u64 = 64 + 16;
-/// Mean lengths with which all packages are cut.
+/// Mean lengths to which all packages are cut.
 const MEANS: [usize; 3] = [4 << 10, 8 << 10, 16 << 10];
 
 /// Savings of the chunkers for the versions of one package.

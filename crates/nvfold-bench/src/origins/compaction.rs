@@ -26,7 +26,7 @@ pub const VARIANTS: [(Variant, &str); 3] =
     [(Variant::Icid, "ICID"), (Variant::DeleteOverlapping, "ICID_DO"), (Variant::KeepAll, "ICID_KA")];
 /// Tables that are merged.
 pub const INPUTS: usize = 4;
-/// One in so many keys has two records.
+/// One key in this many has two records.
 const OVERWRITTEN_ONE_IN: u64 = 10;
 /// Bytes of an extent in the paper's file system: a record of its B-tree.
 pub const PAPER_EXTENT_BYTES: u64 = 16;

@@ -71,7 +71,7 @@ struct Report {
 struct Pays {
     lane: &'static str,
     profile: &'static str,
-    /// Those of the measured sizes.
+    /// The measured sizes for which it does.
     bytes: Vec<usize>,
 }
 

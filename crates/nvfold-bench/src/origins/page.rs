@@ -47,10 +47,10 @@ pub fn markdown(report: &Report) -> String {
 }
 
 const INTRODUCTION: &str = "\
-Policy `icid` under the core's own interface: a program tells what it copies ([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)),
-asks where its buffer came from before it writes it, and hands the answer to `File::append_from`. All devices are in\n\
-memory. One thread. What was written is read back and compared in every row, and fsck finds nothing on any device of a\n\
-compaction.
+Policy `icid`, used through the core's own interface. A program reports what it copies ([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)),
+asks for the origins of a buffer before it writes it, and passes them to `File::append_from`. All devices are in\n\
+memory, and there is one thread. In every row the written data is read back and compared, and fsck finds nothing on\n\
+any device of a compaction.
 ";
 
 fn tables(report: &Report) -> Vec<Table> {
@@ -80,7 +80,8 @@ fn aims(report: &Report) -> Table {
     };
     Table {
         title: "Aims",
-        text: "Set before the first measurement. Where there are several sizes, the worst one counts.".into(),
+        text: "The aims were set before the first measurement. Where several sizes are measured, the worst one counts."
+            .into(),
         head: owned(&["what", "aim", "floor", "found", ""]),
         rows: report.aims.iter().map(row).collect(),
     }
@@ -109,14 +110,13 @@ fn shares(report: &Report) -> Table {
     Table {
         title: "A compaction: what is shared",
         text: format!(
-            "{INPUTS} sorted tables with {} MiB of records in all are merged: data blocks of 4 KiB, each with a checksum,\n\
-             keys of 16 bytes. A tenth of the records is overwritten by a newer table, and half of these are deleted by it.\n\
-             Records are copied from block to block, blocks to a write buffer of {} KiB, and this is appended to a table of\n\
-             at most {} MiB. *Of all*: bytes shared to bytes written. *Of records*: to the keys and values that were copied.\n\
-             The 4 bytes in front of a key are written and not copied; where they are equal too and lie beside the record\n\
-             in its source, they are shared with it, so it may be more than 100 %. ICID_KA keeps what the buffers held\n\
-             before, which covers just these 4 bytes and is wrong of them. The paper reports 81.36 % for LevelDB\n\
-             as a whole, where what comes from outside is written too, which is in no file yet.",
+            "{INPUTS} sorted tables with {} MiB of records in total are merged. Data blocks have 4 KiB and a checksum, keys have 16\n\
+             bytes. A newer table overwrites a tenth of the records, half of them by deletion. Records are copied from block to\n\
+             block, and blocks to a write buffer of {} KiB, which is appended to a table of at most {} MiB. *Of all*: bytes shared,\n\
+             relative to all bytes written. *Of records*: relative to the keys and values that were copied. This may exceed 100 %:\n\
+             the 4 bytes before a key are written anew, but they are shared too if the same bytes precede the record in its\n\
+             source. ICID_KA keeps the records of what the buffers held before. They cover exactly these 4 bytes, and are wrong\n\
+             there. The paper reports 81.36 % for LevelDB as a whole, which also writes data from outside that is in no file yet.",
             report.mebibytes,
             WRITE_BUFFER_BYTES >> 10,
             OUTPUT_BYTES >> 20
@@ -140,12 +140,11 @@ fn metadata(report: &Report) -> Table {
     Table {
         title: "A compaction: metadata beside the paper's Table 6",
         text: format!(
-            "Metadata in percent of the data that is shared, variant ICID. *As the paper counts*: {PAPER_EXTENT_BYTES} bytes\n\
-             for each extent of the new tables, which is what it takes in a B-tree (the paper does not say how many its\n\
-             extents take). *On our media*: what the compaction has added to log, chunk entries and headers; the next table\n\
-             tells it by kind."
+            "Metadata in percent of the shared data, variant ICID. *As the paper counts*: {PAPER_EXTENT_BYTES} bytes for each\n\
+             extent of the new tables, the size of an extent in a B-tree (the paper does not give the size of its extents).\n\
+             *On our media*: what the compaction added to logs, chunk entries and headers. The next table lists it by kind."
         ),
-        head: owned(&["value, bytes", "extents", "a record", "as the paper counts", "paper", "on our media"]),
+        head: owned(&["value, bytes", "extents", "extents per record", "as the paper counts", "paper", "on our media"]),
         rows: of_icid(report).map(row).collect(),
     }
 }
@@ -166,10 +165,10 @@ fn on_media(report: &Report) -> Table {
     };
     Table {
         title: "A compaction: what it adds to the media",
-        text: "Bytes for each live record, variant ICID. *Log*: lines of vector records, 12 bytes an extent and a line for\n\
-               each request; *pages*: the log pages that these lie in. *Entries of blocks*: 64 bytes for each block that\n\
-               is named more than once, in a table that is there anyway. *Entries* and *headers* of packed chunks: 64 and\n\
-               16 bytes for what was new in a request. *New data*: bytes stored."
+        text: "Bytes per live record, variant ICID. *Log*: lines of vector records, which take 12 bytes per extent and one line\n\
+               per request. *Pages*: the log pages that hold these lines. *Entries of blocks*: 64 bytes for each block with more\n\
+               than one reference, in a table that exists anyway. *Entries* and *headers* of packed chunks: 64 and 16 bytes for the\n\
+               new data of a request. *New data*: bytes stored."
             .into(),
         head: owned(&["value, bytes", "log", "pages", "entries of blocks", "entries", "headers", "new data"]),
         rows: of_icid(report).map(row).collect(),
@@ -196,12 +195,19 @@ fn space(report: &Report) -> Table {
     };
     Table {
         title: "A compaction: space, before and after collection",
-        text: "MB stored, its ratio to the bytes of the new tables, and segments of 2 MiB with data; variant ICID. *Live*: what\n\
-               the new tables hold, and the segments that takes at least. The old tables are removed, then everything is\n\
-               collected that gives any room (`reclaim_step` with all victims), until nothing more is gained. One segment\n\
-               is kept spare, log pages lie in segments of blocks, and an open segment of each kind counts."
+        text: "MB stored, its ratio to the bytes of the new tables, and the number of 2 MiB segments with data; variant ICID.\n\
+               *Live*: the bytes of the new tables, and the fewest segments that can hold them. The old tables are removed. Then\n\
+               everything that frees any space is collected (`reclaim_step` with all victims), until nothing more is gained. One\n\
+               segment is kept as a spare. Segments of blocks also hold log pages, and an open segment of each kind counts."
             .into(),
-        head: owned(&["value, bytes", "live", "with the old tables", "without", "collected", "extents then"]),
+        head: owned(&[
+            "value, bytes",
+            "live",
+            "with the old tables",
+            "without them",
+            "after collection",
+            "extents after collection",
+        ]),
         rows: of_icid(report).map(row).collect(),
     }
 }
@@ -219,11 +225,11 @@ fn where_it_pays(report: &Report) -> Table {
     };
     Table {
         title: "Writes: where an origin pays",
-        text: "The sizes of which a write whose bytes all have an origin costs less than a plain one under policy `off`:\n\
-               charged time on emulated devices, the wall clock on `native`. *Aligned*: the bytes lie in the source where\n\
-               they come to lie in the target, and go on with those of the write before. *Unaligned*: they lie anywhere, and\n\
-               each write is an extent of its own. The source was read right before, as it is when it is copied; *cold*: it\n\
-               is in no cache. The modelled cache holds 64 KiB, so of 128 KiB none is in it either."
+        text: "Sizes for which a write whose bytes all have an origin costs less than a plain write under policy `off`. The cost\n\
+               is charged time on emulated devices, and wall-clock time on `native`. *Aligned*: the bytes have the same offset\n\
+               within a block in source and target, and continue those of the previous write. *Unaligned*: they have any offset,\n\
+               and each write is an extent of its own. The source was read just before, as a copying program does. *Cold*: the\n\
+               source is in no cache. The modelled cache holds 64 KiB, so a source of 128 KiB is not in it either."
             .into(),
         head: std::iter::once("device".to_owned()).chain(lanes.map(|lane| lane.name().to_owned())).collect(),
         rows: pmem::Profile::all().iter().map(row).collect(),
@@ -253,9 +259,9 @@ fn charged(report: &Report) -> Table {
     head.extend(profiles.iter().map(|profile| format!("{profile}, ns")));
     Table {
         title: "Writes: what emulated devices charge",
-        text: "Appends to one file, a call: mean of 64 behind 8 others. Processor time is not in it. A plain append that ends\n\
-               inside a block stores that block anew, so it writes 64 lines even for 128 bytes; one with an origin writes\n\
-               its log line, a chunk entry, the TX_ID generator and the commit word."
+        text: "Appends to one file: mean per call, over 64 calls after 8 that warm up. Processor time is not included. A plain\n\
+               append that ends inside a block stores the whole block again, so it writes 64 lines even for 128 bytes. An append\n\
+               with an origin writes its log line, a chunk entry, the TX_ID generator and the commit word."
             .into(),
         head,
         rows: by_write(report, |row| row.charged_ns.values().map(|ns| format!("{ns:.0}")).collect()),
@@ -273,10 +279,10 @@ fn wall(report: &Report) -> Table {
     Table {
         title: "Writes: wall clock",
         text: format!(
-            "On this machine's memory, with flush instructions as on a DAX device: median of {} passes in which the lanes\n\
-             take turns, each the median of its calls, plus or minus half of the width of the middle half of the passes;\n\
-             the ratio is that of each pass to `plain, off`. The clock runs in the append alone, and its own two looks are\n\
-             in it. The machine is shared, and its memory is faster to write than any persistent memory.",
+            "Measured on this machine's memory, with flush instructions as on a DAX device. The kinds of writes take turns in {}\n\
+             passes, and a pass counts with the median of its calls. The table gives the median of the passes, plus or minus half\n\
+             of their interquartile range. Ratios are to `plain, off` in the same pass. Only the append is timed, including two\n\
+             reads of the clock. The machine is shared, and its memory is faster to write than any persistent memory.",
             report.repeats
         ),
         head: owned(&["bytes", "write", "ns", "to plain, off"]),
@@ -300,7 +306,7 @@ fn counts(report: &Report) -> Table {
     };
     Table {
         title: "Writes: counted",
-        text: "A call. Lines read are those that the modelled cache of 64 KiB does not hold. *Locked*: locked instructions."
+        text: "Per call. Lines read are those that the modelled cache of 64 KiB does not hold. *Locked*: locked instructions."
             .into(),
         head: owned(&["bytes", "write", "fences", "lines written", "lines read", "locked"]),
         rows: by_write(report, cells),
@@ -324,10 +330,10 @@ fn compares(report: &Report) -> Table {
     };
     Table {
         title: "The compare alone: the paper's Table 3",
-        text: "Nanoseconds to write bytes, to compare them one by one, and by vectors (`pmem::equal_runs`). Both buffers are in\n\
-               the processor's cache, as they are when the source was just read. The write is a streaming store and a\n\
-               fence: charged by an emulated Optane, and on this machine's memory; the paper's seems to be one of a file.\n\
-               The paper's loop takes 3.8 ns a byte, as unoptimised code does: hence its factor."
+        text: "Nanoseconds to write bytes, to compare them one by one, and to compare them by vectors (`pmem::equal_runs`). Both\n\
+               buffers are in the processor's cache, as when the source was just read. The write is a streaming store and a fence:\n\
+               as charged by an emulated Optane, and on this machine's memory. The paper's write seems to be a write to a file. The\n\
+               paper's loop takes 3.8 ns per byte, as unoptimised code does, which explains its large factor."
             .into(),
         head: owned(&[
             "bytes",

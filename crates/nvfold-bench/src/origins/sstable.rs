@@ -13,11 +13,11 @@ use nvfold::File;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// Bytes of a record in front of its key.
+/// Bytes of a record before its key.
 pub const HEAD_BYTES: usize = 4;
 /// A data block ends with the record that makes it at least this long, in bytes.
 pub const BLOCK_BYTES: usize = 4096;
-/// Bytes behind the records of a block.
+/// Bytes after the records of a block.
 pub const TRAILER_BYTES: usize = 5;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 8192;
@@ -44,7 +44,7 @@ pub struct Record<'b> {
     pub value: Option<&'b [u8]>,
     /// First byte of the key in the block.
     pub start: usize,
-    /// First byte behind the record.
+    /// First byte after the record.
     pub end: usize,
 }
 
@@ -63,7 +63,7 @@ pub fn trailer(records: &[u8]) -> [u8; TRAILER_BYTES] {
     trailer
 }
 
-/// Returns the record at `start` of a verified block; `None` behind the last one.
+/// Returns the record at `start` of a verified block; `None` after the last one.
 pub fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
     if start + TRAILER_BYTES >= block.len() {
         return None;
@@ -85,7 +85,7 @@ pub fn is_whole(block: &[u8]) -> bool {
     trailer(records) == end
 }
 
-/// Builds the part of a file behind the data blocks.
+/// Builds the part of a file after the data blocks.
 #[derive(Default)]
 pub struct Tail {
     index: Vec<u8>,

@@ -87,7 +87,7 @@ impl Lane {
     }
 }
 
-/// A write of so many bytes in one lane. Counts are for one call.
+/// A write of one size in one lane. Counts are for one call.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub bytes: usize,

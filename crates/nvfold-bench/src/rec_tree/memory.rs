@@ -1,4 +1,4 @@
-//! Table 5: the memory of the rec-tree while a key-value store with so many pairs is filled.
+//! Table 5: the memory of the rec-tree while a key-value store of a given number of pairs is filled.
 //!
 //! It uses addresses without bytes: 32 million pairs of 116 bytes would be 3.7 GB, several times. A pair is merged
 //! from one level of the store to the next, as often as there are levels, each ten times as large as the one before.
@@ -17,8 +17,8 @@ const BUFFER_BYTES: u64 = 64 << 10;
 /// Bytes of the first level that is merged into (LevelDB: 10 MB).
 const FIRST_LEVEL_BYTES: u64 = 10 << 20;
 const HEAP: u64 = 0x5555_5555_0810;
-/// Inputs of a merge, and buffers that each of them cycles through; output files have 2 MB, each with a buffer
-/// elsewhere.
+/// Inputs of a merge, and buffers that each of them cycles through. Output files have 2 MB, and each has a buffer at
+/// another address.
 const INPUTS: u64 = 4;
 const BUFFERS: u64 = 4;
 const FILE_BYTES: u64 = 2 << 20;

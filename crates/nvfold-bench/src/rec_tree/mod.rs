@@ -2,8 +2,8 @@
 //!
 //! The problem: the tree is used at every copy and every write of a program, so it must cost less than it saves; and
 //! the paper's variant deletes records that it could have used. The idea: three measurements. `times`: nanoseconds of
-//! single operations. `traces`: programs on real bytes (`machine`), of which each variant finds a share. `memory`:
-//! Table 5.
+//! single operations. `traces`: the share that each variant finds in programs that run on real bytes (`machine`).
+//! `memory`: Table 5.
 
 mod machine;
 mod memory;
@@ -199,7 +199,7 @@ fn times_table(report: &Report) -> String {
 
 fn shares_table(report: &Report) -> String {
     let mut text = String::from(
-        "| program | ICID finds | ICID_DO | ICID_KA | ICID of what ICID_KA finds | named and not equal, ICID | MB, ICID |\n\
+        "| program | ICID finds | ICID_DO | ICID_KA | ICID relative to ICID_KA | named but different, ICID | MB, ICID |\n\
          |---|--:|--:|--:|--:|--:|--:|\n",
     );
     for group in report.shares.chunks(VARIANTS.len()) {
@@ -244,22 +244,23 @@ fn page(report: &Report) -> String {
     let levels = MILLIONS.map(|millions| memory::levels(millions * 1_000_000).to_string()).join(", ");
     format!(
         "# The rec-tree\n\n\
-         ICID's record of which memory was copied from which file, in the paper's three variants: ICID deletes the records\n\
-         of a page from the address of a new one on, ICID_DO those that overlap it, ICID_KA none.\n\n\
+         The rec-tree is ICID's record of which memory was copied from which file. The paper has three variants. On an insertion,\n\
+         ICID deletes the page's records from the new address on, ICID_DO deletes those that overlap, and ICID_KA deletes none.\n\n\
          ## What an operation costs\n\n\
-         Medians of passes, with half the width of their middle half, in nanoseconds. Look-ups are in random order\n\
-         over 2048 buffers. The paper has 140 ns for a look-up. A copy looks its source up and inserts a record.\n\n{}\n\
+         Nanoseconds: medians of the passes, plus or minus half of their interquartile range. Look-ups are in random order\n\
+         over 2048 buffers. The paper reports 140 ns for a look-up. A copy looks up its source and inserts a record.\n\n{}\n\
          ## What is found\n\n\
-         Models of the paper's programs on real bytes: what the tree names of each write is compared with the file, and\n\
-         equal bytes are counted. What is not found is what the programs made themselves: keys, headers, checksums, new lines.\n\
-         In the paper ICID finds 81.36 % of LevelDB's writes with values of 100 bytes, 98.43 % of Patch's, and 53.24 % of\n\
-         FFmpeg's. Where a program uses buffers again, ICID loses little beside ICID_KA. Where every buffer lies elsewhere,\n\
-         small copies at the end of one buffer delete what was read to the beginning of the next one, if they share a page:\n\
-         the price of inference 1. ICID_DO deletes page by page here, and finds more than in the paper. Look-ups of\n\
-         ICID_KA go back over the last 4096 records of a page, so it can miss what ICID finds.\n\n{}\n\
+         Models of the paper's programs run on real bytes. For each write, the sources that the tree names are compared with\n\
+         the file, and equal bytes count as found. The programs made the other bytes themselves: keys, headers, checksums, new\n\
+         lines. In the paper, ICID finds 81.36 % of LevelDB's writes with values of 100 bytes, 98.43 % of Patch's, and 53.24 %\n\
+         of FFmpeg's. If a program reuses its buffers, ICID finds nearly as much as ICID_KA. If every buffer is at a new\n\
+         address, two buffers may share a page. Then small copies to the end of the first delete the records of what was read\n\
+         to the start of the second. That is the cost of inference 1. ICID_DO deletes page by page here, and finds more than\n\
+         in the paper. Look-ups of ICID_KA search the last 4096 records of a page, so it can miss what ICID finds.\n\n{}\n\
          ## Memory (Table 5)\n\n\
-         A store of so many pairs of 16 and 100 bytes, each merged once for each level of the store ({levels}); the most\n\
-         that the tree had reserved. ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million pairs, and 2 GB.\n\n{}\n\
+         Peak memory reserved by the tree while a store of 2 to 32 million pairs is filled. Keys have 16 bytes and values 100.\n\
+         Each pair is merged once for each level of the store ({levels}). ICID_KA is run up to {KEEP_ALL_MILLIONS_MAX} million\n\
+         pairs, with at most 2 GB.\n\n{}\n\
          Figures: [rec-tree.json](rec-tree.json) ({command}).\n",
         times_table(report),
         shares_table(report),
@@ -276,8 +277,7 @@ mod tests {
         for group in shares(16).chunks(VARIANTS.len()) {
             let [icid, _, keep] = group else { panic!("a row a variant") };
             assert!(keep.found_bytes * 2 > keep.written_bytes, "{keep:?}");
-            // If no buffer is used twice, small copies at the end of one remove the beginning of what was read behind
-            // it.
+            // If no buffer is used twice, small copies to the end of one remove records of the start of the next.
             let percent = if icid.program.contains("elsewhere") { 90 } else { 95 };
             assert!(icid.found_bytes * 100 >= keep.found_bytes * percent, "{icid:?} beside {keep:?}");
         }

@@ -13,8 +13,8 @@ const HEAD: [&str; 10] = [
     "slowest part",
     "64 KiB, p50 / p99 / max us",
     "16 KiB, p50 / p99 / max us",
-    "moved a byte written",
-    "by theory",
+    "moved per byte written",
+    "theory",
     "dead at the end, MB",
     "ENOSPC",
 ];
@@ -55,21 +55,22 @@ pub fn markdown(report: &Report) -> String {
     let (device, large, small) = (device_bytes >> 20, LARGE_BYTES >> 10, SMALL_BYTES >> 10);
     let mut text = format!(
         "# Reclamation\n\nMade by `{}`{}.\n\n\
-         A device of {device} MiB in memory, policy `deext`, one thread. Large files (1 MiB) and small ones ({small} KiB),\n\
-         four fifths of the bytes in large ones, half of each kind compressible, are written until so much of the usable\n\
-         space lives: of what they take and what `df` says is available. Then pieces - {large} KiB of a large file, or a\n\
-         whole small file - are drawn at random and overwritten: until the device's bytes were written once, before\n\
-         anything is measured, and {fulls} times more. No content is written twice. In the end every file was read back\n\
-         and compared, and fsck found nothing.\n\n\
-         *Background*: after every {} MiB, between writes, the thread does a round of what the threads of a mount do every\n\
-         second, until nothing is worth doing: seams are cut anew, and segments are emptied of which a quarter lives, or\n\
-         half if nothing of them died since the last round, or three quarters where the device is nearly full. Its time\n\
-         counts in MB/s, not in the latency of writes. Without it space is only made by a write that finds none.\n\n\
-         All times are the processor's, of the one thread there is: what a write takes on a machine with nothing else to\n\
-         do. By the clock, below, a write also takes what other programs got meanwhile. MB/s: median of {parts} equal\n\
-         parts of the run, plus or minus half of the width of their middle half. *Moved*: bytes of chunks that\n\
-         reclamation copied, for each byte written; *by theory*: the same for a log whose oldest segment is always\n\
-         emptied next. ENOSPC: writes that were refused. What lives always fits, so none may be, or the command fails.\n\n",
+         The device is {device} MiB of memory; policy `deext`, one thread. It is filled with large files (1 MiB) and small files\n\
+         ({small} KiB). Four fifths of the bytes are in large files, and half of each kind is compressible. Filling stops when\n\
+         live data takes the given share of the usable space (the live bytes plus what `df` reports as available). Then\n\
+         pieces are drawn at random and overwritten: {large} KiB of a large file, or a whole small file. The device's size is\n\
+         written once before anything is measured, and {fulls} times after that. No content is written twice. At the end every\n\
+         file is read back and compared, and fsck finds nothing.\n\n\
+         *Background*: after every {} MiB, between writes, the thread does what a mount's threads do every second, until\n\
+         nothing worthwhile is left. Seams are cut again. Segments are emptied if at most a quarter of their bytes is live.\n\
+         The limit is half if nothing in the segment died since the last round, and three quarters on a nearly full device.\n\
+         This time counts in MB/s, not in the latency of writes. Without the background, only a write that finds no space\n\
+         makes space.\n\n\
+         All times are processor time of the one thread, so other programs on the machine do not count. The wall-clock\n\
+         table below includes them. MB/s: median of {parts} equal parts of the run, plus or minus half of their interquartile\n\
+         range. *Moved per byte written*: bytes of chunks that reclamation copied, for each byte written. *Theory*: the same\n\
+         for a log that always empties its oldest segment next. ENOSPC: refused writes. Live data always fits, so the\n\
+         command fails if a write is refused.\n\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
         BACKGROUND_EVERY_BYTES >> 20,
@@ -77,10 +78,10 @@ pub fn markdown(report: &Report) -> String {
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes it");
     line(format!("| {} |\n|{}", HEAD.join(" | "), "---|".repeat(HEAD.len())));
     report.runs.iter().for_each(|run| line(format!("| {} |", cells(run).join(" | "))));
-    line("\nWhat else was counted:\n".into());
+    line("\nOther figures:\n".into());
     line(
-        "| live | background | live, MB | available, MB | dead after two rounds of rest, MB | MB/s, writes alone | \
-         last part / first | segments emptied | lines written a byte | in blocks at most, MB |"
+        "| live | background | live, MB | available, MB | dead after two idle rounds, MB | MB/s, writes alone | \
+         last / first part | segments emptied | media bytes per byte written | max in blocks, MB |"
             .into(),
     );
     line(format!("|{}", "---|".repeat(10)));
@@ -99,7 +100,7 @@ pub fn markdown(report: &Report) -> String {
             mb(run.in_blocks_max_bytes),
         ));
     }
-    line("\nBy the clock:\n".into());
+    line("\nBy the wall clock:\n".into());
     line("| live | background | MB/s | 64 KiB, p50 / p99 / max us | 16 KiB, p50 / p99 / max us |".into());
     line(format!("|{}", "---|".repeat(5)));
     for run in &report.runs {

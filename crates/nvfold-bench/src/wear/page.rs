@@ -12,12 +12,12 @@ const AIM: f64 = 1.3;
 const HEAD: [&str; 8] = [
     "overwrites",
     "wear levelling",
-    "segments, most / mean",
-    "hottest line of data",
+    "segments, max / mean",
+    "hottest data line",
     "hottest line of all",
-    "of it",
-    "lifetime, data",
-    "lifetime, all",
+    "its structure",
+    "lifetime, data lines",
+    "lifetime, all lines",
 ];
 
 fn cells(run: &Run) -> [String; 8] {
@@ -60,13 +60,13 @@ pub fn markdown(report: &Report) -> String {
     let levelled = report.runs.iter().filter(|run| run.levelled).count();
     let mut text = format!(
         "# Wear\n\nMade by `{}`{}.\n\n\
-         A device of {device} MiB in memory, profile {profile}, policy `deext`: {files} files of {file} KiB, which take\n\
-         {share} % of the device, every other one compressible, overwritten as a whole until {fulls} times the device's\n\
-         bytes were written. No content is written twice. After every {STEPS_EVERY} overwrites segments are emptied as\n\
-         in the background of a mount. Every line of the device has a counter. *Without* wear levelling the first free\n\
-         segment becomes the next pool. Lifetime: how often the device can be written over until the hottest line has\n\
-         had the writes that the profile says a cell endures.\n\n\
-         Aim: data segments worn at most {AIM} times the mean. Met in {met} of {levelled} rows with wear levelling.\n\n",
+         The device is {device} MiB of memory with profile {profile} and policy `deext`. It holds {files} files of {file} KiB,\n\
+         which take {share} % of it; every other file is compressible. Whole files are overwritten until {fulls} times the\n\
+         size of the device has been written. No content is written twice. After every {STEPS_EVERY} overwrites, segments are\n\
+         emptied, as a mount does in the background. Every line of the device has a write counter. *Without* wear levelling,\n\
+         the first free segment becomes the next pool. Lifetime: how many times the device can be overwritten (*fulls*)\n\
+         before the hottest line reaches the endurance that the profile gives a cell.\n\n\
+         Aim: no data segment is worn more than {AIM} times the mean. Met in {met} of {levelled} rows with wear levelling.\n\n",
         report.command,
         report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
     );
@@ -78,20 +78,20 @@ pub fn markdown(report: &Report) -> String {
 }
 
 const WHY_HOTTER: &str = "
-Lines of metadata that are written more often than those of data, and why:
+Lines of metadata may be written more often than lines of data. How each structure is written:
 
-- *TX_ID generators*: a transaction ends with a write of one of 16 lines. They take turns, 4,096 transactions each, so
-  all 16 are worn alike. There are as many of them on a device of any size: writing a device full with writes of 64 KiB
-  is one write of each generator for each MiB of the device. More of them would be another format.
-- *journal*: a rewritten log is switched to through one of 128 slots, of two lines each, which take turns.
-- *inode table*: the commit word of a file is written with each change of the file, and stays where it is. By Zipf's law
-  one file gets an eighth of all writes.
-- *segment table*: four segments share a line, and each is marked when it is opened and when it is free.
-- *headers of packed chunks*: four share a line, and each is made durable with its chunk.
+- *TX_ID generators*: each transaction ends with a write to one of 16 lines. The lines take turns, 4,096 transactions
+  each, so they wear evenly. A device of any size has 16 of them. Filling a device once with writes of 64 KiB
+  writes each generator once per MiB of the device. More generators would need a new format.
+- *journal*: switching to a rewritten log uses one of 128 slots of two lines each. The slots take turns.
+- *inode table*: each change of a file writes its commit word, which never moves. With Zipf's law, one file gets an
+  eighth of all writes.
+- *segment table*: four segments share a line. Each is marked when it is opened, and again when it is free.
+- *headers of packed chunks*: four headers share a line. Each is made durable together with its chunk.
 - *packed entries*: an entry is written when its chunk is stored and when it is dropped. Entries take turns.
 
-Before they took turns the hottest TX_ID generator had 2,846 times the writes of a mean line of data, the hottest line
-of the journal 112 times and the hottest packed entry 39 times (uniform overwrites of files that took 5 % of the
+Before they took turns, the hottest TX_ID generator had 2,846 times the writes of a mean line of data. The hottest line
+of the journal had 112 times, and the hottest packed entry 39 times (uniform overwrites of files that took 5 % of the
 device).
 ";
 
@@ -100,10 +100,10 @@ fn section(text: &mut String, run: &Run) {
     write!(
         text,
         "\n## {}, {} wear levelling\n\n\
-         {} data segments; their lines were written {:.1} times on average. Segments were opened {} times at most,\n\
-         {:.1} on average. {:.1} GB of files became {:.1} GB of lines ({:.1} s charged{energy}).\n\
-         Files lay in blocks, for want of a free segment, with {:.1} MB at most.\n\n\
-         | lines of | at a fixed place | lines | writes of a line, mean | hottest | x mean of data |\n\
+         {} data segments. Their lines were written {:.1} times on average. Segments were opened at most {} times,\n\
+         {:.1} times on average. Writing {:.1} GB to files wrote {:.1} GB of lines ({:.1} s charged{energy}).\n\
+         At most {:.1} MB of file data was in blocks because no segment was free.\n\n\
+         | structure | fixed place | lines | mean writes per line | hottest line | hottest / mean of data |\n\
          |---|---|---|---|---|---|\n",
         run.pattern.name(),
         levelling(run),

@@ -17,7 +17,7 @@ pub struct Pools {
     pub segments: u64,
     pub mean: f64,
     pub most: f64,
-    /// Ratio of the maximum to the mean, which wear levelling shall bring to 1.
+    /// Ratio of the maximum to the mean, which wear levelling should bring to 1.
     pub most_to_mean: f64,
     /// Writes of the most written line, without headers.
     pub hottest_line: u32,
@@ -127,7 +127,7 @@ fn headers_bytes_max(region: &Region, geometry: &Geometry) -> u64 {
     (most * HEADER_BYTES).next_multiple_of(pmem::LINE_BYTES)
 }
 
-/// Returns the number of valid headers of a segment that was opened so often, whether it is free or not.
+/// Returns the number of valid headers of a segment that was opened this many times, whether it is free or not.
 fn headers_of(region: &Region, segment: u64, opened: u32) -> u64 {
     let is_header = |nth: &u64| {
         let header: PackedHeader = region.read(segment * SEGMENT_BYTES + header_offset(*nth));
