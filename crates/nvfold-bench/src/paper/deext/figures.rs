@@ -158,7 +158,8 @@ fn space(run: &Run, grid: &Grid, settings: &str) -> Figure {
     let [paper, ours] = [System::AsInPaper, System::Ours].map(|system| grid.saved(half, system, Outcome::space_bytes));
     let metadata = |outcome: &Outcome| 100.0 * (1.0 - outcome.space[0] as f64 / outcome.space_bytes());
     figure.reading = format!(
-        "As in the paper DeEXT saves {} % of ext4's space, ours {} %; metadata are {} and {} % of what they take.",
+        "DeEXT (as in the paper) saves {} % of ext4's space, DeEXT (ours) {} %. Metadata is {} and {} % of their \
+         space.",
         number(paper),
         number(ours),
         number(grid.of(half, System::AsInPaper, metadata)),
@@ -214,7 +215,7 @@ fn at_half(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) -
     }
     let saved = |system| number(grid.saved(half, system, |outcome| (measure.of)(&outcome.write)));
     figure.reading = format!(
-        "Writing with DeEXT as in the paper saves {} % of ext4's {}, ours {} %.",
+        "When writing, DeEXT (as in the paper) saves {} % of ext4's {}, DeEXT (ours) {} %.",
         saved(System::AsInPaper),
         measure.what,
         saved(System::Ours)
@@ -230,7 +231,7 @@ fn aims(run: &Run, grid: &Grid, half: usize, measure: Measure) -> Vec<Aim> {
             let space = grid.saved(half, system, Outcome::space_bytes);
             let ratio = grid.saved(half, system, |outcome| part(outcome, measure.of)) / space;
             let aim = format!(
-                "{}, {name}: {} saved at least {} of the space saved",
+                "{}, {name}: {} saved, relative to the space saved: at least {}",
                 system.name(),
                 measure.what,
                 measure.aim
@@ -254,11 +255,11 @@ fn floor(run: &Run, grid: &Grid, half: usize, system: System, measure: Measure, 
     let ext4 = grid.of(half, System::Ext4, |outcome| part(outcome, measure.of));
     let bound = 100.0 * (1.0 - (data + back) / ext4) / grid.saved(half, system, Outcome::space_bytes);
     let unit = measure.unit;
-    let read_back = if reads_back { format!(", reading back {} {unit}", number(back)) } else { String::new() };
+    let read_back = if reads_back { format!(", {} {unit} for reading back", number(back)) } else { String::new() };
     let alone = if reads_back { "data and reading back" } else { "data" };
     format!(
-        "ext4 takes {} {unit}; here data takes {} {unit}, everything else that is written {}, reading while writing {}{read_back}: \
-         {alone} alone would make it {}",
+        "ext4 takes {} {unit}; DeEXT takes {} {unit} for data, {} for all other writes, {} for reads while \
+         writing{read_back}: with {alone} alone, the ratio would be {}",
         number(ext4),
         number(data),
         number(written - data),
@@ -316,8 +317,8 @@ fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) 
     }
     let last = grid.x().pop().expect("there are sets");
     figure.reading = format!(
-        "Writing with DeEXT as in the paper saves {} % of ext4's {} with nothing compressible, {} % with {last}; fixed-only \
-         saves {} % there.",
+        "When writing, DeEXT (as in the paper) saves {} % of ext4's {} without compressible data, and {} % with \
+         {last}, where fixed-only saves {} %.",
         number(saved("0 %", System::AsInPaper)),
         measure.what,
         number(saved(&last, System::AsInPaper)),
@@ -329,8 +330,7 @@ fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) 
 /// Makes a figure with the same measures for real trees.
 pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes = if run.turn.smoke { run.bytes } else { 3 * run.bytes };
-    let settings =
-        format!("The files of each folder in the order of their names, {} MiB of each at most.", most_bytes >> 20);
+    let settings = format!("The files of each tree, sorted by name, up to {} MiB per tree.", most_bytes >> 20);
     let mut figure = run.turn.figure("trees", "Real trees", settings);
     let mut sets = Vec::new();
     for root in &run.trees {
@@ -364,6 +364,10 @@ pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     }
     let ours = (0..grid.sets.len()).map(|set| number(grid.saved(set, System::Ours, Outcome::space_bytes)));
     let ours: Vec<String> = ours.collect();
-    figure.reading = format!("Of {} DeEXT (ours) saves {} % of ext4's space.", grid.x().join(", "), ours.join(", "));
+    figure.reading = format!(
+        "Of the space that ext4 takes for {}, DeEXT (ours) saves {} %.",
+        grid.x().join(" and "),
+        ours.join(" and ")
+    );
     Ok(vec![figure])
 }

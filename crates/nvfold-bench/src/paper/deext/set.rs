@@ -65,12 +65,14 @@ impl Set {
     pub fn about(bytes: u64) -> String {
         let of = |Duplicates { copies, shifted }: Duplicates| {
             format!(
-                "{copies} % copies of whole files and {shifted} % copies with 1 to {INSERTED_MAX} bytes put in every 64 KiB"
+                "{copies} % are copies of whole files and {shifted} % copies with 1 to {INSERTED_MAX} bytes inserted \
+                 per 64 KiB"
             )
         };
         format!(
-            "Each set has {} MiB in files of 8 to 512 KiB. Compressible data is text of {WORDS} words, other data is random. \
-             Of the compressible bytes {}; of the others {}. Files lie in random order, no two neighbours have one origin.",
+            "Each set has {} MiB in files of 8 to 512 KiB. Compressible data is text from a vocabulary of {WORDS} \
+             words; other data is random. Of the compressible bytes, {}. Of the other bytes, {}. Files are written in \
+             random order, and no two consecutive files have the same origin.",
             bytes >> 20,
             of(COMPRESSIBLE),
             of(ENCODED)

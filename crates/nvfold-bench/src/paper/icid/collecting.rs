@@ -60,15 +60,16 @@ fn rates(done: &Done) -> Vec<f64> {
 fn updating(run: &Run, updated: &[Updated]) -> Figure {
     let of = |updated: &Updated| {
         let Updated { value_bytes, load, tight_mebibytes, .. } = updated;
-        format!("values of {value_bytes} bytes, {} pairs, {tight_mebibytes} MiB", load.pairs)
+        format!("{tight_mebibytes} MiB for {} pairs with values of {value_bytes} bytes", load.pairs)
     };
     let mut figure = run.turn.figure(
         "figure-15",
         "Figure 15: updates while space is collected",
         format!(
-            "LevelDB, pairs put in random order, then as many updates; no compression. With room: a device of four times the \
-             bytes of pairs; collecting: {}. Operations a second by the wall clock, in sixteen parts of the updates.",
-            updated.iter().map(of).collect::<Vec<String>>().join("; ")
+            "LevelDB without compression: pairs put in random order, then the same number of updates. With room: a \
+             device four times as large as the pairs. Collecting: a device of {}. Operations per second of wall time, \
+             in each sixteenth of the updates.",
+            updated.iter().map(of).collect::<Vec<String>>().join(", and one of ")
         ),
     );
     let parts = updated.first().map_or(0, |updated| rates(&updated.roomy).len());
@@ -105,12 +106,14 @@ fn updating(run: &Run, updated: &[Updated]) -> Figure {
             figure.rows.push(Row::own(what(&name), stored.unwrap_or(f64::NAN), "x"));
         }
         figure.aims.push(
-            Aim::at_least(format!("{} bytes: collecting takes little: ratio 0.9", of.value_bytes), ratio, 0.9)
+            Aim::at_least(format!("{} bytes: rate while collecting to that with room: 0.9", of.value_bytes), ratio, 0.9)
                 .by(Measure::Wall),
         );
     }
     figure.charts.push(chart);
-    figure.reading = "The paper: \"GC has only a slight impact on the throughput of LevelDB\", in a picture.".into();
+    figure.reading = "The paper states that \"GC has only a slight impact on the throughput of LevelDB\", and shows it \
+                      in a picture."
+        .into();
     figure
 }
 
@@ -161,8 +164,9 @@ fn reading(run: &Run) -> Result<Figure> {
         "section-6",
         "Section 6: reading what was shared, before and after collection",
         format!(
-            "LevelDB, {} MiB of pairs a size; then all of its tables are read in pieces of 128 KiB, in the library: processor \
-             time a byte, median of five passes. Whole: the same bytes written anew to a device with policy off.",
+            "LevelDB, {} MiB of pairs for each value size. All of its tables are then read through the library, 128 \
+             KiB at a time. Time: processor time per byte, median of five passes. Whole: the same bytes in files that \
+             were written to a device with policy off.",
             run.bytes >> 20
         ),
     );
@@ -202,7 +206,8 @@ fn reading(run: &Run) -> Result<Figure> {
     }
     let worst = after.iter().copied().fold(0.0, f64::max);
     figure.aims.push(
-        Aim::at_most("reading after collection to reading whole files, worst size: 2", worst, 2.0).by(Measure::Cost),
+        Aim::at_most("time to read after collection relative to whole files, worst size: 2", worst, 2.0)
+            .by(Measure::Cost),
     );
     let stored = Chart::new(
         Kind::Table,
@@ -214,7 +219,8 @@ fn reading(run: &Run) -> Result<Figure> {
     .with("ICID", stored);
     chart = chart.with("before collection", before).with("after collection", after);
     figure.charts.extend([chart, stored]);
-    figure.reading = "Each extent costs a search and a copy of its own: short values, many extents.".into();
+    figure.reading =
+        "Each extent needs its own search and copy, and short values make many extents, so they are slowest.".into();
     Ok(figure)
 }
 

@@ -18,8 +18,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut figure = run.turn.figure(
         "table-5",
         "Table 5: memory",
-        "LevelDB, keys of 16 and values of 100 bytes. ICID: all that is reserved, at the end. ICID_DO, ICID_KA: 16 bytes for each \
-         record that there is at the end; KA may have 2 GB. FastCDC: 64 bytes a fingerprint, of single calls."
+        "LevelDB, keys of 16 bytes and values of 100 bytes. ICID: all memory reserved at the end. ICID_DO, ICID_KA: 16 \
+         bytes for each record that exists at the end; KA may use up to 2 GB. FastCDC: 64 bytes per fingerprint, each \
+         write cut on its own."
             .into(),
     );
     let mut rows: [Vec<f64>; 4] = Default::default();
@@ -53,10 +54,11 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     figure.charts.push(chart);
     let most = rows[0].iter().copied().fold(0.0, f64::max);
     figure.aims.push(Aim::at_most(
-        "ICID's memory, MB, whatever is put: the paper's 5.7",
+        "ICID's memory for any number of pairs, MB: the paper's 5.7",
         (most * 10.0).round() / 10.0,
         5.7,
     ));
-    figure.reading = "ICID's memory is a limit that is held; what keeps every record grows with what is read.".into();
+    figure.reading =
+        "ICID keeps its memory within a fixed limit. A tree that keeps every record grows with the bytes read.".into();
     Ok(vec![figure])
 }

@@ -38,9 +38,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         "table-4",
         "Table 4: what is found of the writes of four programs",
         format!(
-            "LevelDB: {} pairs with keys of 16 and values of 100 bytes, random keys, no compression. Patch: every release of \
-             the corpus that has a next one. FFmpeg: the first half of a minute of video (MPEG-4, AC-3, AVI) copied out. \
-             Download: the releases of the corpus, by wget from a local server.",
+            "LevelDB: {} pairs with random keys of 16 bytes and values of 100 bytes, no compression. Patch: every \
+             release in the corpus that has a successor. FFmpeg: the first half of one minute of video (MPEG-4, AC-3, \
+             AVI), copied without recoding. Download: the releases of the corpus, fetched by wget from a local server.",
             leveldb_load(run).pairs
         ),
     );
@@ -106,21 +106,22 @@ fn table(
         let icid = format!("ICID shares of what {name} writes, %: the paper's {}", paper[4]);
         let possible = 100.0 * outcome.copied.unwrap_or(outcome.written) / outcome.written;
         figure.aims.push(match *name {
-            "Download" => Aim::at_most("a download has no cause, %: 0", outcome.icid, 0.0),
+            "Download" => Aim::at_most("ICID shares of a download, %: 0", outcome.icid, 0.0),
             "LevelDB" => Aim::at_least(icid, outcome.icid, paper[4]).with_floor(format!(
-                "The log and the first table of each pair are copied from no file: {possible:.1} % of all bytes can have a cause"
+                "The log and the first table of each pair are not copied from a file: {possible:.1} % of all bytes can \
+                 be shared"
             )),
             "Patch" => Aim::at_least(icid, outcome.icid, paper[4])
-                .with_floor(format!("The patches bring new lines: {possible:.1} % of all bytes can have a cause")),
+                .with_floor(format!("The patches add new lines: {possible:.1} % of all bytes can be shared")),
             _ => Aim::at_least(icid, outcome.icid, paper[4]),
         });
     }
     for (policy, share) in integrated {
         figure.rows.push(Row::own(format!("Download, {policy}: share"), *share, "%"));
     }
-    figure.reading = "ICID finds what programs copy, whatever the size of their writes; chunks of single calls find next to \
-                      nothing, those of streams what lies behind one another for long enough. A download has no cause, and \
-                      is left to chunks (section 6)."
+    figure.reading = "ICID finds what programs copy, at any size of their writes. Chunking finds almost nothing in \
+                      single calls, and in streams only duplicates that are contiguous for long enough. A download is \
+                      not copied from a file, so it is left to chunking (section 6)."
         .into();
     figure.charts.push(chart);
     figure.left_out = left_out;

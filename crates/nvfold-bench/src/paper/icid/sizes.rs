@@ -20,8 +20,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         "figure-14",
         "Figure 14: sizes of chunks",
         format!(
-            "LevelDB, {} pairs with keys of 16 and values of 1024 bytes. Each write is cut by itself; times as in Figure 12. ICID \
-             has no chunks: its value is the same for all.",
+            "LevelDB, {} pairs with keys of 16 bytes and values of 1024 bytes. Each write is cut on its own; times as \
+             in Figure 12. ICID has no chunks, so its values are the same for all sizes.",
             load.pairs
         ),
     );
@@ -44,9 +44,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     figure.aims.push(Aim::at_least("ICID finds more than chunks of any size: ratio 1", icid / best.max(0.1), 1.0));
     let least = all.iter().map(|chunked| chunked.steps.sum() / 1e9).fold(f64::INFINITY, f64::min);
     figure.aims.push(
-        Aim::at_most("ICID's time to the quickest of the competitors: 1", seconds / least, 1.0)
+        Aim::at_most("ICID's time relative to the fastest competitor: 1", seconds / least, 1.0)
             .by(Measure::Cost)
-            .with_floor("Fixed chunks are not cut, and XXH3 takes a tenth of a nanosecond a byte"),
+            .with_floor("Fixed-size chunking does not search for cuts, and XXH3 takes 0.1 ns per byte"),
     );
     figure.reading = "Smaller chunks find more and take longer.".into();
     Ok(vec![figure])

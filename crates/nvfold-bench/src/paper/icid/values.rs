@@ -99,8 +99,8 @@ fn each(all: &[Of], value: impl Fn(&Of) -> Result<f64>) -> Result<Vec<f64>> {
 
 fn settings(run: &Run) -> String {
     format!(
-        "{} MiB of pairs with keys of 16 bytes and random keys, a million pairs at most; each value is of a pool of 1 MiB, as \
-         db_bench has it. One in ten is read back and compared.",
+        "{} MiB of pairs with random keys of 16 bytes, at most a million pairs. Values are taken from a pool of 1 MiB, \
+         as in db_bench. One pair in ten is read back and compared.",
         run.bytes >> 20
     )
 }
@@ -132,15 +132,16 @@ fn ratio(run: &Run, all: &[Of]) -> Result<Figure> {
     figure.rows.push(Row::value("ICID to the best of the competitors, at most", 16.0, most, "x"));
     let aim = Aim::at_least("ICID finds more than each competitor (calls) at every size: ratio 1", least, 1.0);
     figure.aims.push(aim.with_floor(
-        "Of values of 8 KiB db_bench's pool of 1 MiB has 128, so most that are put were put before: chunks find these, and they \
-         have no cause",
+        "db_bench's pool of 1 MiB has only 128 values of 8 KiB, so most puts repeat an earlier value: chunking finds \
+         it, ICID does not, because it was not copied from a file",
     ));
     let (least, _) = bounds(&ratios(&with_blocks));
-    figure.aims.push(Aim::at_least("ICID with blocks behind it likewise: ratio 1", least, 1.0));
-    figure.reading =
-        "LevelDB's log and first tables come from no file; of what its compactions write ICID shares nearly all, \
-                      whatever the size of a value. Chunks need values that are longer than they are."
-            .into();
+    let aim = "ICID + inline finds more than each competitor (calls) at every size: ratio 1";
+    figure.aims.push(Aim::at_least(aim, least, 1.0));
+    figure.reading = "ICID shares nearly all data that LevelDB's compactions write, at every value size. The log and \
+                      the first tables are not copied from a file. Chunking finds a value only if it is longer than a \
+                      chunk."
+        .into();
     Ok(figure)
 }
 
@@ -154,8 +155,8 @@ fn traffic(run: &Run, all: &[Of]) -> Result<Figure> {
         "figure-10",
         "Figure 10: write traffic beside LevelDB's own compression, and lifetime",
         settings(run)
-            + " Traffic is what is written less what is found. The competitors stand behind LevelDB's compression, \
-                         ICID has it off, as in the paper.",
+            + " Traffic: bytes written minus bytes found. As in the paper, the competitors process what LevelDB writes \
+               with its compression on, and ICID runs with compression off.",
     );
     let icid = each(all, |of| Ok(rest(&of.icid)? / of.compressed))?;
     let variant = each(all, |of| Ok(rest(&of.deletes_overlapping)? / of.compressed))?;
@@ -175,11 +176,12 @@ fn traffic(run: &Run, all: &[Of]) -> Result<Figure> {
     figure.rows.push(Row::range("lifetime, least", 2.1, 4.1, least, "x"));
     figure.rows.push(Row::range("lifetime, most", 2.1, 4.1, most, "x"));
     figure.aims.push(
-        Aim::at_most("traffic of ICID to that of compression, mean: the paper's 0.4", mean, 0.4)
-            .with_floor("What can have a cause is a part of all writes (Figure 9); the rest is written as it is"),
+        Aim::at_most("ICID's write traffic relative to compression, mean: the paper's 0.4", mean, 0.4)
+            .with_floor("Only a part of all writes is copied from a file (Figure 9); ICID writes the rest unchanged"),
     );
-    figure.reading =
-        "Sharing what compactions copy against compressing everything: the log and the first tables decide.".into();
+    figure.reading = "ICID shares only what compactions copy, but compression shrinks all writes. So the log and the \
+                      first tables determine which of them writes less."
+        .into();
     Ok(figure)
 }
 
@@ -192,9 +194,9 @@ fn time(run: &Run, all: &[Of]) -> Figure {
         "figure-12",
         "Figure 12: time of deduplication",
         settings(run)
-            + " ICID: processor time of the whole process beyond that with policy off, median of runs that take turns; \
-                         it has written less, which counts for it. Competitors: processor time of cutting, hashing and \
-                         looking up the same writes, call by call.",
+            + " ICID: processor time of the whole process minus that with policy off, median of interleaved runs; this \
+               credits ICID for writing less. Competitors: processor time to cut, hash and look up the same writes, \
+               call by call.",
     );
     let seconds = |at: usize| all.iter().map(move |of| of.chunked[at].steps.sum() / 1e9);
     let title = "Figure 12: processor time of deduplication";
@@ -215,15 +217,14 @@ fn time(run: &Run, all: &[Of]) -> Figure {
     let saved = 100.0 * (1.0 - ratios.iter().sum::<f64>() / ratios.len() as f64);
     figure.rows.push(Row::value("ICID takes less than the mean of the competitors, mean", 47.0, saved, "%"));
     figure.aims.push(
-        Aim::at_least("ICID takes less than the mean of the competitors, %: the paper's 47", saved, 47.0)
+        Aim::at_least("time that ICID saves over the competitors' mean, %: the paper's 47", saved, 47.0)
             .by(Measure::Cost)
             .with_floor(
-                "Here a small value's copy is noted, looked up, compared and becomes an extent of its own, each some 100 ns; \
+                "Each copy of a small value needs a record, a look-up, a compare and an extent, about 100 ns each; \
                  cutting and hashing 100 bytes takes less",
             ),
     );
-    figure.reading =
-        "What ICID takes grows with the number of values, what chunks take with the number of bytes.".into();
+    figure.reading = "ICID's time grows with the number of values, the competitors' with the number of bytes.".into();
     figure
 }
 
@@ -245,8 +246,8 @@ fn steps(run: &Run, all: &[Of]) -> Result<Figure> {
     let mut figure = run.turn.figure(
         "figure-13",
         "Figure 13: steps of deduplication, values of 4 KiB",
-        "Competitors: the mean of the four. ICID: how often its tree was added to, asked, and bytes were compared, times what \
-         each takes in a loop (bench rec-tree), and the rest of the time of Figure 12: extents, and counts of references."
+        "Competitors: the mean of the four. ICID: the number of insertions, look-ups and compares, each multiplied by \
+         its time in a loop (bench rec-tree). The rest of the time in Figure 12 is for extents and reference counts."
             .into(),
     );
     let steps: Vec<Steps> = of.chunked[..4].iter().map(|chunked| chunked.steps).collect();
@@ -287,8 +288,8 @@ fn metadata(run: &Run, all: &[Of]) -> Result<Figure> {
         "table-6",
         "Table 6: metadata for what is shared",
         settings(run)
-            + " ICID: 16 bytes an extent that names shared bytes. FastCDC: an entry of 64 bytes a chunk in the table, \
-                         and 8 bytes for each chunk of a file.",
+            + " ICID: 16 bytes per extent of shared bytes. FastCDC: 64 bytes per chunk in the table, and 8 bytes per \
+               chunk of a file.",
     );
     let icid = each(all, |of| {
         Ok(100.0 * of.icid.get("shared_extents")? * EXTENT_BYTES / of.icid.get("shared_bytes")?.max(1.0))
@@ -313,6 +314,6 @@ fn metadata(run: &Run, all: &[Of]) -> Result<Figure> {
         |of: &Of| TABLE_6.iter().find(|(bytes, ..)| *bytes == of.value_bytes).map_or(f64::INFINITY, |row| row.1);
     let worst = all.iter().zip(&icid).map(|(of, icid)| icid / papers(of)).fold(0.0, f64::max);
     figure.aims.push(Aim::at_most("ICID's metadata to the paper's, at every size: at most 1", worst, 1.0));
-    figure.reading = "An extent names a run of bytes, so what it costs falls with the size of values.".into();
+    figure.reading = "One extent covers a whole run of bytes, so its relative cost falls as values get larger.".into();
     Ok(figure)
 }
