@@ -106,14 +106,19 @@ fn updating(run: &Run, updated: &[Updated]) -> Figure {
             figure.rows.push(Row::own(what(&name), stored.unwrap_or(f64::NAN), "x"));
         }
         figure.aims.push(
-            Aim::at_least(format!("{} bytes: rate while collecting to that with room: 0.9", of.value_bytes), ratio, 0.9)
-                .by(Measure::Wall),
+            Aim::at_least(
+                format!("{} bytes: rate while collecting to that with room: 0.9", of.value_bytes),
+                ratio,
+                0.9,
+            )
+            .by(Measure::Wall),
         );
     }
     figure.charts.push(chart);
-    figure.reading = "The paper states that \"GC has only a slight impact on the throughput of LevelDB\", and shows it \
+    figure.reading =
+        "The paper states that \"GC has only a slight impact on the throughput of LevelDB\", and shows it \
                       in a picture."
-        .into();
+            .into();
     figure
 }
 

@@ -96,8 +96,12 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let times = median(&column(&|row| row[1].seconds / row[0].seconds));
         figure.rows.push(Row::own(format!("{beginning}: time to that with off, median of the programs"), times, "x"));
         figure.aims.push(
-            Aim::at_most(format!("{beginning}: time relative to policy off, median of the programs: 1.25"), times, 1.25)
-                .by(Measure::Wall),
+            Aim::at_most(
+                format!("{beginning}: time relative to policy off, median of the programs: 1.25"),
+                times,
+                1.25,
+            )
+            .by(Measure::Wall),
         );
     }
     shared.kind = Kind::Bars;
