@@ -24,8 +24,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let (denova, inline) = (denova?, inline?);
     let in_dram = measure(Policy::DeNova, IndexKind::Dram)?;
     let settings = format!(
-        "Processes write {mebibytes} MiB of unique chunks to a device in memory, the queue drained every 64 MiB; what is \
-         compared is by how much their RssAnon grows."
+        "Processes write {mebibytes} MiB of unique chunks to a device in memory; the queue is drained every 64 MiB. \
+         The growth of their RssAnon is compared."
     );
     let mut figure = run.turn.figure("dram", "DRAM of deduplication: bytes a chunk", settings);
     let a_chunk = |grown: &Grown| (grown.process_bytes - off) / chunks;
@@ -42,11 +42,11 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         Row::own("queue, longest", denova.queue_entries, "entries"),
     ];
     // Without a queue there is only the table.
-    let inline_aim = format!("the pm index takes no DRAM a chunk (below {UNRELATED_BYTES_A_CHUNK} B measured)");
+    let inline_aim = format!("the pm index takes no DRAM per chunk (measured: below {UNRELATED_BYTES_A_CHUNK} B)");
     figure.aims = vec![Aim::at_most(inline_aim, a_chunk(&inline), UNRELATED_BYTES_A_CHUNK)];
     figure.reading = format!(
-        "With the pm index deduplication takes {} bytes of DRAM a chunk without a queue and {} with one that was drained \
-         every 64 MiB; with the dram index {}.",
+        "With the pm index, deduplication takes {} bytes of DRAM per chunk without a queue, and {} with a queue that \
+         is drained every 64 MiB; with the dram index it takes {}.",
         number(a_chunk(&inline)),
         number(a_chunk(&denova)),
         number(a_chunk(&in_dram))

@@ -34,8 +34,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 16 << 20 };
     let title = "Equations (1) to (5): is inline worth it";
     let settings = format!(
-        "T_w: a block of 4 KiB stored on the device, durable. new and duplicate: a policy at work on a device with a pm \
-         index says whether the block is there; {} MiB of each, medians of {} rounds.",
+        "T_w is the time to store a block of 4 KiB durably on the device. The times of a new block and of a duplicate \
+         are those that a running policy with a pm index takes to decide which of the two a block is; {} MiB of each, \
+         medians of {} rounds.",
         bytes >> 20,
         run.fewer
     );

@@ -55,7 +55,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let title = "Figure 10: how long entries wait in the queue";
     let settings = format!(
         "{files} files of 4 KiB, 50 % duplicates, one thread with think time; delayed(n, {}), n = 0 is immediate. \
-         Waiting times are counted in classes, each told by its upper bound.",
+         Waiting times are counted in a histogram; a time is given as the upper bound of its bucket.",
         DELAYED.1
     );
     let mut figure = run.turn.figure("figure-10", title, settings);
@@ -93,8 +93,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         ]);
     }
     figure.reading = format!(
-        "90 % of the entries wait {} ms at most as in the paper and {} ms with ours when the daemon works at once, and \
-         {} and {} ms when it waits for 250 ms.",
+        "With n = 0, 90 % of the entries wait at most {} ms (as in the paper) and {} ms (ours); with n = 250 ms, at \
+         most {} and {} ms.",
         number(ninety[0][0]),
         number(ninety[1][0]),
         number(ninety[0][1]),

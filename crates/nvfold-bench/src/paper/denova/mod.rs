@@ -228,8 +228,8 @@ impl Run {
     pub fn settings(&self, think: Think, repeats: usize) -> String {
         let think = if think == Think::AsInPaper { "with" } else { "without" };
         format!(
-            "{} small files of 4 KiB or {} large ones of 128 KiB a pass, {think} think time; {} timed passes after one \
-             that is not timed, each beside one of off; delayed is {}.",
+            "{} small files of 4 KiB or {} large ones of 128 KiB per pass, {think} think time; {} timed passes after \
+             one warm-up pass, each paired with a pass of off; delayed is {}.",
             self.files(Size::Small),
             self.files(Size::Large),
             repeats,

@@ -23,8 +23,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     }
     let title = "Figure 11: new files, and files written over";
     let settings = format!(
-        "{PERCENT} % duplicates in both; the queue is drained between. A drop is to off doing the same; without think time there are {} \
-         passes. {}",
+        "{PERCENT} % duplicates both in the new files and in the data that overwrites them; the queue is drained in \
+         between. A drop is relative to off doing the same; without think time there are {} passes. {}",
         run.fewer,
         run.settings(Think::AsInPaper, run.repeats)
     );
@@ -45,7 +45,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     figure.charts.insert(0, drops(&grids));
     let drops: Vec<String> = figure.aims.iter().map(|aim| aim.ours.clone()).collect();
     figure.reading = format!(
-        "With think time sharing later slows overwriting down by {} % (in the order of the aims).",
+        "With think time, sharing later makes overwriting slower by {} % (one value per aim, in the order of the table \
+         of aims).",
         drops.join(", ")
     );
     Ok(vec![figure])
@@ -129,19 +130,21 @@ fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str)
         if think == Think::AsInPaper {
             let blocks = size.bytes() / BLOCK;
             let floor = format!(
-                "over private blocks a file costs {} us; releasing {blocks} shared block(s) and queueing adds {} us",
+                "overwriting a file of private blocks costs {} us; releasing {blocks} shared block(s) and queueing the \
+                 file add {} us",
                 number(grid.of(&system, |cell| over(cell).base_us())[0]),
                 number(grid.of(&system, |cell| over(cell).more_us())[0])
             );
             let aim = |aim: String, most| Aim::at_most(aim, drop, most).by(Measure::Cost).with_floor(floor.clone());
             figure.aims.push(aim(
-                format!("immediate, {}: {name} over at most {} % slower", hash.name(), number(slower)),
+                format!("immediate, {}: overwriting {name} at most {} % slower", hash.name(), number(slower)),
                 slower,
             ));
             if hash == Hash::Ours {
-                figure
-                    .aims
-                    .push(aim(format!("immediate, ours: {name} over at most half the paper's drop"), slower / 2.0));
+                figure.aims.push(aim(
+                    format!("immediate, ours: overwriting {name} at most half the paper's drop"),
+                    slower / 2.0,
+                ));
             }
         }
     }

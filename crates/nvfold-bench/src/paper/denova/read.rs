@@ -49,8 +49,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let title = "Figure 12: reading a file whose blocks are shared";
     let settings = format!(
         "Files A and B of {} MiB with the same content; a pass reads B {ROUNDS} times, {} KiB a request, while another \
-         thread reads A or overwrites it with other data. {} passes after one that is not timed; differences are medians \
-         of pairs.",
+         thread reads A or overwrites it with other data. {} passes after one warm-up pass; differences are medians \
+         over pairs of passes.",
         file_bytes >> 20,
         REQUEST_BYTES >> 10,
         run.fewer
@@ -105,10 +105,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let by_wall = Chart::new(Drawn::Table, "drop by the wall clock, %", "", "drop by the wall clock, %", x());
     let by_wall = systems.iter().zip(&wall_drops).skip(1).fold(by_wall, add);
     figure.charts = vec![drawn, by_wall, chart];
-    figure.reading = format!(
-        "By cost, reading shared blocks is at most {} % slower than reading blocks of one's own.",
-        number(worst)
-    );
+    figure.reading =
+        format!("By cost, reading shared blocks is at most {} % slower than reading private blocks.", number(worst));
     pairs.into_iter().try_for_each(|pair| {
         let Pair { volume, a, b } = pair;
         drop((a, b));

@@ -21,8 +21,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
     let title = "Figure 9: threads";
     let settings = format!(
-        "{PERCENT} % duplicates; the files are shared out among the threads, each with a directory of its own. With \
-         several threads the rate is that of the wall clock, think time within. The daemon has a thread too. {}",
+        "{PERCENT} % duplicates; the files are divided among the threads; each thread has its own directory. With \
+         several threads the rate is by the wall clock and includes think time. The daemon runs in a thread of its \
+         own. {}",
         run.settings(Think::AsInPaper, run.fewer)
     );
     let mut figure = run.turn.figure("figure-9", title, settings);
@@ -54,8 +55,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         }
     }
     figure.reading = format!(
-        "By cost, with {} to {} threads on {} processors, one of which the daemon would like to have, sharing later takes \
-         at most {} % of off's throughput.",
+        "By cost, with {} to {} threads on {} processors that the daemon also uses, sharing later reduces throughput \
+         by at most {} % compared with off.",
         counts[0],
         counts[counts.len() - 1],
         std::thread::available_parallelism().map_or(1, usize::from),

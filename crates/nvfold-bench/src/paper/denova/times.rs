@@ -240,8 +240,9 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 32 << 20 };
     let title = "Figure 2: writing and fingerprinting";
     let settings = format!(
-        "{} MiB of new data by requests of each size. T_w is a streaming store to the device and a fence; T_f is the \
-         fingerprint of each 4 KiB and its lookup in the pm index, in a policy at work. Medians of {} rounds.",
+        "{} MiB of new data, written in requests of each size. T_w is the time of a streaming store to the device and \
+         a fence; T_f is the time to fingerprint each 4 KiB block and look it up in the pm index, measured in a \
+         running policy. Medians of {} rounds.",
         bytes >> 20,
         run.fewer
     );
@@ -281,7 +282,8 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
         figure.rows.push(Row::own(what, least[at], "x"));
     }
     figure.reading = format!(
-        "Fingerprinting takes at least {} times as long as writing with SHA-1 and {} times with XXH3.",
+        "Fingerprinting with SHA-1 takes at least {} times as long as writing; with XXH3 it takes at least {} times as \
+         long.",
         number(least[0]),
         number(least[1])
     );
@@ -293,8 +295,8 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let title = "Table IV: the latency of a write and of sharing it later";
     let settings = format!(
         "Policy denova without a daemon: files are written and timed, then the queue is drained and timed; 50 % \
-         duplicates. Fingerprints and reading a block are timed by themselves, other operations are what is left. \
-         Medians of {} passes of {} small and {} large files.",
+         duplicates. Fingerprinting and reading a block are timed separately; the rest is other operations. Medians of \
+         {} passes of {} small and {} large files.",
         run.fewer,
         run.files(Size::Small),
         run.files(Size::Large)
@@ -346,7 +348,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
         .with_paper(None, "128 KiB, as in the paper", 6.0, 7.0);
     figure.charts.push(chart);
     figure.reading =
-        "Sharing takes the daemon several times as long as the writer took: the paper's reason to do it later.".into();
+        "Sharing a file takes several times as long as writing it: the paper's reason to share it later.".into();
     Ok(vec![figure])
 }
 

@@ -39,9 +39,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes: u64 = if run.turn.smoke { 4 << 20 } else { 384 << 20 };
     let title = "Savings of real trees";
     let settings = format!(
-        "Trees of the machine (at most {} MiB of each), each file written to a fresh device, all of it twice; the queue \
-         drained after each copy. The blocks to share are counted beforehand: blocks of 4 KiB that equal one before \
-         them, the last one of a file with zeros behind it.",
+        "Trees of this machine (at most {} MiB of each). Each tree is written twice to a fresh device, file by file, \
+         and the queue is drained after each copy. The blocks to share are counted beforehand: blocks of 4 KiB equal \
+         to an earlier one, with the last block of each file padded with zeros.",
         most_bytes >> 20
     );
     let mut figure = run.turn.figure("trees", title, settings);
@@ -89,7 +89,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     if !parts.is_empty() {
         figure.aims = vec![Aim::at_least("all duplicate blocks of real trees shared after the drain", least, 100.0)];
     }
-    figure.reading = format!("After the drain {} % of the duplicate blocks are shared at least.", number(least));
+    figure.reading =
+        format!("Once the queue is drained, at least {} % of the duplicate blocks are shared.", number(least));
     Ok(vec![figure])
 }
 

@@ -109,7 +109,7 @@ fn above_off(grid: &Grid, system: &System) -> String {
     let at = |what: fn(&Speed) -> f64| grid.of(system, |cell| what(&cell.new));
     let (off, more) = at(off).into_iter().zip(at(more)).max_by(|a, b| a.1.total_cmp(&b.1)).expect("a place at least");
     format!(
-        "a file costs off {} us; its entry in the queue and the daemon beside it add {} us",
+        "a file costs {} us with off; queueing it and running the daemon at the same time add {} us",
         number(off),
         number(more)
     )
@@ -143,8 +143,8 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
             });
             let is_claimed = hash == Hash::AsInPaper && run.is_the_papers() && think == Think::AsInPaper;
             if is_claimed {
-                let aim = format!("inline as in the paper drops {size_name} by more than 50 %");
-                let floor = "SHA-1 of a block takes 11.8 us on the paper's processor; Table IV has what it takes here";
+                let aim = format!("inline, as in the paper: drop of {size_name} more than 50 %");
+                let floor = "SHA-1 of a block takes 11.8 us on the paper's processor; Table IV has the time here";
                 figure.aims.push(Aim::at_least(aim, least, 50.0).by(Measure::Cost).with_floor(floor));
             }
             for mode in [DedupMode::Immediate, run.delayed()] {
@@ -162,7 +162,8 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
         }
     }
     figure.reading = format!(
-        "By cost, sharing later takes at most {} % of off's throughput; off differs from itself by {} %.",
+        "By cost, sharing later reduces throughput by at most {} % compared with off; off compared with itself differs \
+         by up to {} %.",
         number(largest(&offline_drops)),
         number(largest_noise)
     );
@@ -172,7 +173,7 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
 /// Makes the figure of the savings of the generated data once the queue is empty.
 fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
     let settings =
-        format!("From the passes of Figure 8, the queue drained. {}", run.settings(Think::AsInPaper, run.repeats));
+        format!("From the passes of Figure 8, with the queue drained. {}", run.settings(Think::AsInPaper, run.repeats));
     let title = "Savings: duplicate blocks of generated data that are shared in the end";
     let mut figure = run.turn.figure("savings", title, settings);
     let share = |cell: &Cell| match cell.duplicates {
@@ -190,8 +191,10 @@ fn savings(run: &Run, grids: &[(Size, Grid)]) -> Figure {
         least = offline.flat_map(|system| grid.of(system, share)).fold(least, f64::min);
     }
     figure.aims = vec![Aim::at_least("all duplicate blocks of generated data shared after the drain", least, 100.0)];
-    figure.reading =
-        format!("After the drain {} % of the duplicate blocks are shared, as inline does at once.", number(least));
+    figure.reading = format!(
+        "Once the queue is drained, at least {} % of the duplicate blocks are shared; inline shares them at once.",
+        number(least)
+    );
     figure
 }
 

@@ -21,7 +21,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let a_chunk = (with - without) / chunks;
     let settings = format!(
         "Two processes write {mebibytes} MiB of unique chunks to a device in memory, one with policy off and one with \
-         nv-dedup (every chunk fingerprinted); what is compared is by how much their RssAnon grows."
+         nv-dedup (every chunk fingerprinted). The growth of their RssAnon is compared."
     );
     let mut figure = run.turn.figure("dram", "DRAM (4.2): bytes a chunk", settings);
     figure.rows = vec![
@@ -33,7 +33,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     if run.is_the_papers() {
         let own = number(index / chunks);
         let floor = format!("The index reports {own} bytes per chunk; the rest is other memory of the process.");
-        figure.aims = vec![Aim::at_most("DRAM at most 12 bytes a chunk", a_chunk, 12.0).with_floor(floor)];
+        figure.aims = vec![Aim::at_most("DRAM at most 12 bytes per chunk", a_chunk, 12.0).with_floor(floor)];
     }
     figure.reading =
         format!("Deduplication takes {} bytes of DRAM a chunk; the paper's three structures take 24.", number(a_chunk));

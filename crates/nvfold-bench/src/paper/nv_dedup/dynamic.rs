@@ -119,8 +119,8 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     let chunks = PERIODS * period;
     let title = "Figure 10: a workload with changing shares of duplicates";
     let settings = format!(
-        "Random overwrites, one thread; {} intervals of {chunks} requests ({PERIODS} sampling periods), each \
-         with a share of duplicates of its own, drawn so that four of five are at most 50 %. {}",
+        "Random overwrites, one thread; {} intervals of {chunks} requests ({PERIODS} sampling periods), each with its \
+         own random share of duplicates (on average, four of five shares are at most 50 %). {}",
         lines[0].len(),
         run.about_period(period)
     );
@@ -153,9 +153,9 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     let slowest = slowest_switch(&lines[1], Kind::Ours);
     if run.is_the_papers() {
         let floor =
-            "a period is over when its chunks have come; the method is looked at a twentieth of one later at most";
+            "a period ends with its last chunk; the benchmark reads the method 20 times a period, so up to 1/20 late";
         figure.aims =
-            vec![Aim::at_most("the method follows within one sampling period", slowest, 1.0).with_floor(floor)];
+            vec![Aim::at_most("the method adapts within one sampling period", slowest, 1.0).with_floor(floor)];
     }
     let issued =
         |line: &[Interval]| line.iter().map(|interval| interval.percent as f64).sum::<f64>() / line.len() as f64;
@@ -164,8 +164,8 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
         100.0 * shared as f64 / (chunks * line.len() as u64) as f64
     };
     figure.reading = format!(
-        "Of {} % duplicates in all NV-Dedup (ours) removes {} %, as in the paper {} %; our method is the right one after \
-         {} periods at the latest.",
+        "{} % of all requests are duplicates; NV-Dedup (ours) removes {} %, NV-Dedup (as in the paper) {} %. Ours \
+         settles on the right method within {} periods.",
         number(issued(&lines[1])),
         number(removed(&lines[1])),
         number(removed(&lines[0])),

@@ -53,8 +53,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         Row::value("requests that nv-dedup shares", 50.0, shared[2], "%"),
     ];
     figure.reading = format!(
-        "With fio's own requests nv-dedup shares {} % of them and runs at {} times the speed of off; every request is a \
-         round trip through FUSE.",
+        "Of the requests that fio generates, nv-dedup shares {} %; it runs at {} times the speed of off; every request \
+         is a round trip through FUSE.",
         number(shared[2]),
         number(rates[2] / rates[0])
     );

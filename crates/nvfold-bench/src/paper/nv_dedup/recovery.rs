@@ -22,8 +22,9 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     };
     let repeats = if run.turn.smoke { 2 } else { 5 };
     let settings = format!(
-        "A process writes {} MiB (policy nv-dedup) and is killed with SIGKILL; then the device is opened and mounted, each \
-         time from a fresh mapping: the median of {repeats} mounts. It is filled at full speed and mounted on {}.",
+        "A process writes {} MiB (policy nv-dedup) and is killed with SIGKILL; then the device is mounted {repeats} \
+         times, each time from a new mapping, and the median is reported. It is filled at full speed and mounted with \
+         profile {}.",
         data_bytes >> 20,
         run.turn.name
     );
@@ -68,7 +69,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     figure.charts = vec![each, chart];
     let slowest = rows.iter().map(|row| row.ns_per_entry).fold(0.0, f64::max);
     figure.reading = format!(
-        "A mount takes {} ns for each entry that it scans at most, with the index built; the paper takes 300.",
+        "A mount takes at most {} ns for each entry that it scans, including the time to build the index; the paper's \
+         takes 300.",
         number(slowest)
     );
     Ok(vec![figure])

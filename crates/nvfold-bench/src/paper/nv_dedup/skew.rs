@@ -18,8 +18,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let kinds = [Kind::NoDedup, Kind::AsInPaper, Kind::Ours];
     let systems = kinds.map(System::of);
     let settings = format!(
-        "Random overwrites of a file of {} MiB, 4 KiB a request, one thread; duplicates repeat blocks that are stored, \
-         each with the same probability or by Zipf's law (exponent 1); {} timed passes of {} requests.",
+        "Random overwrites of a file of {} MiB, 4 KiB per request, one thread; duplicates repeat stored blocks, drawn \
+         uniformly or by Zipf's law (exponent 1); {} timed passes of {} requests.",
         run.file_blocks >> 8,
         run.repeats,
         run.requests
@@ -54,8 +54,8 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     }
     let at = |column: usize| number(to_none(&columns[column].1, last));
     figure.reading = format!(
-        "By cost, at {} % duplicates NV-Dedup (ours) runs at {} times the speed of No_dedup where they repeat any block, and \
-         at {} where most repeat few.",
+        "By cost, at {} % duplicates NV-Dedup (ours) runs at {} times the speed of No_dedup if duplicates repeat all \
+         blocks with equal probability, and at {} if most of them repeat a few blocks.",
         PERCENTS[2],
         at(2),
         at(5)

@@ -34,8 +34,8 @@ fn passes<'a>(run: &Run, profile: &'a Profile, systems: &'a [System], pattern: P
 /// Figure 2: the share of the time that fingerprints take.
 pub fn media(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
-        "Dedup_block with MD5 writes new files at {PERCENT} % duplicates, {} requests a pass, one thread. Disk is \
-         emulated as 100 MB/s and flash as 250 MB/s of sequential writes without any latency; NVM is {}.",
+        "Dedup_block with MD5 writes new files at {PERCENT} % duplicates, {} requests per pass, one thread. Disk and \
+         flash are emulated as sequential writes at 100 MB/s and 250 MB/s with no added latency; NVM is profile {}.",
         run.requests, run.turn.name
     );
     let mut figure = run.turn.figure("figure-2", "Figure 2: the cost of fingerprints on three media", settings);
@@ -65,7 +65,7 @@ pub fn media(run: &Run) -> Result<Vec<Figure>> {
         Row::value("fingerprints on NVM", 44.0, shares[2].1, "%"),
     ];
     figure.reading = format!(
-        "MD5 takes {} % of the time on a disk and {} % on NVM: the faster the medium, the more hashing costs.",
+        "MD5 takes {} % of the time on a disk and {} % on NVM: the faster the medium, the larger the share of hashing.",
         number(shares[0].1),
         number(shares[2].1)
     );
@@ -106,14 +106,14 @@ fn with_latency(profile: &Profile, factor: f64) -> (String, Profile) {
 pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
     let settings = format!(
-        "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread. A latency is the time of a fence; \
-         the time of a line goes with it.",
+        "Random overwrites at {PERCENT} % duplicates, {} requests per pass, one thread. The write latency is the time \
+         charged for a fence; the time for a cache line is scaled by the same factor.",
         run.requests
     );
     let mut figure = run.turn.figure("figure-12", "Figure 12: write latencies", settings);
     if run.turn.profile.is_native() {
         figure.reading = "Not measured.".into();
-        figure.left_out.push("the memory as it is has no latency that could be another".into());
+        figure.left_out.push("the profile native has no emulated latency to vary".into());
         return Ok(vec![figure]);
     }
     let varied = LATENCIES.map(|factor| with_latency(&run.turn.profile, factor));
@@ -172,7 +172,8 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
     }
     let gain = |column| rate(Kind::Ours, column) / rate(Kind::NoDedup, column);
     figure.reading = format!(
-        "By cost, NV-Dedup (ours) to No_dedup goes from {2} to {3} where the write latency goes from {0} to {1}.",
+        "By cost, NV-Dedup (ours) is {2} times as fast as No_dedup at a write latency of {0}, and {3} times as fast at \
+         {1}.",
         at(0),
         at(last),
         number(gain(0)),
@@ -193,8 +194,8 @@ pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
     systems.push(System { strong: None, ..System::of(Kind::Ours) });
     let cells = cells(run, passes(run, &run.turn.profile, &systems, Pattern::Fio))?.remove(0);
     let settings = format!(
-        "Random overwrites at {PERCENT} % duplicates, {} requests a pass, one thread, all functions in one run. Ours \
-         compares bytes instead: one value, drawn beside each function.",
+        "Random overwrites at {PERCENT} % duplicates, {} requests per pass, one thread, all functions in one run. Ours \
+         compares bytes instead; its single value is drawn next to each function.",
         run.requests
     );
     let mut figure = run.turn.figure("figure-13", "Figure 13: hash functions", settings);
@@ -216,8 +217,9 @@ pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
     let best = paper.iter().map(|cell| cell.cost_us).fold(f64::INFINITY, f64::min) / ours.cost_us;
     figure.rows.push(Row::own("NV-Dedup: bytes to the fastest hash function", best, "x"));
     figure.reading = format!(
-        "By cost, NV-Dedup as in the paper runs at {} with SHA-256 of what it reaches with MD5; comparing bytes gives {} of the \
-         fastest hash function. Processors with SHA instructions turn the order of MD5 and SHA around.",
+        "By cost, NV-Dedup (as in the paper) is {} times as fast with SHA-256 as with MD5; comparing bytes (ours) is \
+         {} times as fast as the fastest hash function. Processors with SHA instructions reverse the order of MD5 and \
+         SHA.",
         number(paper[0].cost_us / paper[2].cost_us),
         number(best)
     );
