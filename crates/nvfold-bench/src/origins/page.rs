@@ -47,10 +47,10 @@ pub fn markdown(report: &Report) -> String {
 }
 
 const INTRODUCTION: &str = "\
-Policy `icid`, used through the core's own interface. A program reports what it copies ([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)),
-asks for the origins of a buffer before it writes it, and passes them to `File::append_from`. All devices are in\n\
-memory, and there is one thread. In every row the written data is read back and compared, and fsck finds nothing on\n\
-any device of a compaction.
+Policy `icid`, used through the core's own interface. A program reports what it copies\n\
+([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)), asks for the origins of a buffer before it writes it, and\n\
+passes them to `File::append_from`. All devices are in memory, and there is one thread. In every row the written data\n\
+is read back and compared, and fsck finds nothing on any device of a compaction.
 ";
 
 fn tables(report: &Report) -> Vec<Table> {
