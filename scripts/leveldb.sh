@@ -5,17 +5,18 @@
 #   scripts/leveldb.sh [OPTIONS...]      mount options to compare; default: "" policy=off policy=inline
 #   LEVELDB_PAIRS=1000000                pairs of 16 bytes of key and 100 bytes of value
 #   LEVELDB_REPEATS=5                    passes; in each pass all places are measured one after another
-#   LEVELDB_COMPRESS=1                   LevelDB compresses (Snappy)
 #   NVFOLD_BIN=path                      default: target/release/nvfold
 #
-# Needs root (tmpfs), a C++ compiler and libleveldb-dev.
+# LevelDB compresses (Snappy). Needs root (tmpfs); installs a C++ compiler and libleveldb-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
 PAIRS=${LEVELDB_PAIRS:-1000000}
 REPEATS=${LEVELDB_REPEATS:-5}
-COMPRESS=${LEVELDB_COMPRESS:-1}
+scripts/need.sh c++=g++ mountpoint=util-linux python3=python3 fusermount3=fuse3
+[ -f /usr/include/leveldb/db.h ] || scripts/need.sh leveldb-headers=libleveldb-dev
+
 if [ $# -gt 0 ]; then MOUNTS=("$@"); else MOUNTS=("" policy=off policy=inline); fi
 WORK=$(mktemp -d /dev/shm/nvfold-leveldb.XXXXXX)
 PLACE=$WORK/place
@@ -30,7 +31,7 @@ trap cleanup EXIT
 c++ -O2 -o "$WORK/leveldb" crates/nvfold-bench/src/paper/icid/leveldb.cc -lleveldb
 
 measure() { # name
-    "$WORK/leveldb" "$PLACE/db" "$PAIRS" 100 "$COMPRESS" 2 "$PAIRS" | sed "s|^|$1\t|" >>"$WORK/figures"
+    "$WORK/leveldb" "$PLACE/db" "$PAIRS" 100 1 2 "$PAIRS" | sed "s|^|$1\t|" >>"$WORK/figures"
 }
 
 for ((pass = 0; pass <= REPEATS; pass++)); do

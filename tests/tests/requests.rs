@@ -191,6 +191,17 @@ fn processor_ticks(pid: u64) -> u64 {
     fields[11..13].iter().map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
 }
 
+/// Returns how often the threads of a process have waited for something.
+fn wake_ups(pid: u64) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    let statuses = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    let waits = |status: String| {
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).expect("a count");
+        count.trim().parse::<u64>().expect("a number")
+    };
+    statuses.map(waits).sum()
+}
+
 /// One client keeps the serving threads busy while another one waits for a long request: neither waits for the other.
 #[test]
 fn a_request_that_takes_long_keeps_no_other_waiting() {
@@ -391,25 +402,16 @@ fn an_idle_mount_sleeps() {
     fs::write(mount.join("file"), vec![7; 1 << 20]).expect("write");
     nvfold(&["dedup", "--drain"], &[mount.path()]).success();
     let pid = nvfold_json(&["stats", "--json"], &[mount.path()])["pid"].as_u64().expect("pid");
-    let wakes = || -> u64 {
-        let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
-        let statuses = threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
-        let waited = |status: String| {
-            let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-            line.and_then(|count| count.trim().parse::<u64>().ok())
-        };
-        statuses.filter_map(waited).sum()
-    };
-    let wakes_in_a_second = || {
-        let before = wakes();
+    let wake_ups_in_a_second = || {
+        let before = wake_ups(pid);
         std::thread::sleep(Duration::from_secs(1));
-        wakes().saturating_sub(before)
+        wake_ups(pid).saturating_sub(before)
     };
     // The pauses of a daemon with nothing to do double until they last a second. Other tests change the mount table
     // meanwhile, and each change wakes a thread, so one quiet second among several is enough.
     let mut seconds = Vec::new();
-    while seconds.len() < 20 && seconds.last().is_none_or(|wakes| *wakes > 20) {
-        seconds.push(wakes_in_a_second());
+    while seconds.len() < 20 && seconds.last().is_none_or(|count| *count > 20) {
+        seconds.push(wake_ups_in_a_second());
     }
     println!("wake-ups in each second: {seconds:?}");
     assert!(seconds.last() <= Some(&20), "the threads of an idle mount wake up too often: {seconds:?}");

@@ -1,8 +1,9 @@
-//! What goes on beside the calls on an open device, as a mount has it: after a crash counts are reconciled; fingerprints
-//! are filled in, and what policy `denova` queued is shared; every second dead space is made free, freed memory is given
-//! back, and the device is looked at. (Syncs every 5 s at level `file` are pmem's own.)
+//! The background work of an open device, as on a mount. After a crash it reconciles the counts. Then it computes missing
+//! fingerprints and shares what policy `denova` has queued. Once a second it frees dead space, gives freed memory back to
+//! the host, and checks the device. (At level `file`, pmem itself syncs every 5 s.)
 //!
-//! One thread a device. It is nicer than those of the program, works in steps of about a millisecond, and ends within one.
+//! Each device has one thread. It has a lower priority than the program's threads and works in steps of about a
+//! millisecond, so it also stops within one.
 #![forbid(unsafe_code)]
 
 use nvfold::{Daemon, FileSystem, Victims};
@@ -14,8 +15,8 @@ use std::time::{Duration, Instant};
 
 /// Nice value of the thread.
 const NICE: i32 = 10;
-/// How often house is kept, and the longest wait: so often the thread looks for what may end a longer one.
-const HOUSE_EVERY: Duration = Duration::from_secs(1);
+/// How often housekeeping runs. It is also the longest wait, so changes that would end a longer one are noticed in time.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 
 /// The running thread. Dropped, it stops.
 pub struct Background {
@@ -48,25 +49,25 @@ fn work(fs: &FileSystem, stop: &AtomicBool) {
         thread::yield_now();
     }
     let mut daemon = Daemon::new(fs.clone());
-    let mut house_kept = Instant::now();
+    let mut last_housekeeping = Instant::now();
     let mut daemon_works = true;
     while goes_on() {
-        let mut rest = HOUSE_EVERY;
+        let mut rest = HOUSEKEEPING_EVERY;
         if daemon_works {
             match daemon.turn() {
-                Ok(until) => rest = until.min(HOUSE_EVERY),
+                Ok(until) => rest = until.min(HOUSEKEEPING_EVERY),
                 // The device is lost, and calls say so.
                 Err(_) => daemon_works = false,
             }
         }
-        if house_kept.elapsed() >= HOUSE_EVERY {
+        if last_housekeeping.elapsed() >= HOUSEKEEPING_EVERY {
             // A lost device answers EIO from then on.
             if fs.region().probe() {
                 // A failure costs space or memory, not data; the next round tries again.
                 while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
                 while goes_on() && !fs.trim_step().unwrap_or(true) {}
             }
-            house_kept = Instant::now();
+            last_housekeeping = Instant::now();
         }
         if rest.is_zero() { thread::yield_now() } else { thread::park_timeout(rest) }
     }

@@ -61,10 +61,9 @@ impl Access {
 
     fn look(&self, fs: &FileSystem, mounts: &[Mounted], number: &str) {
         // A mount that is no longer in the tree keeps its state.
-        let Some(mounted) = mounts.iter().find(|mounted| mounted.number == number) else { return };
-        let read_only = mounted.read_only;
-        let was = self.read_only.swap(read_only, Ordering::AcqRel);
-        if read_only && !was {
+        let Some(Mounted { read_only, .. }) = mounts.iter().find(|mounted| mounted.number == number) else { return };
+        let was = self.read_only.swap(*read_only, Ordering::AcqRel);
+        if *read_only && !was {
             // `housekeeping` reports a device that fails.
             let _ = fs.sync();
         }
