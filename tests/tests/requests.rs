@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
@@ -174,12 +175,18 @@ fn takes_no_processor_time(options: &str) {
     }
     drop(file);
     let pid = nvfold_json(&["stats", "--json"], &[mount.path()])["pid"].as_u64().expect("pid");
-    std::thread::sleep(Duration::from_millis(100));
-    let before = processor_ticks(pid);
-    std::thread::sleep(Duration::from_secs(2));
-    let ticks = processor_ticks(pid) - before;
-    // A thread that spins all the time would take two hundred.
-    assert!(ticks <= 10, "{options}: {ticks} hundredths of a second of processor time in 2 s without a request");
+    let ticks_in_two_seconds = || {
+        let before = processor_ticks(pid);
+        std::thread::sleep(Duration::from_secs(2));
+        processor_ticks(pid) - before
+    };
+    // A thread that spins all the time would take two hundred. Other tests change the mount table meanwhile, which wakes
+    // a thread, so one quiet pause among several is enough.
+    let mut pauses = Vec::new();
+    while pauses.len() < 20 && pauses.last().is_none_or(|ticks| *ticks > 10) {
+        pauses.push(ticks_in_two_seconds());
+    }
+    assert!(pauses.last() <= Some(&10), "{options}: hundredths of a second of processor time, in 2 s each: {pauses:?}");
     mount.check();
 }
 
@@ -202,7 +209,7 @@ fn wake_ups(pid: u64) -> u64 {
     statuses.map(waits).sum()
 }
 
-/// One client keeps the serving threads busy while another one waits for a long request: neither waits for the other.
+/// Short requests are answered while a long one is under way: of many long requests, one must see several.
 #[test]
 fn a_request_that_takes_long_keeps_no_other_waiting() {
     requires!(root, fuse);
@@ -216,24 +223,27 @@ fn keeps_no_other_waiting(options: &str) {
     let mut big = File::create(&path).expect("create");
     big.write_all(&vec![1; 64 << 20]).expect("write");
     big.sync_all().expect("sync");
-    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let (answered, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let end = Instant::now() + run::limit();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let began = Instant::now();
-            while began.elapsed() < Duration::from_secs(2) {
-                let mut bytes = vec![0; 8 << 20];
-                File::open(&path).expect("open").read_exact_at(&mut bytes, 0).expect("read");
-                big.write_all_at(&bytes, 8 << 20).expect("write");
-                big.sync_all().expect("sync");
+            while !is_over.load(Ordering::Acquire) && Instant::now() < end {
+                let number = answered.load(Ordering::Acquire);
+                fs::metadata(mount.join(format!("none{number}"))).expect_err("there is none");
+                answered.fetch_add(1, Ordering::Release);
             }
-            is_over.store(true, std::sync::atomic::Ordering::Release);
         });
-        let mut looked = 0;
-        while !is_over.load(std::sync::atomic::Ordering::Acquire) {
-            fs::metadata(mount.join(format!("none{looked}"))).expect_err("there is none");
-            looked += 1;
+        let mut most = 0;
+        while most < 10 {
+            assert!(Instant::now() < end, "at most {most} short requests were answered during a long one");
+            let mut bytes = vec![0; 8 << 20];
+            File::open(&path).expect("open").read_exact_at(&mut bytes, 0).expect("read");
+            big.write_all_at(&bytes, 8 << 20).expect("write");
+            let before = answered.load(Ordering::Acquire);
+            big.sync_all().expect("sync");
+            most = most.max(answered.load(Ordering::Acquire) - before);
         }
-        assert!(looked > 100, "{looked} look-ups in 2 s");
+        is_over.store(true, Ordering::Release);
     });
     drop(big);
     mount.check();

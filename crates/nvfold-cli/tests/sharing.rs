@@ -298,10 +298,12 @@ fn files_that_go_away_meanwhile_are_skipped_and_counted() {
     let scratch = Scratch::new();
     scratch.device("dev", "256M");
     let mount = scratch.mount("dev", "policy=off");
-    // The names of a directory are read at once, then file after file is worked on.
     let small = |file: u64| mount.path(&format!("small {file}"));
+    // The names of a directory are read at once, then file after file is worked on. The moment in between is looked for
+    // by bisection: whoever is too early removes all files before their names are read.
     let mut skipped = 0;
-    for attempt in 0..50 {
+    let (mut too_early, mut too_late) = (Duration::ZERO, Duration::from_secs(2));
+    for attempt in 0..200 {
         fs::write(mount.path("large"), noise(16 << 20, attempt)).unwrap();
         for file in 0..200 {
             fs::write(small(file), noise(5000, file)).unwrap();
@@ -313,7 +315,8 @@ fn files_that_go_away_meanwhile_are_skipped_and_counted() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(5 + 3 * attempt));
+        let delay = (too_early + too_late) / 2;
+        std::thread::sleep(delay);
         (0..200).for_each(|file| fs::remove_file(small(file)).unwrap());
         let output = dedup.wait_with_output().unwrap();
         assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
@@ -322,6 +325,11 @@ fn files_that_go_away_meanwhile_are_skipped_and_counted() {
         skipped += report["vanished"].as_u64().unwrap();
         if skipped > 0 {
             break;
+        }
+        // The machine is not as fast each time, so the range grows a little at its other end.
+        match report["files"].as_u64().unwrap() {
+            0..=1 => (too_early, too_late) = (delay, too_late + too_late / 8),
+            _ => (too_early, too_late) = (too_early - too_early / 8, delay),
         }
     }
     assert!(skipped > 0, "no file was removed at the right moment");

@@ -2,7 +2,7 @@
 
 use crate::lab::{Lab, PREFIX, lab, ok, report};
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -122,19 +122,19 @@ fn a_device_that_cannot_be_had_ends_the_program_before_it_starts() {
     let output = command.arg("started").output().unwrap();
     assert_eq!((output.status.code(), output.stdout.len()), (Some(125), 0), "{}", report(&command, &output));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("nvfold run: option policy=all: "), "{output:?}");
-    // Another process has it.
-    let mut owner = lab.preloaded("sleep").arg("60").spawn().unwrap();
-    let is_busy = || {
-        let output = lab.preloaded("true").output().unwrap();
-        (output.status.code() == Some(125)).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
-    };
-    let said = (0..200).find_map(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        is_busy()
-    });
-    owner.kill().unwrap();
-    owner.wait().unwrap();
-    assert!(said.as_deref().is_some_and(|said| said.contains(&owner.id().to_string())), "{said:?}");
+    // Another process has it, as soon as it has answered.
+    let mut owner = lab.preloaded("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = owner.stdin.take().unwrap();
+    input.write_all(b"are you there?\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(owner.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+    assert_eq!(answer, "are you there?\n");
+    let output = lab.preloaded("true").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains(&owner.id().to_string()), "{said}");
+    drop(input);
+    assert!(owner.wait().unwrap().success());
     ok(&mut lab.preloaded("true"));
 }
 

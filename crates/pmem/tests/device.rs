@@ -278,18 +278,31 @@ fn words_and_pairs_are_charged_like_any_other_read() {
     assert_eq!(region.lines_read_in(8192, 4096), Some(0));
 }
 
+/// Repeats a measurement until one shows what is claimed: a loaded machine may spoil some, and a clock that counts
+/// wrongly spoils all.
+fn one_of_many(claim: &str, mut measure: impl FnMut() -> Result<(), String>) {
+    let mut spoilt = Vec::new();
+    while let Err(measured) = measure() {
+        spoilt.push(measured);
+        assert!(spoilt.len() < 200, "{claim}: {spoilt:?}");
+    }
+}
+
 #[test]
 fn a_thread_that_does_not_wait_owes_what_it_was_charged() {
     let options = OpenOptions { profile: "nvdimm-8x".parse().unwrap(), counts_only: true, ..OpenOptions::default() };
-    let region = Region::create(&DeviceSpec::Memory, 8 << 20, &options).unwrap();
-    let (cost, epoch) = (pmem::clock::cost_ns(), std::time::Instant::now());
     let block = [1; 4096];
-    (0..2000).for_each(|at| drop(region.fence(region.stream(at * 4096, &block))));
-    let charged = region.counters().charged_ns() as f64;
-    assert_eq!(charged, 2000.0 * (63.0 * 144.0 + 600.0));
-    let (cost, device_ns) = (pmem::clock::cost_ns() - cost, pmem::clock::device_ns(epoch) as f64);
-    // Less what the host took for the copies, which is processor time unless the thread was interrupted in one.
-    assert!(cost > charged / 4.0 && device_ns > charged / 4.0, "{cost} and {device_ns} of {charged}");
+    one_of_many("most of the charge is owed", || {
+        let region = Region::create(&DeviceSpec::Memory, 8 << 20, &options).unwrap();
+        let (cost, epoch) = (pmem::clock::cost_ns(), std::time::Instant::now());
+        (0..2000).for_each(|at| drop(region.fence(region.stream(at * 4096, &block))));
+        let charged = region.counters().charged_ns() as f64;
+        assert_eq!(charged, 2000.0 * (63.0 * 144.0 + 600.0));
+        let (cost, device_ns) = (pmem::clock::cost_ns() - cost, pmem::clock::device_ns(epoch) as f64);
+        // Less what the host took for the copies, which is processor time unless the thread was interrupted in one.
+        let is_owed = cost > charged / 4.0 && device_ns > charged / 4.0;
+        is_owed.then_some(()).ok_or(format!("{cost} and {device_ns} of {charged}"))
+    });
 }
 
 #[test]
@@ -297,13 +310,15 @@ fn what_is_waited_for_is_no_processor_time_of_the_work() {
     let profile: Profile = "custom:fence_ns=5000".parse().unwrap();
     let options = OpenOptions { profile, ..OpenOptions::default() };
     let region = Region::create(&DeviceSpec::Memory, 4096, &options).unwrap();
-    let (cost, epoch) = (pmem::clock::cost_ns(), std::time::Instant::now());
-    (0..2000).for_each(|at| drop(region.fence(region.store_u64(0, at).flush())));
-    let waited = epoch.elapsed().as_nanos() as f64;
-    let cost = pmem::clock::cost_ns() - cost;
-    assert!(waited >= 2000.0 * 5000.0 - 1000.0, "{waited}");
-    // Counted twice it would be more than 20 ms; without the charges next to nothing.
-    assert!((10e6..20e6).contains(&cost), "{cost}");
+    one_of_many("the charge is counted once", || {
+        let (cost, epoch) = (pmem::clock::cost_ns(), std::time::Instant::now());
+        (0..2000).for_each(|at| drop(region.fence(region.store_u64(0, at).flush())));
+        let waited = epoch.elapsed().as_nanos() as f64;
+        let cost = pmem::clock::cost_ns() - cost;
+        assert!(waited >= 2000.0 * 5000.0 - 1000.0, "{waited}");
+        // Counted twice it would be more than 20 ms; without the charges next to nothing.
+        (10e6..20e6).contains(&cost).then_some(()).ok_or(format!("{cost}"))
+    });
 }
 
 #[test]

@@ -134,13 +134,15 @@ impl Mount<'_> {
 
     /// Unmounts in order.
     pub fn unmount(self) {
-        let mut run = self.scratch.nvfold(&["umount", "mnt"]);
-        if run.stderr.contains("busy") {
-            // Between fork and exec, the child of another test holds our files open for a moment.
-            std::thread::sleep(Duration::from_millis(200));
-            run = self.scratch.nvfold(&["umount", "mnt"]);
-        }
-        run.ok();
+        // Between fork and exec, the child of another test has copies of our open files.
+        wait_until("the mount is not busy", || {
+            let run = self.scratch.nvfold(&["umount", "mnt"]);
+            let is_busy = run.stderr.contains("busy");
+            if !is_busy {
+                run.ok();
+            }
+            !is_busy
+        });
         assert!(!process_lives(self.pid), "umount returned before the process was gone");
     }
 
