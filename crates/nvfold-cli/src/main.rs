@@ -8,11 +8,13 @@
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`snapshot`], [`counters`] | the facts in reports; the requests that a mount has served |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
-//! | [`mounts`], [`size`] | the kernel's mount table; sizes |
+//! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
+//! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
 //! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | output on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod cli;
 mod commands;
 mod counters;
@@ -26,12 +28,14 @@ mod output;
 mod problems;
 mod progress;
 mod report;
+mod server;
 mod size;
 mod snapshot;
 mod stop;
 mod stored;
 mod text;
 mod traffic;
+mod utab;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
@@ -72,6 +76,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Mkfs(command) => mkfs::run(command, output),
         Command::Mount(command) => commands::mount::run(command, output),
         Command::Umount(command) => umount::run(command, output),
+        Command::Sync(command) => sync::run(command, output),
         Command::Info(command) => info::run(command, output),
         Command::Df(command) => df::run(command, output),
         Command::Du(command) => du::run(command, output),
@@ -91,6 +96,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
         Command::Completions(command) => completions::run(command, Cli::command()),
+        Command::BoundedCall(call) => bounded::run(call),
         Command::Man(command) => man::run(command, Cli::command()),
     }
 }
