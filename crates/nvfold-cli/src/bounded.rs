@@ -8,9 +8,9 @@
 //! kills it and goes on. A child that cannot be killed ends when the server goes on or dies.
 
 use crate::failure::Outcome;
-use crate::mount::unmount;
 use crate::mounts;
 use crate::server::Server;
+use crate::unmount::unmount;
 use clap::{Args, ValueEnum};
 use rustix::fs::XattrFlags;
 use rustix::mount::UnmountFlags;
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// How often a command that waits checks whether the server is stopped.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a killed child may take to end before the command goes on without it.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 /// The largest value of an attribute (XATTR_SIZE_MAX), in bytes.
 const VALUE_MAX: usize = 64 << 10;
 /// The first byte that the child prints. The value follows, or the number of the error.
@@ -132,10 +134,9 @@ fn call(kind: Kind, path: &Path, name: &str, value: &str, within: Duration) -> i
         .stderr(Stdio::null())
         .spawn()?;
     let printed = printed_by(&mut child, path, within);
-    if printed.is_err() {
-        let _ = child.kill();
-    } else {
-        let _ = child.wait();
+    match printed {
+        Ok(_) => _ = child.wait(),
+        Err(_) => give_up(&mut child),
     }
     let printed = printed?;
     match printed.split_first() {
@@ -145,6 +146,15 @@ fn call(kind: Kind, path: &Path, name: &str, value: &str, within: Duration) -> i
             Err(number.map_or_else(ended_early, io::Error::from_raw_os_error))
         }
         _ => Err(ended_early()),
+    }
+}
+
+/// Kills the child, and waits a moment for its end: a child that uses a mount makes it busy.
+fn give_up(child: &mut Child) {
+    let _ = child.kill();
+    let end = Instant::now() + ENDS_WITHIN;
+    while Instant::now() < end && matches!(child.try_wait(), Ok(None)) {
+        thread::sleep(ENDS_WITHIN / 100);
     }
 }
 

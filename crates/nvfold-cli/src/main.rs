@@ -6,10 +6,11 @@
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
 //! | [`stored`] | access to stored files, through a mount or on a device |
-//! | [`snapshot`], [`counters`] | the facts in reports; the requests that a mount has served |
+//! | [`snapshot`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
 //! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
 //! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
+//! | [`unmount`] | unmounting |
 //! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | output on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod stop;
 mod stored;
 mod text;
 mod traffic;
+mod unmount;
 mod utab;
 
 use clap::{CommandFactory, Parser};

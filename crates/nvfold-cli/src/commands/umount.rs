@@ -2,13 +2,13 @@
 
 use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::failure::{Failure, Outcome};
-use crate::mount;
 use crate::mounts::{self, Mounted};
 use crate::output::Output;
 use crate::report;
 use crate::server::Server;
 use crate::snapshot::{self, mount_of};
 use crate::text::escaped;
+use crate::unmount::unmount;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -78,7 +78,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
 
 /// Detaches the mount. The server may be stuck, so nothing is asked of it.
 fn detach(mounted: &Mounted) -> Outcome<bool> {
-    mount::unmount(&mounted.dir, UnmountFlags::DETACH).map_err(|errno| not_unmounted(mounted, errno.into()))?;
+    unmount(&mounted.dir, UnmountFlags::DETACH).map_err(|errno| not_unmounted(mounted, errno.into()))?;
     Ok(false)
 }
 

@@ -38,6 +38,7 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use crate::report;
 use crate::snapshot::Snapshot;
+use crate::unmount::unmount;
 use crate::utab;
 use access::Access;
 use front::Front;
@@ -51,7 +52,6 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -347,25 +347,4 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
         }
     };
     std::process::exit(code);
-}
-
-/// Calls unmount(2), or fusermount3 if that needs root, and takes the mount out of umount(8)'s table.
-pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
-    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
-        Err(Errno::PERM) => unmount_as_user(dir, flags.contains(UnmountFlags::DETACH)),
-        result => result.inspect(|()| utab::forget(dir)),
-    }
-}
-
-/// Unmounts with fusermount3, which allows it to the user who mounted.
-fn unmount_as_user(dir: &Path, is_lazy: bool) -> rustix::io::Result<()> {
-    let how = if is_lazy { "-uz" } else { "-u" };
-    let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
-    // The message for EBUSY is that of the C library.
-    let called = std::process::Command::new("fusermount3").args(arguments).env("LC_ALL", "C").output();
-    match called {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) if String::from_utf8_lossy(&output.stderr).contains("busy") => Err(Errno::BUSY),
-        Ok(_) | Err(_) => Err(Errno::PERM),
-    }
 }
