@@ -202,7 +202,7 @@ impl Mount {
     fn umount(&self) -> Outcome {
         let end = Instant::now() + TURN_LIMIT;
         loop {
-            let outcome = run::run(Command::new(binary()).arg("umount").arg(&self.dir));
+            let outcome = run::run(command().arg("umount").arg(&self.dir));
             if !outcome.stderr.contains("busy") || Instant::now() > end {
                 return outcome;
             }
@@ -216,6 +216,12 @@ impl Mount {
         self.unmount();
         self.check();
         self.mount();
+    }
+
+    /// Returns the number of the serving process.
+    #[track_caller]
+    pub fn process(&self) -> Pid {
+        Pid::from_child(&self.daemon.as_ref().expect("mounted").child)
     }
 
     /// Kills the serving process as a crash would. The dead mount stays in the tree until [`Mount::mount`], so that a
@@ -337,10 +343,20 @@ fn build() -> PathBuf {
         .unwrap_or_else(|| panic!("cargo built no executable: {}", built.report()))
 }
 
+/// A table of umount(8) that cannot be: with it in the environment (LIBMOUNT_UTAB), a test changes none of the host's.
+pub const NO_UTAB: &str = "/dev/null/utab";
+
+/// Returns an `nvfold` command.
+pub fn command() -> Command {
+    let mut command = Command::new(binary());
+    command.env("LIBMOUNT_UTAB", NO_UTAB);
+    command
+}
+
 /// Runs `nvfold WORDS PATHS`.
 #[track_caller]
 pub fn nvfold(words: &[&str], paths: &[&Path]) -> Outcome {
-    run::run(Command::new(binary()).args(words).args(paths))
+    run::run(command().args(words).args(paths))
 }
 
 /// Runs `nvfold WORDS PATHS` and parses its output as JSON.
@@ -361,10 +377,10 @@ fn serving_command() -> Command {
     match crate::requires::find_tool("setpriv") {
         Some(setpriv) => {
             let mut command = Command::new(setpriv);
-            command.args(["--pdeathsig", "KILL", "--"]).arg(binary());
+            command.args(["--pdeathsig", "KILL", "--"]).arg(binary()).env("LIBMOUNT_UTAB", NO_UTAB);
             command
         }
-        None => Command::new(binary()),
+        None => command(),
     }
 }
 

@@ -311,7 +311,8 @@ fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
         view = view.path().display(),
         nvfold = mount::binary().display(),
     );
-    let outcome = run::run(std::process::Command::new("unshare").args(["--mount", "bash", "-c", &script]));
+    let mut unshare = std::process::Command::new("unshare");
+    let outcome = run::run(unshare.args(["--mount", "bash", "-c", &script]).env("LIBMOUNT_UTAB", mount::NO_UTAB));
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.report());
     for said in ["mounted for writing", "fsck failed", "formatted"] {
         assert!(!outcome.stdout.contains(said), "{}", outcome.report());

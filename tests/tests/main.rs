@@ -38,3 +38,4 @@ mod sharing;
 mod space;
 mod tidy;
 mod toy_policy;
+mod umount;

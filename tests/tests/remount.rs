@@ -223,7 +223,8 @@ fn mount_and_umount_find_their_helpers_which_say_nothing() {
     let mut command = Command::new(tool("unshare"));
     command
         .args(["-m", "bash", "-euo", "pipefail", "-c", script])
-        .env("NVFOLD", fs::canonicalize(mount::binary()).unwrap());
+        .env("NVFOLD", fs::canonicalize(mount::binary()).unwrap())
+        .env("LIBMOUNT_UTAB", mount.scratch().join("utab"));
     let outcome = run::ok(command.current_dir(mount.scratch()));
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("", ""), "a helper says nothing when it succeeds");
     mount.check();

@@ -322,6 +322,7 @@ fn where_io_uring_is_refused_requests_come_by_the_device() {
     let refusing = |options: &str| {
         let mut command = Command::new(compiled("without_io_uring", scratch.path()));
         command.arg(mount::binary()).args(["mount", "-o", options]).arg(&device).arg(&dir).stdin(Stdio::null());
+        command.env("LIBMOUNT_UTAB", mount::NO_UTAB);
         command
     };
     let refused = run::run(&mut refusing("transport=ring"));

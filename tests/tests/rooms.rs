@@ -25,8 +25,8 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored mount snapshot traffic device dedup_options counters mounts problems stop output \
-                            report progress size failure text";
+const COMMANDS_USE: &str = "stored mount snapshot bounded server unmount traffic device dedup_options counters mounts \
+                            problems stop output report progress size failure text";
 
 const HOUSES: [House; 6] = [
     House {
@@ -56,11 +56,15 @@ const HOUSES: [House; 6] = [
         crate_name: "nvfold-cli",
         rooms: &[
             ("names", "cli"),
-            ("cli", "commands output"),
+            ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
             ("stored", "mount snapshot device dedup_options mounts problems failure"),
-            ("mount", "snapshot device dedup_options counters mounts report size failure"),
-            ("snapshot", "traffic device counters mounts report size failure"),
+            ("mount", "snapshot bounded unmount utab device dedup_options counters mounts report size failure"),
+            ("snapshot", "bounded traffic device counters mounts report size failure"),
+            ("bounded", "server unmount mounts failure"),
+            ("server", "mounts"),
+            ("unmount", "utab"),
+            ("utab", "mounts"),
             ("traffic", "size"),
             ("device", "dedup_options mounts failure"),
             ("dedup_options", "failure"),

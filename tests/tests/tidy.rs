@@ -448,6 +448,79 @@ fn every_file_that_is_named_exists() {
     assert_none("files that do not exist", offences);
 }
 
+/// Returns the modules that a file declares and its map, if it has one, does not name.
+fn modules_not_in_the_map(text: &str) -> Vec<String> {
+    let map: Vec<&str> = text.lines().filter(|line| line.starts_with("//!")).collect();
+    let heads = ["//! | file |", "//! | module |", "//! | room |"];
+    if !map.iter().any(|line| heads.iter().any(|head| line.starts_with(head))) {
+        return Vec::new();
+    }
+    let declared = |line: &&str| line.starts_with("mod ") || line.starts_with("pub") && line.contains(" mod ");
+    let names = text.lines().filter(declared).filter_map(|line| line.strip_suffix(';')?.rsplit(' ').next());
+    let is_named = |name: &str| {
+        let ways = [format!("`{name}`"), format!("`{name}.rs`"), format!("`{name}/`")];
+        map.iter().any(|line| ways.iter().any(|way| line.contains(way)))
+    };
+    names.filter(|name| *name != "tests" && !is_named(name)).map(String::from).collect()
+}
+
+#[test]
+fn the_map_of_a_room_names_every_file_in_it() {
+    let offences = sources().into_iter().flat_map(|(file, text)| {
+        modules_not_in_the_map(&text).into_iter().map(move |module| format!("{file}: {module}"))
+    });
+    assert_none("the table at the head of a module names all modules below it", offences.collect());
+    let forgotten = "//! | file | contents |\n//! |---|---|\n//! | `a` | x |\n\nmod a;\npub(crate) mod b;\n";
+    assert_eq!(modules_not_in_the_map(forgotten), ["b"]);
+}
+
+/// Returns the lines of a module's head that begin as the line before them does: half a sentence that was left behind.
+fn repeated_lines(text: &str) -> Vec<&str> {
+    const START: usize = 40;
+    let lines: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
+    let is_prose = |line: &str| line.as_bytes().get(4).is_some_and(u8::is_ascii_alphabetic);
+    let is_repeated =
+        |pair: &&[&str]| is_prose(pair[0]) && pair[0].get(..START).is_some_and(|start| pair[1].starts_with(start));
+    lines.windows(2).filter(is_repeated).map(|pair| pair[1]).collect()
+}
+
+#[test]
+fn no_head_of_a_module_says_a_line_twice() {
+    let offences = sources().into_iter().flat_map(|(file, text)| {
+        repeated_lines(&text).into_iter().map(|line| format!("{file}: {line}")).collect::<Vec<_>>()
+    });
+    assert_none("each line is said once", offences.collect());
+    let twice =
+        "//! cannot fail. The last blocks are kept for that, so\n//! cannot fail. The last blocks are kept for that:\n";
+    assert_eq!(repeated_lines(twice).len(), 1);
+}
+
+/// Returns true if three numbers follow one another in a text, with commas between them.
+fn is_a_list_of_numbers(text: &str) -> bool {
+    let is_number = |part: &str| {
+        let word = part.split_whitespace().next_back().unwrap_or_default();
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_digit() || c == '.')
+    };
+    let parts: Vec<&str> = text.split(", ").collect();
+    parts.windows(3).any(|three| is_number(three[0]) && is_number(three[1]) && three[1].split_whitespace().count() == 1)
+}
+
+/// A caption says what a figure shows; the values are in its tables.
+#[test]
+fn the_caption_of_a_figure_is_no_list_of_numbers() {
+    let captions = files(&[".json"]).into_iter().filter(|(file, _)| file.starts_with("docs/results/")).filter_map(
+        |(file, text)| {
+            let figure: serde_json::Value = serde_json::from_str(&text).expect("a result is JSON");
+            Some((file, figure["reading"].as_str()?.to_string()))
+        },
+    );
+    let offences =
+        captions.filter(|(_, text)| is_a_list_of_numbers(text)).map(|(file, text)| format!("{file}: {text}"));
+    assert_none("a caption says what a figure shows", offences.collect());
+    assert!(is_a_list_of_numbers("slower by 44.2, 44.7, 44.7, 72.6 % (one value per aim)"));
+    assert!(!is_a_list_of_numbers("from 5.12 % on one, from 0.74 % on another, 3 on the third"));
+}
+
 /// Returns the targets of the links in a Markdown text, outside code blocks.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! The background work of an open device, as on a mount. After a crash it reconciles the counts. Then it computes missing
 //! fingerprints and shares what policy `denova` has queued. Once a second it frees dead space, gives freed memory back to
-//! the host, and checks the device. (At level `file`, pmem itself syncs every 5 s.)
+//! the host, and checks the device. (At level `file`, pmem itself syncs a second after the changes stop, and every 5 s.)
 //!
 //! Each device has one thread. It has a lower priority than the program's threads and works in steps of about a
 //! millisecond, so it also stops within one.

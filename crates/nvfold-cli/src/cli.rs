@@ -39,6 +39,7 @@ pub enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Sync(sync::Sync),
     Info(info::Info),
     Df(df::Df),
     Du(du::Du),
@@ -60,6 +61,9 @@ pub enum Command {
     Bench(nvfold_bench::BenchArgs),
     Completions(completions::Completions),
     Man(man::Man),
+    /// For nvfold itself: a call that may hang, in a process of its own
+    #[command(hide = true)]
+    BoundedCall(crate::bounded::BoundedCall),
 }
 
 #[cfg(test)]

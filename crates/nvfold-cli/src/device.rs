@@ -197,7 +197,8 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
         PersistenceLevel::Memory => "memory: data survives the process, not power loss",
         PersistenceLevel::File => {
-            "file: data survives power loss and a killed process once it is synced (by fsync, and every 5 s)"
+            "file: data survives power loss and a killed process once it is synced \
+             (by fsync, `nvfold sync`, a second after writing stops, and every 5 s)"
         }
     }
 }

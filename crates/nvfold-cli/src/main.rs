@@ -6,13 +6,16 @@
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
 //! | [`stored`] | access to stored files, through a mount or on a device |
-//! | [`snapshot`], [`counters`] | the facts in reports; the requests that a mount has served |
+//! | [`snapshot`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
-//! | [`mounts`], [`size`] | the kernel's mount table; sizes |
+//! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
+//! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
+//! | [`unmount`] | unmounting |
 //! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | output on stdout and stderr |
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
+mod bounded;
 mod cli;
 mod commands;
 mod counters;
@@ -26,12 +29,15 @@ mod output;
 mod problems;
 mod progress;
 mod report;
+mod server;
 mod size;
 mod snapshot;
 mod stop;
 mod stored;
 mod text;
 mod traffic;
+mod unmount;
+mod utab;
 
 use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
@@ -72,6 +78,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Mkfs(command) => mkfs::run(command, output),
         Command::Mount(command) => commands::mount::run(command, output),
         Command::Umount(command) => umount::run(command, output),
+        Command::Sync(command) => sync::run(command, output),
         Command::Info(command) => info::run(command, output),
         Command::Df(command) => df::run(command, output),
         Command::Du(command) => du::run(command, output),
@@ -91,6 +98,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
         Command::Completions(command) => completions::run(command, Cli::command()),
+        Command::BoundedCall(call) => bounded::run(call),
         Command::Man(command) => man::run(command, Cli::command()),
     }
 }

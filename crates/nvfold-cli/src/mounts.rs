@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The type of nvfold mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.nvfold";
@@ -18,6 +18,8 @@ pub struct Mounted {
     pub number: String,
     /// True if the file system is read-only at every mount point.
     pub read_only: bool,
+    /// The user that mounted it.
+    pub user: Option<u32>,
 }
 
 /// Returns all nvfold mounts that this process can see.
@@ -26,11 +28,22 @@ pub fn all() -> Vec<Mounted> {
     table.split(|byte| *byte == b'\n').filter_map(parse).collect()
 }
 
-/// Returns the nvfold mounted at `dir`; the topmost one if there are several.
+/// Returns the nvfold mounted at `dir`; the topmost one if there are several. Asks no server.
 pub fn at(dir: &Path) -> Option<Mounted> {
-    // The path is looked up before it is resolved, because resolving it fails if the mount's server is stuck or dead.
     let find = |dir: &Path| all().into_iter().rev().find(|mounted| mounted.dir == dir);
-    find(dir).or_else(|| find(&dir.canonicalize().ok()?))
+    let named = find(&std::path::absolute(dir).ok()?);
+    // A path on a mount is not resolved, because that would ask a server, which may be stuck.
+    named.or_else(|| if above(dir).is_some() { None } else { find(&dir.canonicalize().ok()?) })
+}
+
+/// Returns the nvfold mount that a path is on, by the names of the path and of the mounts alone. Asks no server.
+pub fn above(path: &Path) -> Option<Mounted> {
+    let path = std::path::absolute(path).ok()?;
+    if path.components().any(|part| part == Component::ParentDir) {
+        return None;
+    }
+    let over = |mounted: &Mounted| path.starts_with(&mounted.dir);
+    all().into_iter().filter(over).max_by_key(|mounted| mounted.dir.as_os_str().len())
 }
 
 /// Returns the mount of a device.
@@ -44,10 +57,12 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
     let (number, dir, fs_type, source) = (fields.get(2)?, fields.get(4)?, fields.get(dash + 1)?, fields.get(dash + 2)?);
-    let read_only = fields.get(dash + 3)?.split(|byte| *byte == b',').any(|option| option == b"ro");
+    let options = || fields.get(dash + 3).into_iter().flat_map(|options| options.split(|byte| *byte == b','));
+    let read_only = options().any(|option| option == b"ro");
+    let user = options().find_map(|option| std::str::from_utf8(option).ok()?.strip_prefix("user_id=")?.parse().ok());
     let ours = *fs_type == FS_TYPE.as_bytes();
     let number = String::from_utf8_lossy(number).into_owned();
-    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number, read_only })
+    ours.then(|| Mounted { dir: PathBuf::from(unescape(dir)), source: unescape(source), number, read_only, user })
 }
 
 /// Decodes blanks, tabs, newlines and backslashes, which the table writes as `\040` and the like.
@@ -92,8 +107,13 @@ mod tests {
     #[test]
     fn a_mount_with_blanks_in_its_names_is_found() {
         let line = br"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold /dev/shm/x\134y rw,user_id=0";
-        let expected =
-            Mounted { dir: "/mnt/a b".into(), source: r"/dev/shm/x\y".into(), number: "0:36".into(), read_only: false };
+        let expected = Mounted {
+            dir: "/mnt/a b".into(),
+            source: r"/dev/shm/x\y".into(),
+            number: "0:36".into(),
+            read_only: false,
+            user: Some(0),
+        };
         assert_eq!(parse(line), Some(expected));
         // A single mount point can be read-only although the file system is not.
         let only_there = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x rw,user_id=0";

@@ -3,10 +3,11 @@
 //! They come from the server of a mount, which returns them as JSON in a virtual extended attribute, or from an
 //! unmounted device, which is opened read-only.
 
+use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::counters::{Counters, Requests};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mounts;
+use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::size;
 use crate::traffic::{SegmentWear, Traffic};
@@ -15,7 +16,9 @@ use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginSta
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON. It is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
@@ -536,6 +539,10 @@ impl Snapshot {
     /// Describes the file system at a mount point, at any path below one, on a mounted device, or on an unmounted
     /// device.
     pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+        if let Some(mounted) = mounts::at(target) {
+            return ask(&mounted.dir);
+        }
+        check_answers(target)?;
         let metadata = std::fs::metadata(target).doing(mounts::show(target))?;
         if metadata.is_dir() {
             return ask(target);
@@ -561,12 +568,17 @@ impl Snapshot {
 
 /// Asks the server of a mount.
 pub fn ask(dir: &Path) -> Outcome<Snapshot> {
-    let mut value = vec![0; 64 << 10];
-    let length = rustix::fs::getxattr(dir, REPORT_ATTRIBUTE, &mut value).map_err(|error| {
-        Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
-            .hint("name a mount point of nvfold or a device")
+    ask_within(dir, ANSWERS_WITHIN)
+}
+
+/// Asks the server of a mount, which must answer within a time.
+pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Snapshot> {
+    let value = bounded::get(dir, REPORT_ATTRIBUTE, within).map_err(|error| match error.kind() {
+        ErrorKind::TimedOut => Failure::new(mounts::show(dir), error),
+        _ => Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
+            .hint("name a mount point of nvfold or a device"),
     })?;
-    serde_json::from_slice(&value[..length]).doing(format!("read the report of {}", dir.display()))
+    serde_json::from_slice(&value).doing(format!("read the report of {}", dir.display()))
 }
 
 fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
@@ -740,12 +752,26 @@ pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     Ok(uuid)
 }
 
-/// Returns the mount point of a target, for commands that need one.
-pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
-    let mounted = mounts::at(target).or_else(|| mounts::of_device(target));
+/// If a path is on a mount, asks its server before anything looks at the path: a server that does not answer must not
+/// be waited for.
+fn check_answers(path: &Path) -> Outcome<()> {
+    mounts::above(path).map_or(Ok(()), |mounted| ask(&mounted.dir).map(drop))
+}
+
+/// Returns the mount of a target, which is a mount point or a mounted device.
+pub fn mount_of(target: &Path) -> Outcome<Mounted> {
+    if let Some(mounted) = mounts::at(target) {
+        return Ok(mounted);
+    }
+    check_answers(target)?;
     let none =
         || Failure::new(mounts::show(target), "no nvfold is mounted there").hint("`nvfold df` lists what is mounted");
-    mounted.map(|mounted| mounted.dir).ok_or_else(none)
+    mounts::of_device(target).ok_or_else(none)
+}
+
+/// Returns the mount point of a target, for commands that need one.
+pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
+    mount_of(target).map(|mounted| mounted.dir)
 }
 
 #[cfg(test)]

@@ -88,8 +88,9 @@ impl Stored {
         read_only: bool,
     ) -> Outcome<(Stored, Vec<PathBuf>)> {
         let first = &targets[0];
+        let is_mount = requests::answers(first).doing(mounts::show(first))?;
         let metadata = std::fs::metadata(first).doing(mounts::show(first))?;
-        if requests::answers(first) {
+        if is_mount {
             for target in targets {
                 let on = std::fs::metadata(target).doing(mounts::show(target))?.dev();
                 if on != metadata.dev() {

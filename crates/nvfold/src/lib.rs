@@ -19,6 +19,8 @@
 //! | `space` | segments, block allocation, giving memory back |
 //! | [`media`] | the bytes on the device |
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
+//! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
+//! | `races` | tests that switch threads at every access (feature `shuttle`) |
 //!
 //! To follow one write: ARCHITECTURE.md, "One write".
 #![forbid(unsafe_code)]

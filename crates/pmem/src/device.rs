@@ -19,7 +19,7 @@ use crate::recorder::Event;
 use crate::shared::Wide;
 use crate::wear::Wear;
 use crate::writeback::Writeback;
-use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX, host};
+use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX, host, owner};
 use parking_lot::Mutex;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
@@ -35,10 +35,17 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const HUGETLBFS: u64 = 0x9584_58f6;
+
+/// How long opening waits for a holder that is about to let go.
+const LETS_GO_WITHIN: Duration = Duration::from_secs(30);
+/// How often it tries meanwhile, and how often if the holder is unknown.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const ATTEMPTS: u32 = 3;
 
 /// The place of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -538,55 +545,28 @@ fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
     Err(PmemError::Size { device: spec.to_string(), bytes, why })
 }
 
-/// Locks a device for one process: exclusively to write, shared with other readers to read.
+/// Locks a device for one process: exclusively to write, shared with other readers to read. Waits for a holder that is
+/// about to let go.
 fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
-    match host::flock(file, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => {
-            let owner = owner_of(path).map_or_else(|| "another process".into(), describe_process);
-            Err(PmemError::Busy { device: path.display().to_string(), owner })
+    let end = Instant::now() + LETS_GO_WITHIN;
+    let mut unknown = 0;
+    loop {
+        match host::flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(io("lock", path.display(), errno)),
         }
-        Err(errno) => Err(io("lock", path.display(), errno)),
-    }
-}
-
-/// Returns the process that owns a device, if it can be found.
-fn owner_of(path: &Path) -> Option<u32> {
-    let device = fs::metadata(path).ok()?;
-    lock_holder(&fs::read_to_string("/proc/locks").ok()?, &device)
-        // The process that took the lock may have handed it to a child and ended.
-        .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
-        .or_else(|| process_with_open(&device))
-}
-
-/// Returns the holder of the lock from the kernel's list: `N: FLOCK ADVISORY WRITE pid major:minor:inode 0 EOF`.
-fn lock_holder(locks: &str, device: &fs::Metadata) -> Option<u32> {
-    let (major, minor) = (rustix::fs::major(device.dev()), rustix::fs::minor(device.dev()));
-    let file = format!("{major:02x}:{minor:02x}:{}", device.ino());
-    locks.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_ours = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&file.as_str());
-        if is_ours { fields.get(4)?.parse().ok() } else { None }
-    })
-}
-
-/// Returns another process that has the device open.
-fn process_with_open(device: &fs::Metadata) -> Option<u32> {
-    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| *pid != std::process::id()).find(|pid| {
-        let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        descriptors
-            .filter_map(|descriptor| fs::metadata(descriptor.path()).ok())
-            .any(|open| (open.dev(), open.ino()) == (device.dev(), device.ino()))
-    })
-}
-
-fn describe_process(pid: u32) -> String {
-    match fs::read_to_string(format!("/proc/{pid}/comm")) {
-        Ok(name) => format!("process {pid} ({})", name.trim()),
-        Err(_) => format!("process {pid}"),
+        let holder = owner::of(path);
+        // A holder that is not found may have ended since the attempt.
+        unknown += u32::from(holder.is_none());
+        let lets_go = holder.map_or(unknown < ATTEMPTS, |pid| owner::is_ending(pid, path));
+        if !lets_go || Instant::now() >= end {
+            let owner = holder.map_or_else(|| "another process".into(), owner::describe);
+            return Err(PmemError::Busy { device: path.display().to_string(), owner });
+        }
+        std::thread::sleep(LOOK_AGAIN);
     }
 }
 
@@ -630,26 +610,4 @@ fn is_in_memory(file: &OwnedFd) -> bool {
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     !opened.is_character_device && host::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    #[cfg_attr(miri, ignore = "it makes a file")]
-    fn the_owner_is_read_from_the_kernels_list_of_locks() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let device = file.as_file().metadata().unwrap();
-        let name =
-            |inode| format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device.dev()), rustix::fs::minor(device.dev()));
-        let locks = format!(
-            "1: POSIX  ADVISORY  WRITE 11 {ours} 0 EOF\n2: FLOCK  ADVISORY  WRITE 22 {other} 0 EOF\n\
-             3: FLOCK  ADVISORY  WRITE 33 {ours} 0 EOF\n",
-            ours = name(device.ino()),
-            other = name(device.ino() + 1),
-        );
-        assert_eq!(lock_holder(&locks, &device), Some(33));
-        assert_eq!(lock_holder("garbage\n\n", &device), None);
-    }
 }

@@ -18,7 +18,7 @@
 //! | `region` | [`Region`]: loads, stores, atomics, streams, fences |
 //! | `fault` | devices that fail under the mapping: SIGBUS is recorded instead of ending the process |
 //! | `order` | the handles and their states |
-//! | `device` | opening, mapping, locking; what a fence is worth there |
+//! | `device`, `owner` | opening, mapping, locking; what a fence is worth there; who else holds a device |
 //! | `shared` | media accesses that the language allows: atomic words, and wide loads, stores and compares |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `runs` | which parts of two ranges are equal, in AVX-512, AVX2 and a portable twin |
@@ -52,6 +52,7 @@ mod host;
 mod host_file;
 mod journal;
 mod order;
+mod owner;
 mod power_cut;
 mod prefetch;
 mod profile;

@@ -583,10 +583,26 @@ impl Region {
     /// The disk's: then nothing is lost unless a power cut comes before a later sync succeeds. [`PmemError::Lost`].
     pub fn sync(&self) -> Result<(), PmemError> {
         let Some(writeback) = &self.mapping.writeback else { return Ok(()) };
-        writeback.sync().map_err(|errno| match self.is_lost() {
+        writeback.sync().map_err(|errno| self.not_synced(errno))
+    }
+
+    /// As [`Region::sync`], and cuts off the journal behind the device, which dropping the last `Region` of it does too.
+    /// A process may end with a `Region` left, so unmounting calls this. Later stores make the journal anew.
+    ///
+    /// # Errors
+    /// As [`Region::sync`]. If only the cut fails, everything is durable, and the next open replays the journal.
+    pub fn cut_journal_off(&self) -> Result<(), PmemError> {
+        let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| !self.mapping.read_only) else {
+            return Ok(());
+        };
+        writeback.cut_journal_off().map_err(|errno| self.not_synced(errno))
+    }
+
+    fn not_synced(&self, errno: Errno) -> PmemError {
+        match self.is_lost() {
             true => PmemError::Lost { device: self.name().into() },
             false => self.failed("write back", errno),
-        })
+        }
     }
 }
 

@@ -24,8 +24,9 @@
 //! first. A page that is in its place goes back to the host's page cache. So memory holds at most three times that
 //! amount during a sync.
 //!
-//! **When.** A sync runs when it is asked for ([`Region::sync`](crate::Region::sync)), in the background 5 s after
-//! the first unsynced store, and when half of the pages are dirty. A killed process loses what it had not synced.
+//! **When.** A sync runs when it is asked for ([`Region::sync`](crate::Region::sync)); in the background when no page has
+//! become dirty for a second, 5 s after the first unsynced store, and when half of the pages are dirty. A killed process
+//! loses what it had not synced.
 
 use crate::fault::Faults;
 use crate::host_file::HostFile;
@@ -324,14 +325,15 @@ impl Writeback {
 
     fn sync_now_and_then(&self) {
         let mut synced_at = Instant::now();
+        let mut count_before = 0;
         while !self.stops.load(Ordering::Relaxed) {
             std::thread::park_timeout(LOOK_EVERY);
             let (since, count) = {
                 let state = self.pages.lock();
                 (state.dirty_since, state.dirty.len())
             };
-            let is_old = since.is_some_and(|since| since.elapsed() >= SYNC_EVERY);
-            if is_old || count > PAGES_MAX / 2 {
+            let before = std::mem::replace(&mut count_before, count);
+            if since.is_some_and(|since| is_due(since.elapsed(), before, count)) {
                 // A caller of `sync` learns of an error; the background only tries again later.
                 let _ = self.sync();
                 synced_at = Instant::now();
@@ -353,10 +355,26 @@ impl Writeback {
         if let Some(thread) = self.background.lock().take() {
             let _ = thread.join();
         }
-        if self.sync().is_ok() {
-            let _ = self.journal.lock().close();
-        }
+        let _ = self.cut_journal_off();
     }
+
+    /// Makes everything durable, and cuts the journal off. Later stores make it anew.
+    ///
+    /// # Errors
+    /// Those of [`Writeback::sync`]. What was synced before is durable; the journal stays for the next open.
+    pub(crate) fn cut_journal_off(&self) -> Result<()> {
+        if std::process::id() != self.owner {
+            return Ok(());
+        }
+        self.sync()?;
+        self.journal.lock().close()
+    }
+}
+
+/// Returns whether the background syncs: `count` pages are dirty, the first for `age`, and `before` were dirty a
+/// [`LOOK_EVERY`] ago. If none was added meanwhile, a burst of stores has ended.
+fn is_due(age: Duration, before: usize, count: usize) -> bool {
+    age >= SYNC_EVERY || count == before || count > PAGES_MAX / 2
 }
 
 /// A set of pages: one bit each, zeroed lazily by the allocator.
@@ -392,5 +410,19 @@ impl PageSet {
             page = (page / 64 + 1) * 64;
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_background_syncs_when_a_burst_has_ended_and_does_not_wait_for_ever() {
+        let moment = Duration::from_millis(1100);
+        assert!(is_due(moment, 3, 3), "the burst has ended");
+        assert!(!is_due(moment, 3, 4) && !is_due(moment, 0, 4), "it goes on");
+        assert!(is_due(SYNC_EVERY, 3, 4), "it goes on for too long");
+        assert!(is_due(moment, 3, PAGES_MAX / 2 + 1), "memory fills");
     }
 }

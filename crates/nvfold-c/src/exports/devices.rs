@@ -105,7 +105,7 @@ pub fn close(handle: usize) -> Outcome<()> {
 }
 
 /// Makes everything acknowledged durable, on the whole device, all or nothing. It costs something on devices in plain files
-/// alone; there it happens every 5 s by itself too.
+/// alone; there it happens by itself too, a second after the changes stop, and every 5 s.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_sync(device: DeviceHandle) -> c_int {
     call("nvfold_sync", || device.device()?.run(|fs| Ok(fs.sync()?)).map(|()| 0))

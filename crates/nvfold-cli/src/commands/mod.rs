@@ -18,6 +18,7 @@ pub mod policy;
 pub mod reclaim;
 pub mod run;
 pub mod stats;
+pub mod sync;
 pub mod top;
 mod trees;
 pub mod tune;

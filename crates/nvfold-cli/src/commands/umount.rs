@@ -1,19 +1,25 @@
 //! `nvfold umount`: unmounts, and returns when the device is clean and released.
 
+use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::failure::{Failure, Outcome};
-use crate::mount;
-use crate::mounts;
+use crate::mounts::{self, Mounted};
 use crate::output::Output;
 use crate::report;
-use crate::snapshot::{Snapshot, mount_point_of};
+use crate::server::Server;
+use crate::snapshot::{self, mount_of};
 use crate::text::escaped;
+use crate::unmount::unmount;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::mount::UnmountFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
+use std::io;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// How often a command that waits for a server checks whether it is stopped.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Unmount, and wait until the device is clean and released
 #[derive(Args, Debug)]
@@ -25,7 +31,7 @@ pub struct Umount {
     /// Detach now even if busy; finish when the last open file is closed
     #[arg(short, long)]
     lazy: bool,
-    /// How long to wait for the serving process, in seconds
+    /// How long to wait for the serving process in all, in seconds
     #[arg(long, default_value_t = 60)]
     timeout: u32,
     /// Print nothing on success; for umount(8)
@@ -42,6 +48,8 @@ pub struct Umount {
     verbose: bool,
     #[arg(short = 't', hide = true)]
     fs_type: Option<String>,
+    #[arg(short = 'N', hide = true)]
+    namespace: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -54,48 +62,73 @@ struct Unmounted {
 
 /// Runs the command.
 pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
-    let dir = mount_point_of(&umount.target)?;
-    // Must be asked before the unmount, which ends the server.
-    let server = Snapshot::of(&dir, &Default::default()).ok();
-    let process = server.as_ref().and_then(|server| watch(server.pid?));
-    let flags = if umount.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    mount::unmount(&dir, flags).map_err(|errno| {
-        let failure = Failure::new(format!("unmount {}", dir.display()), errno);
-        match errno {
-            rustix::io::Errno::BUSY => {
-                failure.hint("a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now")
-            }
-            rustix::io::Errno::PERM => failure.hint("it was mounted by somebody else"),
-            _ => failure,
-        }
-    })?;
-    let released = match &process {
-        Some(process) if !umount.lazy => wait(process, umount.timeout)?,
-        _ => false,
-    };
-    let report = Unmounted { mount_point: mounts::show(&dir), device: server.map(|server| server.device), released };
+    let mounted = mount_of(&umount.target)?;
+    let released = if umount.lazy { detach(&mounted)? } else { unmount_and_wait(&mounted, umount.timeout)? };
     if umount.quiet && !output.json {
         return Ok(0);
     }
+    let device = Some(mounts::show(&mounted.source));
+    let report = Unmounted { mount_point: mounts::show(&mounted.dir), device, released };
     report::emit(output.json, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
-        escaped(&format!("{} {state}", dir.display()))
+        escaped(&format!("{} {state}", mounted.dir.display()))
     })?;
     Ok(0)
 }
 
-fn watch(pid: u32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()
+/// Detaches the mount. The server may be stuck, so nothing is asked of it.
+fn detach(mounted: &Mounted) -> Outcome<bool> {
+    unmount(&mounted.dir, UnmountFlags::DETACH).map_err(|errno| not_unmounted(mounted, errno.into()))?;
+    Ok(false)
 }
 
-/// Waits until a process has ended. Fails after the timeout.
-fn wait(process: &OwnedFd, timeout_seconds: u32) -> Outcome<bool> {
-    let timeout = Timespec { tv_sec: i64::from(timeout_seconds), tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
-    match ended {
-        Ok(1..) => Ok(true),
-        Ok(0) => Err(Failure::new("umount", format!("the serving process has not ended within {timeout_seconds} s"))
-            .hint("it is unmounted, and being finished; the device is clean once the process is gone")),
+/// Unmounts and waits for the end of the server, which then has released the device. Returns false if the server is
+/// not known.
+fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
+    let end = Instant::now() + Duration::from_secs(timeout_seconds.into());
+    // The server is looked for before the unmount, which ends it.
+    let left = || end.saturating_duration_since(Instant::now());
+    let told = || snapshot::ask_within(&mounted.dir, left().min(ANSWERS_WITHIN)).ok()?.pid.map(Server);
+    let server = Server::of(mounted).or_else(told);
+    let process = server.and_then(Server::watch);
+    bounded::unmount_within(&mounted.dir, left()).map_err(|error| not_unmounted(mounted, error))?;
+    let (Some(server), Some(process)) = (server, process) else { return Ok(false) };
+    while !has_ended(&process)? {
+        let failure = |why| Failure::new("umount", why);
+        if server.is_stopped() {
+            return Err(failure(format!("it is unmounted, but {}", server.why_silent())));
+        }
+        if left().is_zero() {
+            let why = format!("the serving process has not ended within {timeout_seconds} s");
+            return Err(
+                failure(why).hint("it is unmounted, and being finished; the device is clean once the process is gone")
+            );
+        }
+    }
+    Ok(true)
+}
+
+/// Waits for the end of a process, at most [`LOOK_EVERY`].
+fn has_ended(process: &OwnedFd) -> Outcome<bool> {
+    match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&LOOK_EVERY)) {
+        Ok(events) => Ok(events > 0),
         Err(errno) => Err(Failure::new("wait for the serving process", errno)),
+    }
+}
+
+fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
+    let failure = Failure::new(format!("unmount {}", mounted.dir.display()), &error);
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => failure.hint(
+            "a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            let user = mounted.user.map_or("another user".into(), |uid| format!("user {uid}"));
+            failure.hint(format!("{user} mounted it, and only root and that user can unmount it"))
+        }
+        io::ErrorKind::TimedOut => {
+            failure.hint("the kernel waits for the server, to hand over what is cached; --lazy detaches the mount now")
+        }
+        _ => failure,
     }
 }

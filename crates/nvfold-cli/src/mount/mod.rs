@@ -38,6 +38,8 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use crate::report;
 use crate::snapshot::Snapshot;
+use crate::unmount::unmount;
+use crate::utab;
 use access::Access;
 use front::Front;
 use handshake::{Agreed, Handshake};
@@ -46,10 +48,10 @@ use nvfold_fuse::{Transport, place};
 use options::WantedTransport;
 use pmem::{DeviceSpec, Region};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -89,6 +91,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
         }
     };
     set_read_ahead(&dir);
+    utab::record(&dir, &plan.options.for_umount);
     access.watch(fs.clone(), &dir);
     let housekeeping = housekeeping::start(fs.clone(), device.clone(), dir.clone(), access.clone());
     start_reconciling(fs.clone(), device.clone(), access.clone());
@@ -105,6 +108,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
         place::keep_clients_on_cpu();
     }
     let ended = session.serving.wait();
+    utab::forget(&dir);
     drop(housekeeping);
     drop(daemon);
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
@@ -318,9 +322,9 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
             match unmount(&dir, UnmountFlags::empty()) {
                 // The session ends now, and so does `serve`.
                 Ok(()) => return,
-                Err(rustix::io::Errno::BUSY) => return leave_busy_mount(fs, &dir),
+                Err(Errno::BUSY) => return leave_busy_mount(fs, &dir),
                 // Another process has unmounted it.
-                Err(rustix::io::Errno::INVAL) => return,
+                Err(Errno::INVAL) => return,
                 Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
             }
         }
@@ -343,22 +347,4 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
         }
     };
     std::process::exit(code);
-}
-
-/// Calls unmount(2), or fusermount3 if that needs root.
-pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
-    match rustix::mount::unmount(dir, flags | UnmountFlags::NOFOLLOW) {
-        Err(rustix::io::Errno::PERM) => {
-            let how = if flags.contains(UnmountFlags::DETACH) { "-uz" } else { "-u" };
-            let arguments = [OsStr::new(how), OsStr::new("--"), dir.as_os_str()];
-            let status =
-                std::process::Command::new("fusermount3").args(arguments).stderr(std::process::Stdio::null()).status();
-            match status {
-                Ok(status) if status.success() => Ok(()),
-                Ok(_) => Err(rustix::io::Errno::BUSY),
-                Err(_) => Err(rustix::io::Errno::PERM),
-            }
-        }
-        result => result,
-    }
 }

@@ -97,6 +97,8 @@ pub struct Options {
     pub spin: Option<Duration>,
     /// Name of the device in the mount table, if it differs from the device's own.
     pub fs_name: Option<String>,
+    /// Options that concern umount(8) and other programs, which read them in umount(8)'s table.
+    pub for_umount: Vec<String>,
     /// Options for the kernel: nosuid, nodev, noexec, ...
     kernel: Vec<MountOption>,
 }
@@ -121,6 +123,7 @@ impl Options {
             transport: WantedTransport::default(),
             spin: Some(SPIN),
             fs_name: None,
+            for_umount: Vec::new(),
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
         }
     }
@@ -187,7 +190,6 @@ impl Options {
             | "auto"
             | "noauto"
             | "nofail"
-            | "_netdev"
             | "nouser"
             | "nousers"
             | "atime"
@@ -209,7 +211,8 @@ impl Options {
             | "uhelper" => {}
             // mount(8) passes these from the mount table to a remount.
             "user_id" | "group_id" | "rootmode" | "fd" | "max_read" | "blksize" => {}
-            name if name.starts_with("x-") || name.starts_with("X-") => {}
+            name if name.starts_with("X-") => {}
+            name if name.starts_with("x-") || name == "_netdev" => self.for_umount.push(option.to_owned()),
             _ => {
                 let why = "there is no such option";
                 return Err(

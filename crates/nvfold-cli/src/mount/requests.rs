@@ -16,8 +16,10 @@
 //!                                              class, stored bytes
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
+//! user.nvfold.sync                          -> the persistence level, when all that was stored before is durable
 //! ```
 
+use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::snapshot::REPORT_ATTRIBUTE;
 use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims, errno};
 use std::fmt::{self, Display, Write};
@@ -40,7 +42,9 @@ const EXTENTS: &str = "user.nvfold.extents.";
 pub const DRAIN: &str = "user.nvfold.drain";
 /// The attribute that asks to free a part of the dead space.
 pub const RECLAIM: &str = "user.nvfold.reclaim";
-/// The longest time such a request takes. Its thread answers no other request meanwhile.
+/// The attribute that asks to make durable what is stored. Every user may ask, as sync(2) allows.
+pub const SYNC: &str = "user.nvfold.sync";
+/// The longest time that a request to drain or reclaim takes. Its thread answers no other request meanwhile.
 const WORK_FOR: Duration = Duration::from_millis(50);
 
 /// What is left in the queue.
@@ -140,8 +144,11 @@ impl Request {
 }
 
 /// Returns true if a path is on an nvfold mount.
-pub fn answers(path: &Path) -> bool {
-    rustix::fs::getxattr(path, REPORT_ATTRIBUTE, &mut [0u8; 0]).is_ok()
+///
+/// # Errors
+/// `TimedOut` if it is, and its server does not answer.
+pub fn answers(path: &Path) -> io::Result<bool> {
+    bounded::has(path, REPORT_ATTRIBUTE)
 }
 
 /// Sends a request to the server, from a command.
@@ -178,7 +185,7 @@ pub fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
 
 /// Sends a drain request to the server, from a command.
 pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
-    match numbers(&read(path, DRAIN)?)[..] {
+    match numbers(&text(bounded::get(path, DRAIN, ANSWERS_WITHIN)?)?)[..] {
         [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
         _ => Err(not_understood()),
     }
@@ -203,10 +210,24 @@ pub fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
 
 /// Sends a reclaim request to the server, from a command.
 pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
-    match numbers(&read(path, RECLAIM)?)[..] {
+    match numbers(&text(bounded::get(path, RECLAIM, ANSWERS_WITHIN)?)?)[..] {
         [is_done, dead_bytes] => Ok(ReclaimLeft { is_done: is_done != 0, dead_bytes }),
         _ => Err(not_understood()),
     }
+}
+
+/// Makes durable what is stored, in the server, and returns the persistence level.
+pub fn sync(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+    fs.sync()?;
+    Ok(fs.region().level().to_string().into_bytes())
+}
+
+/// Makes durable all that was written to a mount before the call, from a command; returns the persistence level. This
+/// takes as long as the disk does.
+pub fn ask_to_sync(path: &Path) -> io::Result<String> {
+    // The kernel may have cached what was written. It passes that on, but never the request to sync.
+    rustix::fs::syncfs(std::fs::File::open(path)?)?;
+    read(path, SYNC)
 }
 
 /// Returns the extents of a file from a byte offset on, at most [`EXTENTS_MAX`].
@@ -231,7 +252,11 @@ fn read(path: &Path, name: &str) -> io::Result<String> {
     let mut value = vec![0; ANSWER_MAX];
     let length = rustix::fs::getxattr(path, name, &mut value)?;
     value.truncate(length);
-    String::from_utf8(value).map_err(|_| not_understood())
+    text(value)
+}
+
+fn text(answer: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(answer).map_err(|_| not_understood())
 }
 
 fn numbers(text: &str) -> Vec<u64> {

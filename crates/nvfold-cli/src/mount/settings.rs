@@ -1,10 +1,10 @@
 //! Settings of a mount that can change while it is mounted. Each is a virtual extended attribute of every file in the
 //! mount, and is not listed. Every user may read it; only root and the user who mounted the file system may set it.
 
+use crate::bounded;
 use crate::failure::{Failure, Outcome};
 use crate::mounts;
 use nvfold::{DedupMode, FileSystem, MethodChoice};
-use rustix::fs::XattrFlags;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -65,8 +65,8 @@ pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
         Setting::Mode => "choose the mode",
         Setting::Paused => "pause or resume",
     };
-    rustix::fs::setxattr(dir, setting.attribute(), value.as_bytes(), XattrFlags::empty())
-        .map_err(|error| refused(dir, what, error.raw_os_error(), error))
+    bounded::set(dir, setting.attribute(), value)
+        .map_err(|error| refused(dir, what, error.raw_os_error().unwrap_or_default(), error))
 }
 
 /// Explains why the server refused something that only root and the user who mounted it may ask for.

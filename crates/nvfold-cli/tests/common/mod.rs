@@ -46,6 +46,8 @@ impl Scratch {
         let output = Command::new(program.as_ref())
             .args(arguments)
             .current_dir(self.dir.path())
+            // A table of umount(8) that cannot be: a mount changes none of the host's.
+            .env("LIBMOUNT_UTAB", "/dev/null/utab")
             .timeout(TIMEOUT)
             .output()
             .unwrap_or_else(|error| panic!("{:?} {arguments:?}: {error}", program.as_ref()));

@@ -211,13 +211,14 @@ impl FileSystem {
             // everything. `trim` first takes the marks off free segments: the next mount then keeps no block there in
             // use because an unreadable inode might reference it.
             core.space.trim()?;
-            return Ok(core.region.sync()?);
+            return Ok(core.region.cut_journal_off()?);
         }
         core.free_nameless();
         core.table.shrink(&core.space);
         core.end_reclaiming();
         core.space.trim()?;
-        self.mounted.leave_clean()
+        self.mounted.leave_clean()?;
+        Ok(core.region.cut_journal_off()?)
     }
 
     /// Returns true if the device was mounted read-only.
@@ -478,7 +479,7 @@ impl FileSystem {
 
     /// Makes all acknowledged operations durable, all or nothing. It costs nothing except at persistence level
     /// `file`: there each changed page is written twice, and the call waits for the disk once. Without a call, a sync
-    /// happens 5 s after a change.
+    /// happens a second after the changes stop, and at the latest 5 s after a change.
     ///
     /// # Errors
     /// Those of the disk, such as ENOSPC: no data is lost while the process lives, and the next sync tries again.

@@ -37,6 +37,7 @@
 //! | `plan.rs` | what a repair has to do, as the steps above found it | |
 //! | `repair.rs`, `lost_found.rs` | what a repair writes | |
 //! | `undo.rs` | a copy of what a repair overwrites, and its restoration | |
+//! | `report.rs` | the options and the report | |
 
 mod bad;
 mod blocks;

@@ -28,6 +28,10 @@
 //! |---|---|
 //! | `entries.rs` | the place of each entry, and its number in the indexes |
 //! | `packed.rs` | which entries of packed chunks are free, and how many bytes packed chunks save |
+//! | `index.rs`, `dram.rs`, `fact.rs` | from a weak fingerprint to the chunks that have it: the two kinds of index |
+//! | `transaction.rs` | changes of several entries, of which a crash leaves all or none |
+//! | `reference.rs` | references that an operation has taken and not used yet |
+//! | `recount.rs` | the counts that reconcile has found so far |
 //! | `content.rs` | finding, reading and comparing the bytes of a chunk |
 //! | `counts.rs` | taking and dropping references |
 //! | `update.rs` | taking and dropping update counts |

@@ -20,10 +20,6 @@
 //!
 //! The check measures repeats, not skewed frequencies: base64 has 6 bits per byte, but neither lz4 nor a chunker
 //! finds repeats in it.
-//!
-//! The verdict also serves as DeEXT's hint for hotness (III-C): compressible data (documents, databases, sources) is
-//! updated in place, encoded data is replaced as a whole if ever, so the two go to different pools.
-//! [`Verdict::is_hot`] returns the hint.
 
 /// The distance of samples, in bytes.
 const SAMPLE_EVERY: usize = 128;
@@ -42,18 +38,11 @@ const WINDOW_WORDS: u32 = (16 << 10) / (SAMPLE_EVERY / WORDS_OF_SAMPLE) as u32;
 /// The result of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Not encoded: cut by content, and expect updates. Also the verdict on data that is too short to tell.
+    /// Not encoded: cut by content. Also the verdict on data that is too short to tell.
     #[default]
     Compressible,
-    /// Encoded or random: cut into fixed pieces, and expect it to stay.
+    /// Encoded or random: cut into fixed pieces.
     Incompressible,
-}
-
-impl Verdict {
-    /// Returns whether the data is expected to be updated often (DeEXT III-C).
-    pub fn is_hot(self) -> bool {
-        self == Verdict::Compressible
-    }
 }
 
 /// The check of one stream: 2 KiB of word tags, and how many words were found again.
@@ -188,7 +177,7 @@ mod tests {
             for request in data.chunks(4096) {
                 stream.check(request);
             }
-            assert_eq!((stream.verdict(), stream.verdict().is_hot()), (expected, expected == Verdict::Compressible));
+            assert_eq!(stream.verdict(), expected);
         }
     }
 

@@ -9,8 +9,11 @@
 //! | `cache` | the inodes that are in DRAM |
 //! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
+//! | `origins` | writing data that was copied from files |
+//! | `decide` | turning a policy's answers for the pieces of a request into chunks |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
 //! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
+//! | `recut` | cutting stored data again |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |
 //! | `superblock` | writing it, and its feature bits |

@@ -7,7 +7,6 @@
 //! rebuilds them). Every core has two cursors, one for data and one for logs, and each walks a different segment.
 //! Space is first *reserved* from an exact count ([`free`]) and then searched, so a caller that holds a reservation
 //! cannot fail. The last blocks are kept for operations that free space, so a full device can be emptied.
-//! cannot fail. The last blocks are kept for operations that free space: a full device can be emptied.
 //!
 //! ```text
 //! segment  0 .. | tables | 512 bits | 512 bits | ...     bit set: block in use

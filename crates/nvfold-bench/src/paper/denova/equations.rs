@@ -41,7 +41,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         run.fewer
     );
     let mut figure = run.turn.figure("equations", title, settings);
-    let mut verdicts = Vec::new();
+    let mut first = Vec::new();
     let ways = || WAYS.iter().map(|way| way.name.to_string());
     let from = "inline pays from this share of duplicates (-: never), %";
     let best = "inline's least time over all shares, times off's";
@@ -63,28 +63,29 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         from = from.with(profile.name(), times().map(percent));
         best = best.with(profile.name(), times().map(|times| (1.0 + times.new / tw).min(times.duplicate / tw)));
         add_device(&mut figure, profile.name(), tw, &measured);
-        let verdict = verdict(profile.name(), tw, &measured);
-        run.turn.say(&verdict);
-        verdicts.push(verdict);
+        first.push((profile.name().to_string(), times().filter_map(|times| pays_from(tw, times)).reduce(f64::min)));
     }
     figure.charts.extend([from, best]);
-    figure.reading = format!("Is inline worth it? {}", verdicts.join(" "));
+    figure.reading = reading(&first);
     Ok(vec![figure])
 }
 
-/// Describes the result for a device.
-fn verdict(device: &str, tw: f64, measured: &[(&'static str, Times)]) -> String {
-    let (pays, never): (Vec<_>, Vec<_>) = measured.iter().partition(|(_, times)| pays_from(tw, *times).is_some());
-    let names = |of: &[&(&'static str, Times)]| of.iter().map(|(name, _)| *name).collect::<Vec<&str>>().join("; ");
-    let from = |(name, times): &&(&'static str, Times)| {
-        format!("from {} % duplicates with {name}", number(100.0 * pays_from(tw, *times).unwrap_or(f64::NAN)))
+/// Describes the results: for each device, the smallest share of duplicates from which inline pays.
+fn reading(devices: &[(String, Option<f64>)]) -> String {
+    let list = |parts: Vec<String>| match parts.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, before)) => format!("{} and {last}", before.join(", ")),
+        None => "no device".into(),
     };
-    let pays_text: Vec<String> = pays.iter().map(from).collect();
-    match (pays.is_empty(), never.is_empty()) {
-        (true, _) => format!("On {device}: never ({}).", names(&never)),
-        (false, true) => format!("On {device}: {}.", pays_text.join(", ")),
-        (false, false) => format!("On {device}: {}; never with {}.", pays_text.join(", "), names(&never)),
-    }
+    let from = |(name, share): &(String, Option<f64>)| {
+        share.map(|share| format!("from {} % duplicates on {name}", number(100.0 * share)))
+    };
+    let never = devices.iter().filter(|(_, share)| share.is_none()).map(|(name, _)| name.clone());
+    format!(
+        "With the fingerprint that pays first, inline pays {}; on {}, none pays at any share.",
+        list(devices.iter().filter_map(from).collect()),
+        list(never.collect())
+    )
 }
 
 /// Adds the times of a device, and the resulting time of inline at each share of duplicates.
@@ -123,6 +124,15 @@ mod tests {
         let share = pays_from(1000.0, times).unwrap();
         assert!((inline(1000.0, times, share) - 1000.0).abs() < 1e-9, "{share}");
         assert!(inline(1000.0, times, share + 0.1) < 1000.0);
+    }
+
+    #[test]
+    fn the_reading_names_each_device_once() {
+        let devices = [("slow", Some(0.05)), ("slower", Some(0.01)), ("fast", None)];
+        let devices = devices.map(|(name, share)| (name.to_string(), share));
+        let expected = "With the fingerprint that pays first, inline pays from 5.00 % duplicates on slow and from \
+                        1.00 % duplicates on slower; on fast, none pays at any share.";
+        assert_eq!(reading(&devices), expected);
     }
 
     #[test]

@@ -43,13 +43,23 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         }
     }
     figure.charts.insert(0, drops(&grids));
-    let drops: Vec<String> = figure.aims.iter().map(|aim| aim.ours.clone()).collect();
+    let most = |wanted: Size| {
+        let grids = grids.iter().filter(|(size, how, _)| *size == wanted && *how == THINKS[0].1);
+        let drops = grids.flat_map(|(.., grid)| Hash::ALL.map(|hash| drop(grid, hash)));
+        number(drops.fold(f64::NEG_INFINITY, f64::max))
+    };
     figure.reading = format!(
-        "With think time, sharing later makes overwriting slower by {} % (one value per aim, in the order of the table \
-         of aims).",
-        drops.join(", ")
+        "With think time, sharing later makes overwriting small files slower by up to {} %, and large files by up to \
+         {} %.",
+        most(Size::Small),
+        most(Size::Large)
     );
     Ok(vec![figure])
+}
+
+/// Returns by how many percent sharing later makes overwriting slower.
+fn drop(grid: &Grid, hash: Hash) -> f64 {
+    grid.of(&System::denova(DedupMode::Immediate, hash), |cell| over(cell).cost.percent)[0]
 }
 
 fn over(cell: &Cell) -> Speed {
@@ -124,7 +134,7 @@ fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str)
     noise_rows(figure, &format!("{name} over, {how}"), noise(grid, over));
     for hash in Hash::ALL {
         let system = System::denova(DedupMode::Immediate, hash);
-        let drop = grid.of(&system, |cell| over(cell).cost.percent)[0];
+        let drop = drop(grid, hash);
         let what = format!("immediate, {}: drop of {name} over, {how}", hash.name());
         figure.rows.push(Row::value(what, slower, drop, "%"));
         if think == Think::AsInPaper {

@@ -224,8 +224,7 @@ fn reading(run: &Run) -> Result<Figure> {
     .with("ICID", stored);
     chart = chart.with("before collection", before).with("after collection", after);
     figure.charts.extend([chart, stored]);
-    figure.reading =
-        "Each extent needs its own search and copy, and short values make many extents, so they are slowest.".into();
+    figure.reading = "Each extent is copied by itself, and short values make many extents, so they are slowest.".into();
     Ok(figure)
 }
 

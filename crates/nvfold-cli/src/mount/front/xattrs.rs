@@ -67,6 +67,8 @@ impl Front {
             Some(asked) => self.carry_out(who, ino, asked),
             None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
             None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
+            None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
+            None if name == requests::SYNC.as_bytes() => requests::sync(&self.fs).map_err(convert::errno),
             None => self.value(ino, name),
         }
     }

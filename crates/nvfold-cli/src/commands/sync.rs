@@ -1,0 +1,58 @@
+//! `nvfold sync`: makes durable what was written to a mount.
+
+use crate::failure::{Failure, Outcome};
+use crate::mount::requests;
+use crate::mounts;
+use crate::output::Output;
+use crate::report;
+use crate::snapshot::mount_point_of;
+use crate::text::escaped;
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Make everything written to a mount durable now
+///
+/// A device in a plain file (level `file`) is synced by fsync(2), a second after a burst of writes has ended, and at
+/// least every 5 seconds; this command does it now. sync(1) and sync -f do not: the kernel passes their request to
+/// file systems in user space only if they are on a block device. At the other levels what was written is as durable as
+/// it gets once the kernel has passed it on, which this command, sync(1) and fsync(2) wait for.
+#[derive(Args, Debug)]
+#[command(before_help = "Example: nvfold sync /tmp/fold")]
+pub struct Sync {
+    /// Mount points or mounted devices; by default all mounts
+    #[arg(value_name = "DIR")]
+    targets: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    mounts: Vec<Synced>,
+}
+
+#[derive(Serialize)]
+struct Synced {
+    mount_point: String,
+    /// `dax`, `memory` or `file`.
+    persistence: String,
+}
+
+/// Runs the command.
+pub fn run(sync: &Sync, output: &Output) -> Outcome<u8> {
+    let dirs = match sync.targets.is_empty() {
+        true => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
+        false => sync.targets.iter().map(|target| mount_point_of(target)).collect::<Outcome<Vec<_>>>()?,
+    };
+    let report = Report { mounts: dirs.iter().map(|dir| synced(dir)).collect::<Outcome<_>>()? };
+    if output.json {
+        report::emit(true, "sync", &report, String::new)?;
+    }
+    Ok(0)
+}
+
+fn synced(dir: &Path) -> Outcome<Synced> {
+    let name = mounts::show(dir);
+    let persistence = requests::ask_to_sync(dir)
+        .map_err(|error| Failure::new(escaped(&name), format!("what was written to it is not durable: {error}")))?;
+    Ok(Synced { mount_point: name, persistence })
+}
