@@ -701,3 +701,41 @@ fn set_use(region: &Region, segment: u64, kind: u8, ordinal: u32) {
     let entry = region.read::<SegmentEntry>(at).used_for(segment, kind, ordinal);
     store(region, at, entry.as_bytes());
 }
+
+#[test]
+fn a_part_of_a_chunk_at_the_beginning_of_a_file_is_cut_again() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region);
+    let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+    let data = noise(1 << 20, 1);
+    source.write_at(0, &data).unwrap();
+    // The range begins inside a chunk of the source, and the target begins with it.
+    let from = 237_568;
+    assert_eq!(target.clone_from(&source, from, 0, 4096).unwrap(), 4096);
+    let more = noise(53_248, 2);
+    target.append(&more).unwrap();
+    let expected = [&data[from as usize..from as usize + 4096], &more[..]].concat();
+    settle(&fs);
+    assert_eq!(fs.skipped().count, 0, "{:?}", fs.skipped());
+    assert!(read(&target) == expected && read(&source) == data);
+    drop((source, target));
+    unmount(&region, fs);
+    assert!(read(&open(&mount(&region), "target")) == expected);
+}
+
+#[test]
+fn a_seam_is_dropped_with_its_file() {
+    let region = device(64, IndexKind::Dram);
+    let fs = mount(&region);
+    let file = create(&fs, "file");
+    file.write_at(0, &noise(30_000, 1)).unwrap();
+    file.write_at(10_000, &noise(9000, 2)).unwrap();
+    let number = file.attr().ino;
+    drop(file);
+    fs.unlink(ROOT, b"file").unwrap();
+    let directory = fs.mkdir(ROOT, b"directory", &NEW).unwrap();
+    assert_eq!(directory.ino, number, "the number is used again");
+    settle(&fs);
+    assert_eq!(fs.skipped().count, 0, "{:?}", fs.skipped());
+    unmount(&region, fs);
+}

@@ -83,7 +83,7 @@ impl Dedup for DeExt {
             return Ok(false);
         }
         let Some(seam) = self.streams.take_seam() else { return Ok(true) };
-        host.cut_seam(seam.file, seam.offset)?;
+        host.cut_seam(seam)?;
         Ok(false)
     }
 }

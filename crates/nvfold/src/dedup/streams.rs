@@ -25,6 +25,8 @@ const SEAMS_MAX: usize = 65_536;
 pub struct Seam {
     /// The file, by a number that only `fs` understands.
     pub file: u64,
+    /// Generation of the file: another file may have its number when the seam is cut.
+    pub generation: u32,
     /// File offset of the first byte of the second part.
     pub offset: u64,
 }

@@ -7,6 +7,7 @@
 //! propose ([`Finder`]), locks the file, checks that nothing has changed, and publishes.
 
 use super::stream::Stream;
+use super::streams::Seam;
 use crate::chunk::Chunks;
 use crate::chunk::reference::Hold;
 use crate::chunk::transaction::Transaction;
@@ -53,11 +54,11 @@ pub trait Host {
     /// ENOSPC and errors of the whole device.
     fn end_stream(&self, file: u64, stream: Stream) -> Result<()>;
 
-    /// Cuts the pieces around a seam of a file again.
+    /// Cuts the pieces around a seam of a file again. Nothing is left to do if the file is gone.
     ///
     /// # Errors
     /// ENOSPC and errors of the whole device.
-    fn cut_seam(&self, file: u64, seam: u64) -> Result<()>;
+    fn cut_seam(&self, seam: Seam) -> Result<()>;
 
     /// Shares a batch of the blocks to which a log entry still refers, from a file offset on, as `finder` proposes.
     /// Nothing is left to do for an entry that is gone or cannot be read.

@@ -8,6 +8,7 @@ use super::Core;
 use super::share_queued::{EntryAddress, token_of};
 use crate::dedup::Dedup;
 use crate::dedup::stream::Stream;
+use crate::dedup::streams::Seam;
 use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -27,8 +28,8 @@ impl Host for Core {
         self.leaving_out(self.end_stream_of(file, stream))
     }
 
-    fn cut_seam(&self, file: u64, seam: u64) -> Result<()> {
-        self.leaving_out(self.cut_seam_of(file, seam))
+    fn cut_seam(&self, seam: Seam) -> Result<()> {
+        self.leaving_out(self.cut_seam_of(seam))
     }
 
     fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {

@@ -131,7 +131,8 @@ impl Core {
             let end = offset + data.len() as u64;
             let extents = self.file_extents(&state, "write")?;
             let seams = [offset, end].into_iter().filter(|seam| is_inside(extents, *seam));
-            seams.for_each(|offset| streams.add_seam(Seam { file: inode.ino, offset }));
+            let (file, generation) = (inode.ino, inode.generation);
+            seams.for_each(|offset| streams.add_seam(Seam { file, generation, offset }));
         }
         drop(state);
         over.extend(ended.map(|stream| (inode.ino, stream)));

@@ -45,12 +45,16 @@ impl Core {
     /// # Errors
     /// EIO if a packed chunk is damaged. Bad memory is reported by [`Core::answer`].
     pub(super) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let end = offset + buffer.len() as u64;
-        let mut at = offset;
+        let end = offset.checked_add(buffer.len() as u64).ok_or_else(|| disordered(offset))?;
+        // The part of the buffer that is not filled yet, and its file offset.
+        let (mut left, mut at) = (buffer, offset);
         for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
-            buffer[(at - offset) as usize..(start - offset) as usize].fill(0);
-            at = start + extent.length;
-            let part = &mut buffer[(start - offset) as usize..(at - offset) as usize];
+            let hole = start.checked_sub(at).and_then(|hole| left.split_at_mut_checked(hole as usize));
+            let (hole, rest) = hole.ok_or_else(|| disordered(start))?;
+            let parts = rest.split_at_mut_checked(extent.length as usize);
+            let (part, rest) = parts.ok_or_else(|| disordered(start))?;
+            hole.fill(0);
+            (left, at) = (rest, start + extent.length);
             match extent.location {
                 Location::Media(address) => self.region.read_into(address, part),
                 Location::Packed(chunk, offset) => {
@@ -59,7 +63,7 @@ impl Core {
                 }
             }
         }
-        buffer[(at - offset) as usize..].fill(0);
+        left.fill(0);
         Ok(())
     }
 
@@ -104,4 +108,10 @@ impl Core {
         };
         Err(Error::Posix { doing, why, errno })
     }
+}
+
+/// Makes the error for extents that overlap or are not in order at a file offset: a mistake of an earlier change.
+#[cold]
+fn disordered(offset: u64) -> Error {
+    Error::Corrupt { what: format!("the extents of a file overlap or are out of order at file offset {offset}"), at: 0 }
 }

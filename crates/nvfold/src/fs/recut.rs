@@ -15,6 +15,7 @@ use super::share::Step;
 use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::dedup::stream::CutPiece;
+use crate::dedup::streams::Seam;
 use crate::error::Result;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
@@ -30,8 +31,12 @@ const FIRST_BYTES: u64 = 64 << 10;
 impl Core {
     /// Cuts the data around a seam of a file again, from the piece before it on, until a new cut coincides with an
     /// old one.
-    pub(super) fn cut_seam_of(&self, ino: u64, seam: u64) -> Result<()> {
-        let inode = self.inode(ino)?;
+    pub(super) fn cut_seam_of(&self, seam: Seam) -> Result<()> {
+        let inode = self.inode(seam.file)?;
+        if inode.generation != seam.generation {
+            return Ok(());
+        }
+        let seam = seam.offset;
         let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
         let Some(streams) = policy.streams() else { return Ok(()) };
         let mut state = inode.write()?;
@@ -154,13 +159,16 @@ fn is_end(extents: &Extents, at: u64) -> bool {
     extents.within(at - 1, at + 1).next().is_some_and(|(from, extent)| from + extent.length == at)
 }
 
-/// Returns the bytes that may have to be cut again around a seam: from the packed chunk that ends there on, as far as
-/// packed chunks follow without a hole, up to a limit.
+/// Returns the bytes that may have to be cut again around a seam: from the extent of a packed chunk that ends there on,
+/// as far as packed chunks follow without a hole, up to a limit. After a clone of a range, the extent may begin
+/// anywhere in its chunk.
 fn around(extents: &Extents, seam: u64) -> Option<Range<u64>> {
     let before = seam.checked_sub(1)?;
-    let (at, last) = extents.within(before, seam).next()?;
+    let (_, last) = extents.within(before, seam).next()?;
     let Location::Packed(_, offset) = last.location else { return None };
-    let start = at - u64::from(offset);
+    // No part of this chunk that continues to the seam begins earlier.
+    let earliest = before.saturating_sub(u64::from(offset));
+    let (start, _) = extents.within(earliest, seam).last()?;
     let mut end = start;
     for (at, extent) in extents.within(start, start + RECUT_BYTES) {
         if at != end || extent.packed().is_none() {
