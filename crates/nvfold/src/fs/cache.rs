@@ -3,7 +3,13 @@
 //! The problem: an inode must be one object for all threads, and lookups must not serialise threads.
 //!
 //! The idea: a hash table in shards. Each shard has its own lock, which is also held while an inode is read from the
-//! media. A full shard evicts inodes that no operation holds.
+//! media. A full shard evicts inodes that no operation holds and that were not looked up lately: a hand goes round its
+//! inodes, a few at each insertion, and evicts those that were not looked up since it passed them last.
+//!
+//! ```text
+//! order  | 65 used | 129 | 1 used | 193 held | ..      the hand clears `used`, evicts 129, passes 193
+//!                    ^hand
+//! ```
 
 use super::Core;
 use crate::error::{Error, Result};
@@ -20,9 +26,89 @@ use std::sync::Arc;
 const SHARDS: usize = 64;
 /// Number of inodes that a shard keeps before it evicts unused ones.
 const INODES_PER_SHARD: usize = 4096;
+/// Number of inodes that an insertion into a full shard looks at.
+const LOOKS: usize = 32;
+/// Number of inodes that an insertion into a full shard evicts. More than one, so that a shard that grew while its
+/// inodes were held becomes smaller again.
+const EVICTED: usize = 2;
 
-/// Inodes by their numbers.
-type InodeMap = HashMap<u64, Arc<Inode>, BuildHasherDefault<NumberHasher>>;
+/// A part of the cache. `V` is an inode, except in tests.
+struct Shard<V> {
+    cached: HashMap<u64, Cached<V>, BuildHasherDefault<NumberHasher>>,
+    /// The numbers of the cached inodes, each once, in the order in which the hand passes them.
+    order: Vec<u64>,
+    /// The place in `order` where the next search for inodes to evict begins.
+    hand: usize,
+}
+
+struct Cached<V> {
+    inode: Arc<V>,
+    /// Its place in `order`.
+    at: usize,
+    /// True if it was looked up since the hand passed it.
+    is_used: bool,
+}
+
+impl<V> Default for Shard<V> {
+    fn default() -> Shard<V> {
+        Shard { cached: HashMap::default(), order: Vec::new(), hand: 0 }
+    }
+}
+
+impl<V> Shard<V> {
+    #[inline]
+    fn get(&mut self, ino: u64) -> Option<&Arc<V>> {
+        let cached = self.cached.get_mut(&ino)?;
+        cached.is_used = true;
+        Some(&cached.inode)
+    }
+
+    /// Adds an inode, or replaces it. Evicts some others first if the shard is full.
+    fn insert(&mut self, ino: u64, inode: Arc<V>) {
+        if self.order.len() >= INODES_PER_SHARD {
+            self.evict_some();
+        }
+        if let Some(cached) = self.cached.get_mut(&ino) {
+            cached.inode = inode;
+            return;
+        }
+        self.cached.insert(ino, Cached { inode, at: self.order.len(), is_used: false });
+        self.order.push(ino);
+    }
+
+    fn remove(&mut self, ino: u64) {
+        let Some(removed) = self.cached.remove(&ino) else { return };
+        self.order.swap_remove(removed.at);
+        if let Some(moved) = self.order.get(removed.at).and_then(|moved| self.cached.get_mut(moved)) {
+            moved.at = removed.at;
+        }
+    }
+
+    /// Moves the hand on by a bounded number of inodes, and evicts those that are neither held nor used.
+    fn evict_some(&mut self) {
+        let mut evicted = 0;
+        for _ in 0..LOOKS {
+            if evicted == EVICTED || self.order.is_empty() {
+                return;
+            }
+            self.hand %= self.order.len();
+            let ino = self.order[self.hand];
+            let cached = self.cached.get_mut(&ino).expect("order has the numbers of cached inodes only");
+            // Only an operation that has this shard's lock, or that holds the inode already, can hold it once more.
+            if std::mem::take(&mut cached.is_used) || Arc::strong_count(&cached.inode) > 1 {
+                self.hand += 1;
+            } else {
+                // The last inode of the order takes its place, and is looked at next.
+                self.remove(ino);
+                evicted += 1;
+            }
+        }
+    }
+
+    fn values(&self) -> impl Iterator<Item = &Arc<V>> {
+        self.cached.values().map(|cached| &cached.inode)
+    }
+}
 
 /// Hashes inode numbers. The file system chooses the numbers, so an attacker cannot make them collide and no random
 /// seed is needed. A seed would also make instruction counts differ between processes.
@@ -48,7 +134,7 @@ impl Hasher for NumberHasher {
 
 /// The inode cache: see the module.
 pub(crate) struct Cache {
-    shards: Vec<Mutex<InodeMap>>,
+    shards: Vec<Mutex<Shard<Inode>>>,
 }
 
 impl Cache {
@@ -56,18 +142,16 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<InodeMap> {
+    fn shard(&self, ino: u64) -> &Mutex<Shard<Inode>> {
         &self.shards[ino as usize % SHARDS]
     }
 
     pub(super) fn insert(&self, inode: Arc<Inode>) {
-        let mut shard = self.shard(inode.ino).lock();
-        make_room(&mut shard);
-        shard.insert(inode.ino, inode);
+        self.shard(inode.ino).lock().insert(inode.ino, inode);
     }
 
     pub(crate) fn remove(&self, ino: u64) {
-        self.shard(ino).lock().remove(&ino);
+        self.shard(ino).lock().remove(ino);
     }
 
     /// Returns the cached inodes, one shard at a time.
@@ -83,7 +167,7 @@ impl Core {
     /// ENOENT if there is no inode with this number, EIO if it cannot be read.
     pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
         let mut shard = self.cache.shard(ino).lock();
-        if let Some(inode) = shard.get(&ino) {
+        if let Some(inode) = shard.get(ino) {
             return Ok(inode.clone());
         }
         self.damaged.check(ino)?;
@@ -91,7 +175,6 @@ impl Core {
         let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
         let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
         super::policy::take_over(&inode, &inode.peek());
-        make_room(&mut shard);
         shard.insert(ino, inode.clone());
         Ok(inode)
     }
@@ -174,12 +257,46 @@ impl Core {
     }
 }
 
-/// Evicts unused inodes if a shard of the cache is full.
-fn make_room(shard: &mut InodeMap) {
-    if shard.len() >= INODES_PER_SHARD {
-        shard.retain(|ino, inode| ino % 2 == 0 && *ino > 1 || Arc::strong_count(inode) > 1);
-        if shard.len() >= INODES_PER_SHARD {
-            shard.retain(|_, inode| Arc::strong_count(inode) > 1);
+#[cfg(test)]
+mod tests {
+    use super::{INODES_PER_SHARD, SHARDS, Shard};
+    use std::sync::Arc;
+
+    const FULL: u64 = INODES_PER_SHARD as u64;
+
+    /// The numbers that a shard gets: all are even or all are odd.
+    fn numbers(shard: u64) -> impl Fn(u64) -> u64 {
+        move |nth| shard + nth * SHARDS as u64
+    }
+
+    /// Whatever the parity of its numbers, a shard stays full and keeps what is looked up.
+    #[test]
+    fn a_full_shard_keeps_the_inodes_that_are_looked_up() {
+        for number in [numbers(2), numbers(3)] {
+            let mut shard = Shard::default();
+            for nth in 0..3 * FULL {
+                shard.insert(number(nth), Arc::new(()));
+                (0..8).take_while(|hot| *hot <= nth).for_each(|hot| assert!(shard.get(number(hot)).is_some(), "{hot}"));
+                let least = (nth as usize + 1).min(INODES_PER_SHARD - 1);
+                assert!((least..=INODES_PER_SHARD).contains(&shard.order.len()), "{}", shard.order.len());
+            }
+            let places = shard.order.iter().enumerate();
+            places.for_each(|(at, ino)| assert_eq!(shard.cached[ino].at, at));
+            assert_eq!(shard.cached.len(), shard.order.len());
         }
+    }
+
+    /// Inodes that are held stay, and the shard is as small as before some insertions after they are let go.
+    #[test]
+    fn a_shard_of_held_inodes_grows_and_shrinks_again() {
+        let (number, mut shard) = (numbers(1), Shard::default());
+        let held: Vec<Arc<()>> = (0..2 * FULL).map(|_| Arc::default()).collect();
+        held.iter().enumerate().for_each(|(nth, inode)| shard.insert(number(nth as u64), inode.clone()));
+        assert_eq!(shard.order.len() as u64, 2 * FULL);
+        drop(held);
+        (2 * FULL..4 * FULL).for_each(|nth| shard.insert(number(nth), Arc::default()));
+        assert!(shard.order.len() <= INODES_PER_SHARD, "{}", shard.order.len());
+        (0..4 * FULL).for_each(|nth| shard.remove(number(nth)));
+        assert!(shard.order.is_empty() && shard.cached.is_empty());
     }
 }
