@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nvfold::check::CheckOptions;
 use nvfold::fingerprint::WeakFunction;
 use nvfold::{
-    Clock, FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, Stopwatch, TimeNs,
+    Clock, FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, Stopwatch,
+    TimeNs,
 };
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 

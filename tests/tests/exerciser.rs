@@ -6,25 +6,62 @@
 //! compress and undo sharing. The byte model says what every file must contain, and fsck must find nothing
 //! ([`exercise`]). A failing run prints its policy and options, its seed, and the fewest operations that still fail.
 
-use nvfold::{Policy, Victims};
+use std::cell::Cell;
+
+use nvfold::{Policy, Stats, Victims};
 use nvfold_tests::model::exercise::{self, Setup};
 use nvfold_tests::model::{Op, shrink};
 use nvfold_tests::random::{Seed, soak_factor};
 
 /// Runs per policy, and operations in each.
-const RUNS: u64 = 8;
+const RUNS: u64 = 24;
 const OPS: usize = 1500;
 
 fn exercise_with(policy: Policy) {
     let seed = Seed::new("the exerciser");
+    let done = Cell::new(Done::default());
     for round in 0..RUNS * soak_factor() {
         let setup = Setup::of(policy, round);
         let seed = seed.value().wrapping_add(round);
         let ops = exercise::generate(&mut fastrand::Rng::with_seed(seed), OPS);
         let asks = if soak_factor() > 1 { exercise::is_job } else { exercise::is_request };
         shrink::assert_holds(ops, |ops| {
-            exercise::run(&setup, ops, &asks).map_err(|why| format!("seed {seed}, {setup:?}: {why}"))
+            let stats = exercise::run(&setup, ops, &asks).map_err(|why| format!("seed {seed}, {setup:?}: {why}"))?;
+            done.set(done.get().and(&stats));
+            Ok(())
         });
+    }
+    done.get().check(policy);
+}
+
+/// What was done in all runs: a job that never had anything to do has not been tested.
+#[derive(Clone, Copy, Debug, Default)]
+struct Done {
+    moved_chunks: u64,
+    collected_chunks: u64,
+    filled_chunks: u64,
+    shared_pieces: u64,
+    bytes_by_origin: u64,
+    switches: u64,
+}
+
+impl Done {
+    fn and(self, stats: &Stats) -> Done {
+        Done {
+            moved_chunks: self.moved_chunks + stats.reclaim.moved_chunks,
+            collected_chunks: self.collected_chunks + stats.reclaim.collected_chunks,
+            filled_chunks: self.filled_chunks + stats.chunks_filled,
+            shared_pieces: self.shared_pieces + stats.pieces_shared,
+            bytes_by_origin: self.bytes_by_origin + stats.origins.shared_bytes,
+            switches: self.switches + stats.auto.as_ref().map_or(0, |auto| auto.device.switches),
+        }
+    }
+
+    fn check(self, policy: Policy) {
+        assert!(self.moved_chunks > 0 && self.collected_chunks > 0 && self.shared_pieces > 0, "{self:?}");
+        assert!(self.filled_chunks > 0 || policy != Policy::NvDedup, "{self:?}");
+        assert!(self.bytes_by_origin > 0 || !policy.follows_origins(), "{self:?}");
+        assert!(self.switches > 0 || policy != Policy::Auto, "{self:?}");
     }
 }
 
@@ -86,7 +123,8 @@ fn steps(count: usize) -> Vec<Op> {
 #[test]
 fn a_part_of_a_piece_at_the_beginning_of_a_file_is_cut_anew() {
     // The part lies 8 KiB behind the beginning of its piece, and the file begins with it.
-    let ops = [write(0, 0, 1 << 20, 1), clone(0, 237_568, 1, 0, 4096), Op::Append { path: vec![1], len: 53_248, seed: 2 }];
+    let ops =
+        [write(0, 0, 1 << 20, 1), clone(0, 237_568, 1, 0, 4096), Op::Append { path: vec![1], len: 53_248, seed: 2 }];
     under_every_policy(&[&ops[..], &steps(4)].concat());
 }
 

@@ -410,14 +410,7 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
     });
-    of_all
-        .chain(of_trim)
-        .chain(of_fragments)
-        .chain(of_denova)
-        .chain(of_deext)
-        .chain(of_pieces)
-        .chain(of_icid)
-        .collect()
+    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).chain(of_pieces).chain(of_icid).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -1061,7 +1054,12 @@ fn parts_of_pieces() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("part of a piece", 2, then(vec![part()])),
         ("part of a piece, appended to and cut anew", 2, then(vec![part(), append(3000), Op::Fill])),
         ("part of a piece, far from the beginning, cut anew", 4, {
-            then(vec![write(EMPTY, 0, 20_000, NOISE + 2), clone(NEW, 20_000, EMPTY, 20_000, BLOCK), append(3000), Op::Fill])
+            then(vec![
+                write(EMPTY, 0, 20_000, NOISE + 2),
+                clone(NEW, 20_000, EMPTY, 20_000, BLOCK),
+                append(3000),
+                Op::Fill,
+            ])
         }),
         ("part of a piece of text, appended to and cut anew", 4, {
             let part = clone(NEW, 5000, EMPTY, 0, 3000);

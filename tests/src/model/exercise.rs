@@ -11,20 +11,25 @@
 //! [`super::oracle`] says what each file must contain, and nothing that a job does may change it. Each round mounts
 //! with other options ([`Setup::of`]).
 
+use nvfold::media::BLOCK_BYTES;
 use nvfold::{
     AllocateMode, AutoOptions, Compression, DedupMode, IndexKind, MkfsOptions, MountOptions, Pack, Policy, Prefer,
-    RenameMode, Victims,
+    RenameMode, Stats, Victims, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
+use super::Subject;
 use super::library::Library;
-use super::op::{self, NodePath, Op, SLOTS};
+use super::op::{self, Answer, NodePath, Op, SLOTS};
 use super::oracle::Oracle;
-use super::compare_further;
 use crate::device::{self, Time};
 
 /// Size of the device: so small that segments are used again and again.
 const DEVICE_MIB: u64 = 64;
+/// Size of a device that is nearly full.
+const SMALL_DEVICE_MIB: u64 = 20;
+/// The file that takes the rest of it.
+const FILLER: u8 = 16;
 /// Number of names. Each is a file at the beginning.
 pub const NAMES: u8 = 5;
 /// Largest offset that is used.
@@ -51,6 +56,8 @@ pub struct Setup {
     pub compression: Compression,
     /// What policy `auto` prefers.
     pub prefer: Prefer,
+    /// How many blocks writers may take, if the device is small and nearly full.
+    pub free_blocks: Option<u64>,
     /// Whether costs are measured and streams rest, by a clock of the test's own. Without one, every step ends a
     /// stream.
     pub has_stopwatch: bool,
@@ -67,13 +74,15 @@ impl Setup {
             pack: Pack::ALL[pick(3)],
             compression: [Compression::Off, Compression::ZSTD, Compression::Off, Compression::Lz4][pick(4)],
             prefer: Prefer::ALL[pick(4)],
+            free_blocks: [None, None, Some(900), None, Some(1400)][pick(5)],
             has_stopwatch: pick(2) == 0,
         }
     }
 
     fn library(&self) -> Library {
         let time = Time::default();
-        let region = Region::create(&DeviceSpec::Memory, DEVICE_MIB << 20, &OpenOptions::default());
+        let mib = if self.free_blocks.is_some() { SMALL_DEVICE_MIB } else { DEVICE_MIB };
+        let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default());
         let region = region.expect("a memory device");
         let format = MkfsOptions { index: self.index, ..MkfsOptions::default() };
         nvfold::FileSystem::mkfs(&region, &format).expect("mkfs");
@@ -92,18 +101,57 @@ impl Setup {
 }
 
 /// Runs the operations, then mounts again in order and as after a crash, then does all background work to its end.
-/// Returns the first difference to the byte model, or what fsck finds at the end. Everything is compared at each of
-/// these ends, and after each operation that `asks` names.
-pub fn run(setup: &Setup, ops: &[Op], asks: &dyn Fn(&Op) -> bool) -> Result<(), String> {
-    let (mut library, mut oracle) = (setup.library(), Oracle::new());
-    let mut further = |ops: &[Op]| compare_further(&mut oracle, ops, asks, &mut [&mut library]);
-    further(&beginning())?;
-    further(ops)?;
-    for end in [Op::Remount, Op::Crash, Op::Reconcile, Op::Drain, Op::Fill, Op::Reclaim, Op::Trim] {
-        further(&[end])?;
+/// Everything is compared at each of these ends, and after each operation that `asks` names. Returns what was counted
+/// since the last mount among the operations.
+///
+/// # Errors
+/// The first difference to the byte model, or what fsck finds at the end.
+pub fn run(setup: &Setup, ops: &[Op], asks: &dyn Fn(&Op) -> bool) -> Result<Stats, String> {
+    let mut run = Run { library: setup.library(), oracle: Oracle::new(), is_full: setup.free_blocks.is_some() };
+    let filler = setup.free_blocks.map(|left| run.filler(left));
+    for (number, op) in beginning().iter().chain(filler.iter().flatten()).chain(ops).enumerate() {
+        run.step(op).map_err(|why| format!("operation {number}: {why}"))?;
+        if asks(op) {
+            run.look().map_err(|why| format!("after operation {number}, {op:?}: {why}"))?;
+        }
     }
-    let findings = device::findings_in_data(&library.unmount()).map_err(|error| format!("fsck: {error}"))?;
-    if findings.is_empty() { Ok(()) } else { Err(format!("fsck finds:\n{}", findings.join("\n"))) }
+    let stats = run.library.fs().stats();
+    for end in [Op::Remount, Op::Crash, Op::Reconcile, Op::Drain, Op::Fill, Op::Reclaim, Op::Trim] {
+        run.step(&end).and_then(|()| run.look()).map_err(|why| format!("at the end, {end:?}: {why}"))?;
+    }
+    let findings = device::findings_in_data(&run.library.unmount()).map_err(|error| format!("fsck: {error}"))?;
+    if findings.is_empty() { Ok(stats) } else { Err(format!("fsck finds:\n{}", findings.join("\n"))) }
+}
+
+struct Run {
+    library: Library,
+    oracle: Oracle,
+    /// Whether an operation may find too little space. It must have changed nothing then.
+    is_full: bool,
+}
+
+impl Run {
+    fn step(&mut self, op: &Op) -> Result<(), String> {
+        let got = self.library.apply(op);
+        if self.is_full && got == Answer::Errno(errno::ENOSPC) {
+            return Ok(());
+        }
+        let expected = self.oracle.apply(op);
+        let why = || format!("{op:?} answers {got:?}, expected {expected:?}");
+        if got.agrees_with(&expected) { Ok(()) } else { Err(why()) }
+    }
+
+    /// Reads everything.
+    fn look(&mut self) -> Result<(), String> {
+        self.oracle.questions().iter().try_for_each(|question| self.step(question))
+    }
+
+    /// Returns the operations that take all blocks but so many.
+    fn filler(&self, left: u64) -> [Op; 2] {
+        let (path, len) = (vec![FILLER], (self.library.blocks_available() - left) * BLOCK_BYTES);
+        let mode = AllocateMode::ReserveKeepSize;
+        [Op::Create { path: path.clone(), mode: 0o644 }, Op::Allocate { path, offset: 0, len, mode }]
+    }
 }
 
 /// Returns whether an operation is work on what is stored, which may change nothing that can be read.
@@ -309,7 +357,11 @@ fn one_of_form(random: &mut fastrand::Rng, form: &Form) -> Op {
     let path = vec![random.u8(0..2)];
     let whole = |bytes: u64| bytes / form.unit * form.unit;
     let len = whole(random.u64(0..=form.len_max)).max(form.unit);
-    let place = |random: &mut fastrand::Rng| whole(random.u64(0..=FORM_FILE_BYTES - len));
+    let place = |random: &mut fastrand::Rng| match random.u8(0..6) {
+        0 => 0,
+        1 => whole(random.u64(0..form.len_max.min(FORM_FILE_BYTES - len))),
+        _ => whole(random.u64(0..=FORM_FILE_BYTES - len)),
+    };
     let (offset, seed) = (place(random), seed(random));
     match random.u16(0..1000) {
         0..250 => Op::Read { path, offset, len },

@@ -20,7 +20,7 @@ pub struct Library {
     /// reconciled.
     crashes: u64,
     slots: [Option<File>; SLOTS as usize],
-    /// Whether a round of collecting may be under way, whose own references count as saved bytes.
+    /// Whether a round of collecting may be under way. What it refers to itself counts as stored and saved.
     collects: bool,
     /// The clock of the mount, if it is not the real one.
     time: Option<Time>,
@@ -42,7 +42,16 @@ impl Library {
     /// Mounts a formatted device.
     pub fn on(region: Region, options: MountOptions) -> Library {
         let mounted = Some(mount(&region, &options));
-        Library { region, options, root: InodeNumber::ROOT, mounted, crashes: 0, slots: Default::default(), collects: false, time: None }
+        Library {
+            region,
+            options,
+            root: InodeNumber::ROOT,
+            mounted,
+            crashes: 0,
+            slots: Default::default(),
+            collects: false,
+            time: None,
+        }
     }
 
     /// As `on`, with a clock that only [`Op::Rest`] moves on. The options have the same clock.
@@ -54,7 +63,16 @@ impl Library {
     /// system.
     pub fn below(fs: FileSystem, root: InodeNumber) -> Library {
         let (region, options) = (fs.region().clone(), MountOptions { policy: fs.policy(), ..device::options() });
-        Library { region, options, root, mounted: Some(fs), crashes: 0, slots: Default::default(), collects: false, time: None }
+        Library {
+            region,
+            options,
+            root,
+            mounted: Some(fs),
+            crashes: 0,
+            slots: Default::default(),
+            collects: false,
+            time: None,
+        }
     }
 
     /// Returns the mounted file system.
@@ -89,7 +107,7 @@ impl Library {
         let collects = std::mem::take(&mut self.collects);
         let sizes = |fs: &FileSystem| {
             let (logical, stored, saved) = exact_sizes(fs);
-            (logical, stored, if collects { 0 } else { saved })
+            if collects { (logical, 0, 0) } else { (logical, stored, saved) }
         };
         let before = compared.then(|| sizes(&fs));
         if in_order {

@@ -33,13 +33,27 @@ impl Posix {
     pub fn mounted(mount: Mount) -> Posix {
         let zero_by_writing = !mount.is_real();
         let root = mount.path().to_owned();
-        Posix { name: "the mount", root, mount: Some(mount), slots: Default::default(), zero_by_writing, is_direct: |_| false }
+        Posix {
+            name: "the mount",
+            root,
+            mount: Some(mount),
+            slots: Default::default(),
+            zero_by_writing,
+            is_direct: |_| false,
+        }
     }
 
     /// Makes a subject of a directory on tmpfs.
     pub fn tmpfs(root: &Path) -> Posix {
         let root = root.to_owned();
-        Posix { name: "tmpfs", root, mount: None, slots: Default::default(), zero_by_writing: true, is_direct: |_| false }
+        Posix {
+            name: "tmpfs",
+            root,
+            mount: None,
+            slots: Default::default(),
+            zero_by_writing: true,
+            is_direct: |_| false,
+        }
     }
 
     /// Makes those reads and writes of files by name go past the page cache.
