@@ -8,8 +8,8 @@
 
 use std::cell::Cell;
 
-use nvfold::{Policy, Stats, Victims};
-use nvfold_tests::model::exercise::{self, Setup};
+use nvfold::{Policy, Victims};
+use nvfold_tests::model::exercise::{self, Setup, Worked};
 use nvfold_tests::model::{Op, shrink};
 use nvfold_tests::random::{Seed, soak_factor};
 
@@ -26,8 +26,8 @@ fn exercise_with(policy: Policy) {
         let ops = exercise::generate(&mut fastrand::Rng::with_seed(seed), OPS);
         let asks = if soak_factor() > 1 { exercise::is_job } else { exercise::is_request };
         shrink::assert_holds(ops, |ops| {
-            let stats = exercise::run(&setup, ops, &asks).map_err(|why| format!("seed {seed}, {setup:?}: {why}"))?;
-            done.set(done.get().and(&stats));
+            let worked = exercise::run(&setup, ops, &asks).map_err(|why| format!("seed {seed}, {setup:?}: {why}"))?;
+            done.set(done.get().and(&worked, ops.len()));
             Ok(())
         });
     }
@@ -43,10 +43,12 @@ struct Done {
     shared_pieces: u64,
     bytes_by_origin: u64,
     switches: u64,
+    refused: u64,
+    operations: u64,
 }
 
 impl Done {
-    fn and(self, stats: &Stats) -> Done {
+    fn and(self, Worked { stats, refused }: &Worked, operations: usize) -> Done {
         Done {
             moved_chunks: self.moved_chunks + stats.reclaim.moved_chunks,
             collected_chunks: self.collected_chunks + stats.reclaim.collected_chunks,
@@ -54,10 +56,14 @@ impl Done {
             shared_pieces: self.shared_pieces + stats.pieces_shared,
             bytes_by_origin: self.bytes_by_origin + stats.origins.shared_bytes,
             switches: self.switches + stats.auto.as_ref().map_or(0, |auto| auto.device.switches),
+            refused: self.refused + refused,
+            operations: self.operations + operations as u64,
         }
     }
 
     fn check(self, policy: Policy) {
+        println!("{}: {self:?}", policy.name());
+        assert!(self.refused > 0 && self.refused < self.operations / 8, "full devices are met, and seldom: {self:?}");
         assert!(self.moved_chunks > 0 && self.collected_chunks > 0 && self.shared_pieces > 0, "{self:?}");
         assert!(self.filled_chunks > 0 || policy != Policy::NvDedup, "{self:?}");
         assert!(self.bytes_by_origin > 0 || !policy.follows_origins(), "{self:?}");

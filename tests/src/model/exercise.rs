@@ -74,7 +74,7 @@ impl Setup {
             pack: Pack::ALL[pick(3)],
             compression: [Compression::Off, Compression::ZSTD, Compression::Off, Compression::Lz4][pick(4)],
             prefer: Prefer::ALL[pick(4)],
-            free_blocks: [None, None, Some(900), None, Some(1400)][pick(5)],
+            free_blocks: [None, None, Some(150), None, Some(400)][pick(5)],
             has_stopwatch: pick(2) == 0,
         }
     }
@@ -101,13 +101,14 @@ impl Setup {
 }
 
 /// Runs the operations, then mounts again in order and as after a crash, then does all background work to its end.
-/// Everything is compared at each of these ends, and after each operation that `asks` names. Returns what was counted
-/// since the last mount among the operations.
+/// Everything is compared at each of these ends, and after each operation that `asks` names. Returns what was
+/// counted.
 ///
 /// # Errors
 /// The first difference to the byte model, or what fsck finds at the end.
-pub fn run(setup: &Setup, ops: &[Op], asks: &dyn Fn(&Op) -> bool) -> Result<Stats, String> {
-    let mut run = Run { library: setup.library(), oracle: Oracle::new(), is_full: setup.free_blocks.is_some() };
+pub fn run(setup: &Setup, ops: &[Op], asks: &dyn Fn(&Op) -> bool) -> Result<Worked, String> {
+    let is_full = setup.free_blocks.is_some();
+    let mut run = Run { library: setup.library(), oracle: Oracle::new(), is_full, refused: 0 };
     let filler = setup.free_blocks.map(|left| run.filler(left));
     for (number, op) in beginning().iter().chain(filler.iter().flatten()).chain(ops).enumerate() {
         run.step(op).map_err(|why| format!("operation {number}: {why}"))?;
@@ -115,12 +116,20 @@ pub fn run(setup: &Setup, ops: &[Op], asks: &dyn Fn(&Op) -> bool) -> Result<Stat
             run.look().map_err(|why| format!("after operation {number}, {op:?}: {why}"))?;
         }
     }
-    let stats = run.library.fs().stats();
+    let worked = Worked { stats: run.library.fs().stats(), refused: run.refused };
     for end in [Op::Remount, Op::Crash, Op::Reconcile, Op::Drain, Op::Fill, Op::Reclaim, Op::Trim] {
         run.step(&end).and_then(|()| run.look()).map_err(|why| format!("at the end, {end:?}: {why}"))?;
     }
     let findings = device::findings_in_data(&run.library.unmount()).map_err(|error| format!("fsck: {error}"))?;
-    if findings.is_empty() { Ok(stats) } else { Err(format!("fsck finds:\n{}", findings.join("\n"))) }
+    if findings.is_empty() { Ok(worked) } else { Err(format!("fsck finds:\n{}", findings.join("\n"))) }
+}
+
+/// What a run that went well has counted.
+pub struct Worked {
+    /// Of the library, since the last mount among the operations.
+    pub stats: Stats,
+    /// Operations that found too little space.
+    pub refused: u64,
 }
 
 struct Run {
@@ -128,12 +137,14 @@ struct Run {
     oracle: Oracle,
     /// Whether an operation may find too little space. It must have changed nothing then.
     is_full: bool,
+    refused: u64,
 }
 
 impl Run {
     fn step(&mut self, op: &Op) -> Result<(), String> {
         let got = self.library.apply(op);
         if self.is_full && got == Answer::Errno(errno::ENOSPC) {
+            self.refused += 1;
             return Ok(());
         }
         let expected = self.oracle.apply(op);
