@@ -1,8 +1,9 @@
 //! One file under random operations: every read is compared with a plain buffer.
 //!
-//! On the mount this is the program `fsx`, for every policy, and loops of system calls on two files that `fsx` cannot do:
-//! copies from one file to another, zeroed ranges, requests past the page cache (O_DIRECT). For the library it is an exerciser with the same ideas (random offset,
-//! size and operation, sizes up to 64 KiB, the file up to 256 KiB), which also clones and seeks.
+//! On the mount this is the program `fsx`, for every policy, and loops of system calls on two files that `fsx` cannot
+//! do: copies from one file to another, zeroed ranges, requests past the page cache (O_DIRECT). For the library it is
+//! an exerciser with the same ideas (random offset, size and operation, sizes up to 64 KiB, the file up to 256 KiB),
+//! which also clones and seeks. `exerciser.rs` runs all policies with all background jobs.
 
 use std::process::Command;
 
