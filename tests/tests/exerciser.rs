@@ -63,7 +63,9 @@ impl Done {
 
     fn check(self, policy: Policy) {
         println!("{}: {self:?}", policy.name());
-        assert!(self.refused > 0 && self.refused < self.operations / 8, "full devices are met, and seldom: {self:?}");
+        // What deext stores is so little that it hardly ever finds too little space.
+        let meets_full = self.refused > 0 || policy.without_origins() == Policy::DeExt;
+        assert!(meets_full && self.refused < self.operations / 8, "full devices are met, and seldom: {self:?}");
         assert!(self.moved_chunks > 0 && self.collected_chunks > 0 && self.shared_pieces > 0, "{self:?}");
         assert!(self.filled_chunks > 0 || policy != Policy::NvDedup, "{self:?}");
         assert!(self.bytes_by_origin > 0 || !policy.follows_origins(), "{self:?}");
