@@ -2,11 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvfold::check::CheckOptions;
 use nvfold::fingerprint::WeakFunction;
-use nvfold::{FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, TimeNs};
+use nvfold::{
+    Clock, FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, Stopwatch,
+    TimeNs,
+};
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 
 use crate::scratch::Scratch;
@@ -113,6 +117,11 @@ pub fn check(path: &Path, repair: bool) -> nvfold::Result<Vec<String>> {
     findings_of(&region, &CheckOptions { repair, data: true })
 }
 
+/// Returns the findings of fsck on an unmounted region and on its data, one line each; repairs nothing.
+pub fn findings_in_data(region: &Region) -> nvfold::Result<Vec<String>> {
+    findings_of(region, &CheckOptions { repair: false, data: true })
+}
+
 /// Returns the findings of fsck on an unmounted region, one line each; repairs nothing.
 pub fn findings(region: &Region) -> nvfold::Result<Vec<String>> {
     findings_of(region, &CheckOptions::default())
@@ -131,6 +140,36 @@ fn findings_of(region: &Region, options: &CheckOptions) -> nvfold::Result<Vec<St
 pub fn options() -> MountOptions {
     let nv_dedup = NvDedupOptions { period: 64, ..NvDedupOptions::default() };
     MountOptions { clock: Arc::new(now), nv_dedup, ..MountOptions::default() }
+}
+
+/// A clock that moves on when a test says so, and a little each time that it is read.
+#[derive(Clone, Default)]
+pub struct Time(Arc<AtomicU64>);
+
+impl Time {
+    /// What a look at the clock takes, in nanoseconds: enough that costs can be measured.
+    const LOOK_NS: u64 = 50;
+
+    /// Lets so many milliseconds pass.
+    pub fn pass(&self, ms: u64) {
+        self.0.fetch_add(ms * 1_000_000, Ordering::Relaxed);
+    }
+
+    /// Returns it as the clock of a mount. It begins in 2020.
+    pub fn clock(&self) -> Clock {
+        let time = self.clone();
+        Arc::new(move || 1_577_836_800_000_000_000 + time.look() as TimeNs)
+    }
+
+    /// Returns it as the stopwatch of a mount.
+    pub fn stopwatch(&self) -> Stopwatch {
+        let time = self.clone();
+        Arc::new(move || time.look())
+    }
+
+    fn look(&self) -> u64 {
+        self.0.fetch_add(Time::LOOK_NS, Ordering::Relaxed)
+    }
 }
 
 /// Returns the present time.

@@ -1,12 +1,17 @@
 //! One file under random operations: every read is compared with a plain buffer.
 //!
-//! On the mount this is the program `fsx`. For the library it is an exerciser with the same ideas (random offset,
-//! size and operation, sizes up to 64 KiB, the file up to 256 KiB), which also clones and seeks.
+//! On the mount this is the program `fsx`, for every policy, and loops of system calls on two files that `fsx` cannot
+//! do: copies from one file to another, zeroed ranges, requests past the page cache (O_DIRECT). For the library it is
+//! an exerciser with the same ideas (random offset, size and operation, sizes up to 64 KiB, the file up to 256 KiB),
+//! which also clones and seeks. `exerciser.rs` runs all policies with all background jobs.
 
 use std::process::Command;
 
 use nvfold::{AllocateMode, File, FileSystem, InodeNumber, Policy, Whence, errno};
 use nvfold_tests::device::{self, Device, POLICIES};
+use nvfold_tests::model::exercise::{self, FORMS};
+use nvfold_tests::model::posix::Posix;
+use nvfold_tests::model::{self, Op, shrink};
 use nvfold_tests::mount::Mount;
 use nvfold_tests::random::{Seed, fill, soak_factor};
 use nvfold_tests::{requires, run};
@@ -17,7 +22,11 @@ const FSX_SEED: u64 = 6_624_338_297_716_797_245;
 const OPS: u64 = 200_000;
 /// The same on the mount, where an operation costs as much as twenty in the library; `make soak` runs as many as
 /// there.
-const OPS_MOUNTED: u64 = 60_000;
+const OPS_MOUNTED: u64 = 12_000;
+/// Loops of a form and operations in each (`make soak`), and operations of the one loop in `make test`.
+const FORM_LOOPS: u64 = 100;
+const FORM_OPS: usize = 3000;
+const FORM_OPS_SHORT: usize = 500;
 /// Operations between remounts (library).
 const OPS_BETWEEN_REMOUNTS: u64 = 20_000;
 /// Largest file.
@@ -77,16 +86,38 @@ punch_hole = 5
 copy_file_range = 5
 ";
 
-#[test]
-fn fsx_finds_nothing_over_the_mount_with_policy_off() {
-    requires!(root, fuse, tool("fsx"));
-    exercise_mounted("off");
+/// Makes two tests for each policy: the program, and the forms.
+macro_rules! over_the_mount {
+    ($($policy:literal: $program:ident, $forms:ident;)+) => {
+        $(#[test]
+        fn $program() {
+            requires!(root, fuse, tool("fsx"));
+            exercise_mounted($policy);
+        }
+
+        #[test]
+        fn $forms() {
+            requires!(root, fuse);
+            exercise_with_forms($policy);
+        })+
+
+        #[test]
+        fn every_policy_is_mounted() {
+            assert_eq!([$($policy),+], Policy::ALL.map(Policy::name));
+        }
+    };
 }
 
-#[test]
-fn fsx_finds_nothing_over_the_mount_with_policy_inline() {
-    requires!(root, fuse, tool("fsx"));
-    exercise_mounted("inline");
+over_the_mount! {
+    "off": fsx_finds_nothing_over_the_mount_with_policy_off, loops_of_system_calls_find_nothing_with_policy_off;
+    "inline": fsx_finds_nothing_over_the_mount_with_policy_inline, loops_of_system_calls_find_nothing_with_policy_inline;
+    "nv-dedup": fsx_finds_nothing_over_the_mount_with_policy_nv_dedup, loops_of_system_calls_find_nothing_with_policy_nv_dedup;
+    "denova": fsx_finds_nothing_over_the_mount_with_policy_denova, loops_of_system_calls_find_nothing_with_policy_denova;
+    "deext": fsx_finds_nothing_over_the_mount_with_policy_deext, loops_of_system_calls_find_nothing_with_policy_deext;
+    "icid": fsx_finds_nothing_over_the_mount_with_policy_icid, loops_of_system_calls_find_nothing_with_policy_icid;
+    "icid+inline": fsx_finds_nothing_over_the_mount_with_policy_icid_inline, loops_of_system_calls_find_nothing_with_policy_icid_inline;
+    "icid+deext": fsx_finds_nothing_over_the_mount_with_policy_icid_deext, loops_of_system_calls_find_nothing_with_policy_icid_deext;
+    "auto": fsx_finds_nothing_over_the_mount_with_policy_auto, loops_of_system_calls_find_nothing_with_policy_auto;
 }
 
 fn exercise_mounted(policy: &str) {
@@ -98,6 +129,22 @@ fn exercise_mounted(policy: &str) {
         exercise_mount(&mount, name, config, ops * percent / 100, seed.value());
     }
     mount.check();
+}
+
+/// Runs the forms: in `make test` a short loop of each, in `make soak` as many loops as long as xfstests has them.
+fn exercise_with_forms(policy: &str) {
+    let (loops, ops) = if soak_factor() > 1 { (FORM_LOOPS, FORM_OPS) } else { (1, FORM_OPS_SHORT) };
+    let seed = Seed::new("loops of system calls");
+    for (form, number) in FORMS.iter().flat_map(|form| (0..loops).map(move |number| (form, number))) {
+        let seed = seed.value().wrapping_add(number);
+        let ops = exercise::of_form(&mut fastrand::Rng::with_seed(seed), form, ops);
+        shrink::assert_holds(ops, |ops| {
+            let mut mount = Posix::mounted(Mount::fresh(64, policy)).direct(form.is_direct);
+            let ops = [ops, &[Op::Drain, Op::Reclaim, Op::Remount]].concat();
+            let compared = model::compare(&ops, &mut [&mut mount]);
+            compared.map_err(|why| format!("policy {policy}, {}, seed {seed}: {why}", form.name))
+        });
+    }
 }
 
 fn exercise_mount(mount: &Mount, name: &str, config: &str, ops: u64, seed: u64) {

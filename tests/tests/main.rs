@@ -14,6 +14,7 @@ mod crash_states;
 mod damage;
 mod denova;
 mod direct;
+mod exerciser;
 mod faults;
 mod followed;
 mod fsx;

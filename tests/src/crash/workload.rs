@@ -398,13 +398,19 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(&[Policy::DeExt]),
     });
+    let of_pieces = parts_of_pieces().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: Some(&[Policy::DeExt, Policy::IcidDeExt]),
+    });
     let of_icid = copied().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
         only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
     });
-    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).chain(of_icid).collect()
+    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).chain(of_pieces).chain(of_icid).collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -1029,6 +1035,49 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
             vec![open(EMPTY, 0), append(0), append(1), append(2), close(0), look, append(3), Op::Remount]
         }),
         ("stream: a seam is cut anew", 3, [vec![create(NEW)], appends(NEW, &[3000, 2001]), vec![Op::Fill]].concat()),
+    ]
+}
+
+/// Returns workloads with files that map a part of a piece of another file, which is not the beginning of it: name, the
+/// operation from which on crashes are made, operations. A cut at the seam behind the part, or a request to share,
+/// replaces it.
+fn parts_of_pieces() -> Vec<(&'static str, usize, Vec<Op>)> {
+    /// Two incompressible pieces of 16 KiB and a part of one.
+    const LEN: u64 = 40_000;
+    let piece = |seed| vec![create(NEW), write(NEW, 0, LEN, seed)];
+    let append = |len| Op::Append { path: at(EMPTY), len, seed: NOISE + 1 };
+    // It lies 3,616 bytes behind the beginning of its piece, and further than that from the beginning of the file.
+    let part = || clone(NEW, 20_000, EMPTY, 0, BLOCK);
+    let then = |ops: Vec<Op>| [piece(NOISE), ops].concat();
+    let dedup = Op::Dedup { path: at(EMPTY), offset: 0, len: 1 };
+    vec![
+        ("part of a piece", 2, then(vec![part()])),
+        ("part of a piece, appended to and cut anew", 2, then(vec![part(), append(3000), Op::Fill])),
+        ("part of a piece, far from the beginning, cut anew", 4, {
+            then(vec![
+                write(EMPTY, 0, 20_000, NOISE + 2),
+                clone(NEW, 20_000, EMPTY, 20_000, BLOCK),
+                append(3000),
+                Op::Fill,
+            ])
+        }),
+        ("part of a piece of text, appended to and cut anew", 4, {
+            let part = clone(NEW, 5000, EMPTY, 0, 3000);
+            [piece(op::TEXT), vec![part, append(3000), Op::Fill]].concat()
+        }),
+        ("part of a piece behind that piece, cut anew", 3, {
+            let append = Op::Append { path: at(NEW), len: 2000, seed: NOISE + 3 };
+            let cut_off = Op::Truncate { path: at(NEW), size: 30_000 };
+            then(vec![cut_off, clone(NEW, 20_000, NEW, 30_000, BLOCK), append, Op::Fill])
+        }),
+        ("part of a piece, shared on request", 3, then(vec![part(), dedup])),
+        ("part of a piece, then a copy of its own", 3, {
+            then(vec![part(), Op::Undedup { path: at(EMPTY), offset: 0, len: 1 }])
+        }),
+        ("part of a piece, cut anew after its source is gone", 4, {
+            then(vec![part(), append(3000), Op::Unlink { path: at(NEW) }, Op::Fill])
+        }),
+        ("part of a piece, cut anew, then unmount", 5, then(vec![part(), append(3000), Op::Fill, Op::Remount])),
     ]
 }
 

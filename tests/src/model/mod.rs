@@ -9,7 +9,10 @@
 //! generate(seed) -> [Op] -> each Subject -> [Answer] -> equal, or shrink to the few operations
 //!                                                       that still differ
 //! ```
+//!
+//! [`exercise`] has sequences of its own, for the content of few files and for what works on it in the background.
 
+pub mod exercise;
 pub mod library;
 pub mod op;
 pub mod oracle;

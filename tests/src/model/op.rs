@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use nvfold::fingerprint::WeakFunction;
-use nvfold::{AllocateMode, DedupMode, Policy, RenameMode, XattrMode, errno};
+use nvfold::{AllocateMode, Compression, DedupMode, Policy, RenameMode, Victims, XattrMode, errno};
 
 /// A path as indices into [`name`]; empty is the root.
 pub type NodePath = Vec<u8>;
@@ -27,8 +27,12 @@ pub fn name(index: u8) -> Vec<u8> {
 }
 
 /// Returns the bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from
-/// [`IN_CHAINS`] on give blocks that are all different and are in few chains of the pm index.
+/// [`IN_CHAINS`] on give blocks that are all different and are in few chains of the pm index; from [`TEXT`] on, data
+/// that can be compressed; from [`MOVED`] on, parts of the same data at other places.
 pub fn data(seed: u64, len: u64) -> Vec<u8> {
+    if let Some(number) = seed.checked_sub(MOVED) {
+        return moved(number, len);
+    }
     if let Some(number) = seed.checked_sub(TEXT) {
         return text(number, len);
     }
@@ -54,6 +58,29 @@ pub const TEXT: u64 = 1 << 41;
 fn text(number: u64, len: u64) -> Vec<u8> {
     let lines = (0u64..).flat_map(|line| format!("line {} of text {number}\n", line * line % 977).into_bytes());
     lines.take(len as usize).collect()
+}
+
+/// The first seed of data that repeats at other places.
+pub const MOVED: u64 = 1 << 42;
+/// Number of seeds from there on that begin at different places.
+pub const MOVED_COUNT: u64 = 2 * POOL_BYTES / MOVED_STEP;
+/// Length of the noise, and of the text, that moved data is part of.
+const POOL_BYTES: u64 = 1 << 20;
+/// Distance between the beginnings of two seeds: no multiple of a unit that anything is cut by.
+const MOVED_STEP: u64 = 1789;
+
+/// Returns a part of a long noise (even numbers) or of a long text (odd numbers) that begins where the number says.
+fn moved(number: u64, len: u64) -> Vec<u8> {
+    static POOLS: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    let pools = POOLS.get_or_init(|| {
+        let mut noise = vec![0; POOL_BYTES as usize];
+        let mut random = fastrand::Rng::with_seed(MOVED);
+        random.fill(&mut noise);
+        let lines = std::iter::repeat_with(|| format!("{} is one of many lines\n", random.u32(..)).into_bytes());
+        [noise, lines.flatten().take(POOL_BYTES as usize).collect()]
+    });
+    let start = number / 2 * MOVED_STEP % POOL_BYTES;
+    pools[number as usize % 2].iter().cycle().skip(start as usize).take(len as usize).copied().collect()
 }
 
 /// The first seed of data whose blocks are in few chains.
@@ -236,6 +263,13 @@ pub enum Op {
         offset: u64,
         len: u64,
     },
+    /// The same, and compresses packed chunks. Nothing that can be read changes.
+    Compress {
+        path: NodePath,
+        offset: u64,
+        len: u64,
+        compression: Compression,
+    },
     /// Gives blocks of the file their own copies. Nothing that can be read changes.
     Undedup {
         path: NodePath,
@@ -244,8 +278,15 @@ pub enum Op {
     },
     /// Does the policy's background work to its end. Nothing that can be read changes.
     Fill,
+    /// Does one step of this work. Nothing that can be read changes.
+    FillStep,
     /// Empties segments of packed chunks as long as that frees space. Nothing that can be read changes.
     Reclaim,
+    /// Does one step of that: moves chunks, or collects the parts of one that are in use. Nothing that can be read
+    /// changes.
+    ReclaimStep {
+        victims: Victims,
+    },
     /// Does one step of sharing the queue of policy denova. Nothing that can be read changes.
     DrainStep,
     /// Does all of these steps, until the queue is empty.
@@ -303,6 +344,12 @@ pub enum Op {
     Reconcile,
     /// Gives the memory of free segments back to the host. Nothing that can be read changes.
     Trim,
+    /// Does one step of that. Nothing that can be read changes.
+    TrimStep,
+    /// Lets time pass for the background, where the subject has a clock of its own.
+    Rest {
+        ms: u64,
+    },
     /// Closes all slots, unmounts, checks and mounts again.
     Remount,
     /// Closes all slots and crashes: the process ends without unmounting. Everything that was acknowledged (over the

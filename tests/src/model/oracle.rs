@@ -218,12 +218,17 @@ impl Oracle {
                 self.write(to, *to_offset, &data);
                 Ok(Answer::Done)
             }
-            Op::Sync { path } | Op::Dedup { path, .. } | Op::Undedup { path, .. } => {
+            Op::Sync { path } | Op::Dedup { path, .. } | Op::Compress { path, .. } | Op::Undedup { path, .. } => {
                 self.find_file(path).map(|_| Answer::Done)
             }
-            Op::Fill | Op::Reclaim | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => {
-                Ok(Answer::Done)
-            }
+            Op::Fill
+            | Op::FillStep
+            | Op::Reclaim
+            | Op::ReclaimStep { .. }
+            | Op::DrainStep
+            | Op::Drain
+            | Op::ReorderStep
+            | Op::SetMode { .. } => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let id = self.find(path)?;
                 let node = &mut self.nodes[id];
@@ -272,7 +277,7 @@ impl Oracle {
                 self.put(dir, name, id);
                 Ok(Answer::Done)
             }
-            Op::Reconcile | Op::Trim => Ok(Answer::Done),
+            Op::Reconcile | Op::Trim | Op::TrimStep | Op::Rest { .. } => Ok(Answer::Done),
             Op::Remount | Op::Crash | Op::Convert => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)

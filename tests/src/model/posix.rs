@@ -24,6 +24,8 @@ pub struct Posix {
     slots: [Option<File>; SLOTS as usize],
     /// tmpfs has no FALLOC_FL_ZERO_RANGE, so zeros are written instead.
     zero_by_writing: bool,
+    /// Which reads and writes go past the page cache (O_DIRECT).
+    is_direct: fn(&Op) -> bool,
 }
 
 impl Posix {
@@ -31,13 +33,32 @@ impl Posix {
     pub fn mounted(mount: Mount) -> Posix {
         let zero_by_writing = !mount.is_real();
         let root = mount.path().to_owned();
-        Posix { name: "the mount", root, mount: Some(mount), slots: Default::default(), zero_by_writing }
+        Posix {
+            name: "the mount",
+            root,
+            mount: Some(mount),
+            slots: Default::default(),
+            zero_by_writing,
+            is_direct: |_| false,
+        }
     }
 
     /// Makes a subject of a directory on tmpfs.
     pub fn tmpfs(root: &Path) -> Posix {
         let root = root.to_owned();
-        Posix { name: "tmpfs", root, mount: None, slots: Default::default(), zero_by_writing: true }
+        Posix {
+            name: "tmpfs",
+            root,
+            mount: None,
+            slots: Default::default(),
+            zero_by_writing: true,
+            is_direct: |_| false,
+        }
+    }
+
+    /// Makes those reads and writes of files by name go past the page cache.
+    pub fn direct(self, is_direct: fn(&Op) -> bool) -> Posix {
+        Posix { is_direct, ..self }
     }
 
     fn path(&self, path: &NodePath) -> PathBuf {
@@ -51,6 +72,16 @@ impl Posix {
             return Err(io::Error::from_raw_os_error(NOT_A_FILE));
         }
         File::options().read(true).write(true).open(path)
+    }
+
+    /// Opens a regular file for an operation, which may want to go past the page cache.
+    fn open_for(&self, path: &NodePath, op: &Op) -> io::Result<File> {
+        let file = self.open(path)?;
+        if !(self.is_direct)(op) {
+            return Ok(file);
+        }
+        let flags = OFlags::DIRECT.bits() as i32;
+        File::options().read(true).write(true).custom_flags(flags).open(self.path(path))
     }
 
     fn slot(&self, slot: u8) -> io::Result<&File> {
@@ -155,14 +186,15 @@ impl Posix {
                 }
             }
             Op::Write { path, offset, len, seed } => {
-                done(self.open(path)?.write_all_at(&op::data(*seed, *len), *offset))
+                let data = Aligned::of(&op::data(*seed, *len));
+                done(self.open_for(path, op)?.write_all_at(data.bytes(), *offset))
             }
             Op::Append { path, len, seed } => {
                 self.open(path)?;
                 let mut file = File::options().append(true).open(self.path(path))?;
                 done(file.write_all(&op::data(*seed, *len)))
             }
-            Op::Read { path, offset, len } => read(&self.open(path)?, *offset, *len),
+            Op::Read { path, offset, len } => read(&self.open_for(path, op)?, *offset, *len),
             Op::Truncate { path, size } => done(self.open(path)?.set_len(*size)),
             Op::Allocate { path, offset, len, mode } => self.allocate(&self.open(path)?, *offset, *len, *mode),
             Op::Clone { from, from_offset, to, to_offset, len } => {
@@ -176,12 +208,16 @@ impl Posix {
                 done(to.write_all_at(&op::with_changes(bytes, *changed), *to_offset))
             }
             Op::Sync { path } => done(self.open(path)?.sync_all()),
-            Op::Dedup { path, offset, len } => self.ask(path, &format!("dedup-range.{offset}.{len}")),
-            Op::Undedup { path, offset, len } => self.ask(path, &format!("undedup-range.{offset}.{len}")),
-            // A mount does these by itself.
-            Op::Fill | Op::Reclaim | Op::DrainStep | Op::Drain | Op::ReorderStep | Op::SetMode { .. } => {
-                Ok(Answer::Done)
+            Op::Dedup { path, offset, len } => self.ask_of(path, &format!("dedup-range.{offset}.{len}")),
+            Op::Compress { path, offset, len, compression } => {
+                self.ask_of(path, &format!("compress-range.{compression}.{offset}.{len}"))
             }
+            Op::Undedup { path, offset, len } => self.ask_of(path, &format!("undedup-range.{offset}.{len}")),
+            Op::Reclaim => self.ask(&self.root, "reclaim"),
+            Op::Drain => self.ask(&self.root, "drain"),
+            // A mount does these by itself.
+            Op::Fill | Op::FillStep | Op::ReclaimStep { .. } | Op::DrainStep | Op::ReorderStep => Ok(Answer::Done),
+            Op::SetMode { .. } => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let path = self.path(path);
                 let kind = path.symlink_metadata()?;
@@ -230,7 +266,7 @@ impl Posix {
                 done(rustix::fs::linkat(CWD, held, CWD, self.path(to), AtFlags::SYMLINK_FOLLOW))
             }
             // A mount does it by itself.
-            Op::Reconcile | Op::Trim => Ok(Answer::Done),
+            Op::Reconcile | Op::Trim | Op::TrimStep | Op::Rest { .. } => Ok(Answer::Done),
             Op::Remount | Op::Convert => {
                 self.slots = Default::default();
                 if let Some(mount) = &mut self.mount {
@@ -251,11 +287,16 @@ impl Posix {
     }
 
     /// Asks the server of a mount to do something with one of its files.
-    fn ask(&self, path: &NodePath, request: &str) -> io::Result<Answer> {
+    fn ask_of(&self, path: &NodePath, request: &str) -> io::Result<Answer> {
         self.open(path)?;
+        self.ask(&self.path(path), request)
+    }
+
+    /// Asks the server of a mount to do something.
+    fn ask(&self, path: &Path, request: &str) -> io::Result<Answer> {
         if self.mount.as_ref().is_some_and(Mount::is_real) {
             let mut answer = [0; 100];
-            rustix::fs::getxattr(self.path(path), format!("user.nvfold.{request}"), &mut answer[..])?;
+            rustix::fs::getxattr(path, format!("user.nvfold.{request}"), &mut answer[..])?;
         }
         Ok(Answer::Done)
     }
@@ -304,16 +345,41 @@ fn readdir(path: &Path) -> io::Result<Answer> {
 }
 
 fn read(file: &File, offset: u64, len: u64) -> io::Result<Answer> {
-    let mut buffer = vec![0xEE; len as usize];
+    let mut buffer = Aligned::of(&vec![0xEE; len as usize]);
     let mut count = 0;
-    while count < buffer.len() {
-        match file.read_at(&mut buffer[count..], offset + count as u64)? {
+    while count < len as usize {
+        match file.read_at(&mut buffer.bytes_mut()[count..], offset + count as u64)? {
             0 => break,
             more => count += more,
         }
     }
-    buffer.truncate(count);
-    Ok(Answer::Bytes(buffer))
+    Ok(Answer::Bytes(buffer.bytes()[..count].to_vec()))
+}
+
+/// Bytes that begin at a page of memory, as O_DIRECT wants them on some file systems.
+struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Aligned {
+    const PAGE_BYTES: usize = 4096;
+
+    fn of(content: &[u8]) -> Aligned {
+        let mut bytes = vec![0; Aligned::PAGE_BYTES + content.len()];
+        let start = bytes.as_ptr().addr().wrapping_neg() % Aligned::PAGE_BYTES;
+        bytes.truncate(start + content.len());
+        bytes[start..].copy_from_slice(content);
+        Aligned { bytes, start }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..]
+    }
 }
 
 fn copy_range(from: &File, from_offset: u64, to: &File, to_offset: u64, len: u64) -> io::Result<Answer> {
