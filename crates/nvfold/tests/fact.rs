@@ -8,8 +8,8 @@ use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::Geometry;
 use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{
-    FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, ReorderOptions, Stats,
-    convert_index, read_superblock,
+    File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, ReorderOptions,
+    Stats, convert_index, read_superblock,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -193,21 +193,49 @@ fn a_search_reads_one_and_a_half_entries_at_full_load() {
     assert!((1.2..=1.5).contains(&reads), "{reads} entries a search");
 }
 
-#[test]
-fn what_is_often_found_comes_first() {
-    let region = device(16 << 20, IndexKind::Pm);
+/// Mounts a device on which 12 blocks are in one chain of the index, and the last one has been found often enough to
+/// become the first.
+fn with_a_chain_to_reorder(region: &Region) -> (FileSystem, File, Vec<Vec<u8>>) {
     let bits = prefix_bits(Geometry::of(16 << 20).unwrap().blocks());
     let contents = of_one_chain(bits, 12);
-    let reads = |fs: &FileSystem| fs.stats().index.reads;
     let reorder = ReorderOptions { references: 4, reads: 2 };
     let denova = nvfold::DeNovaOptions { reorder, ..Default::default() };
     let options = MountOptions { policy: Policy::Inline, denova, ..MountOptions::default() };
-    let fs = FileSystem::mount(region.clone(), options.clone()).unwrap();
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &NEW).unwrap().ino).unwrap();
     contents.iter().zip(0..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
     for at in 0..8 {
         file.write_at((100 + at) * 4096, &contents[11]).unwrap();
     }
+    (fs, file, contents)
+}
+
+/// Steps of a reorder.
+const REORDER_STEPS: usize = 4;
+
+#[test]
+fn an_unmount_ends_a_reorder_after_any_of_its_steps() {
+    for steps in 0..=REORDER_STEPS {
+        let region = device(16 << 20, IndexKind::Pm);
+        let (fs, file, contents) = with_a_chain_to_reorder(&region);
+        (0..steps).for_each(|_| assert!(!fs.reorder_step().unwrap()));
+        drop(file);
+        fs.unmount().unwrap();
+        assert_consistent(&region);
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        let file = fs.open(fs.lookup(InodeNumber::ROOT, b"file").unwrap().ino).unwrap();
+        contents.iter().zip(200..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
+        assert_eq!(fs.stats().data_blocks, 12, "after {steps} steps");
+        drop(file);
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn what_is_often_found_comes_first() {
+    let region = device(16 << 20, IndexKind::Pm);
+    let (fs, file, contents) = with_a_chain_to_reorder(&region);
+    let reads = |fs: &FileSystem| fs.stats().index.reads;
     let look = |at: u64| {
         let before = reads(&fs);
         file.write_at(at * 4096, &contents[11]).unwrap();
@@ -215,7 +243,7 @@ fn what_is_often_found_comes_first() {
     };
     assert_eq!(look(120), 12, "the last of a chain");
     // Between any two steps everything is found.
-    for round in 0..4 {
+    for round in 0..REORDER_STEPS as u64 {
         assert!(!fs.reorder_step().unwrap());
         for (content, at) in contents.iter().zip(200..) {
             file.write_at((at + 20 * round) * 4096, content).unwrap();

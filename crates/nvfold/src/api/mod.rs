@@ -214,6 +214,9 @@ impl FileSystem {
             return Ok(core.region.cut_journal_off()?);
         }
         core.free_nameless();
+        if let Some(index) = core.chunks.index.fact() {
+            index.end_reordering();
+        }
         core.table.shrink(&core.space);
         core.end_reclaiming();
         core.space.trim()?;

@@ -331,6 +331,14 @@ impl Fact {
         false
     }
 
+    /// Ends the reorder under way, if there is one, so that every chain is in order after an unmount (invariant 6).
+    pub fn end_reordering(&self) {
+        if let Some(Reordering { chain, .. }) = self.reordering.lock().take() {
+            let _held = self.hold(chain);
+            self.in_order(chain);
+        }
+    }
+
     /// Does step 1, unless the chain is sorted already.
     fn begin(&self, chain: u64) -> Option<Reordering> {
         let _held = self.hold(chain);
