@@ -169,7 +169,7 @@ int nvfold_device_close(nvfold_device *device);
 
 /**
  * Makes everything acknowledged durable, on the whole device, all or nothing. It costs something on devices in plain files
- * alone; there it happens every 5 s by itself too.
+ * alone; there it happens by itself too, a second after the changes stop, and every 5 s.
  */
 int nvfold_sync(nvfold_device *device);
 
