@@ -15,7 +15,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
 RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 
-.PHONY: help build install demo test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
+.PHONY: help build install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ install: build ## The command, the C library with its headers, what `nvfold run`
 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
 	scripts/demo.sh
+
+check: ## After each edit: format, lints, unit tests of the crates that changed
+	scripts/check.sh
 
 # What the tests run is installed while they are compiled.
 test: ## All tests: units, docs, conformance suites, real programs, crashes (installs the suites)

@@ -13,7 +13,7 @@ use nvfold_tests::{requires, run};
 
 const SOURCE_BYTES: usize = 1 << 20;
 
-/// libnvfold_preload.so: `NVFOLD_PRELOAD`, or built once from this workspace.
+/// libnvfold_preload.so: `NVFOLD_PRELOAD`, or made once a test run of what cargo has just built.
 fn library() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| match std::env::var_os("NVFOLD_PRELOAD") {
@@ -23,15 +23,18 @@ fn library() -> &'static Path {
 }
 
 fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut cargo = Command::new(env!("CARGO"));
-    let built = run::ok(cargo.args(["build", "-p", "nvfold-preload", "--message-format=json"]).current_dir(&root));
-    let messages = built.stdout.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let files = messages.flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default());
-    let mut files = files.filter_map(|file| file.as_str().map(str::to_owned));
-    let archive = files.find(|file| file.ends_with("libnvfold_preload.a")).expect("cargo builds the library");
+    let beside = std::env::current_exe().expect("this test is a file").parent().expect("in a folder").to_owned();
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libnvfold_preload-") && name.ends_with(".a")
+    };
+    let entries = fs::read_dir(&beside).expect("the folder of this test can be read");
+    let archives = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_archive);
+    let age = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let archive = archives.max_by_key(age).expect("cargo builds the library for this test");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
-    run::ok(Command::new(root.join("scripts/preload-library.sh")).arg(archive).arg(&folder));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/preload-library.sh");
+    run::ok(Command::new(script).arg(archive).arg(&folder));
     folder.join("libnvfold_preload.so")
 }
 
