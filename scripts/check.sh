@@ -7,7 +7,7 @@ CARGO=${CARGO:-cargo}
 
 changed_files() {
     local upstream
-    upstream=$(git rev-parse --quiet --verify '@{upstream}' || git rev-parse HEAD)
+    upstream=$(git rev-parse --quiet --verify '@{upstream}' 2>/dev/null || git rev-parse HEAD)
     git diff --name-only "$(git merge-base "$upstream" HEAD)"
     git ls-files --others --exclude-standard
 }
