@@ -13,8 +13,8 @@
 
 use nvfold::media::BLOCK_BYTES;
 use nvfold::{
-    AllocateMode, AutoOptions, Compression, DedupMode, IndexKind, MkfsOptions, MountOptions, Pack, Policy, Prefer,
-    RenameMode, Stats, Victims, errno,
+    AllocateMode, AutoOptions, Compression, IndexKind, MkfsOptions, MountOptions, Pack, Policy, Prefer, RenameMode,
+    Stats, Victims, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -218,7 +218,7 @@ fn operation(random: &mut fastrand::Rng, ops: &mut Vec<Op>) {
         32..37 => Op::Open { path, slot },
         37..39 => Op::Close { slot },
         39..43 => Op::Truncate { path, size: offset },
-        43..52 => Op::Allocate { path, offset, len: len.max(1), mode: allocate_mode(random) },
+        43..52 => Op::Allocate { path, offset, len: len.max(1), mode: op::allocate_mode(random) },
         52..70 => Op::Clone { from: path, from_offset: offset, to: name(random), to_offset: self::offset(random), len },
         70..80 => {
             let (to, to_offset, changed) = (name(random), self::offset(random), random.u8(0..4));
@@ -230,7 +230,7 @@ fn operation(random: &mut fastrand::Rng, ops: &mut Vec<Op>) {
         91 => Op::Rename { from: path, to: name(random), mode: RenameMode::Exchange },
         92 => Op::Link { from: path, to: name(random) },
         93 => Op::SetPolicy { path, policy: Policy::ALL.get(random.usize(0..=Policy::ALL.len())).copied() },
-        94 => Op::SetMode { mode: dedup_mode(random) },
+        94 => Op::SetMode { mode: op::dedup_mode(random) },
         95..98 => return replace(random, path, ops),
         98 => Op::Tmpfile { slot, mode: 0o600 },
         _ => Op::SlotLink { slot, to: path },
@@ -310,22 +310,6 @@ fn seed(random: &mut fastrand::Rng) -> u64 {
     }
 }
 
-fn dedup_mode(random: &mut fastrand::Rng) -> DedupMode {
-    let delayed = DedupMode::Delayed { interval_ms: 1, entries: 2 };
-    [DedupMode::Inline, DedupMode::Immediate, delayed][random.usize(0..3)]
-}
-
-fn allocate_mode(random: &mut fastrand::Rng) -> AllocateMode {
-    [
-        AllocateMode::Reserve,
-        AllocateMode::ReserveKeepSize,
-        AllocateMode::PunchHole,
-        AllocateMode::PunchHole,
-        AllocateMode::ZeroRange,
-        AllocateMode::ZeroRangeKeepSize,
-    ][random.usize(0..6)]
-}
-
 /// A mix of operations on two files through system calls, as the loops of `fsx` in xfstests have them: with or without
 /// the page cache, with short or long requests, at odd places or at those that a disk would want.
 #[derive(Clone, Copy)]
@@ -378,7 +362,7 @@ fn one_of_form(random: &mut fastrand::Rng, form: &Form) -> Op {
         0..250 => Op::Read { path, offset, len },
         250..500 => Op::Write { path, offset, len, seed },
         500..600 => Op::Truncate { path, size: offset },
-        600..760 => Op::Allocate { path, offset, len, mode: allocate_mode(random) },
+        600..760 => Op::Allocate { path, offset, len, mode: op::allocate_mode(random) },
         760..940 => {
             let (to, to_offset) = (vec![random.u8(0..2)], place(random));
             Op::Clone { from: path, from_offset: offset, to, to_offset, len }

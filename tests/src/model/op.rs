@@ -573,7 +573,8 @@ fn time(random: &mut fastrand::Rng) -> i64 {
     random.i64(1..4_000_000_000_000_000_000)
 }
 
-fn dedup_mode(random: &mut fastrand::Rng) -> DedupMode {
+/// Draws a mode of policy denova.
+pub(super) fn dedup_mode(random: &mut fastrand::Rng) -> DedupMode {
     let delayed = DedupMode::Delayed { interval_ms: 1, entries: 2 };
     [DedupMode::Inline, DedupMode::Immediate, delayed][random.usize(0..3)]
 }
@@ -586,7 +587,8 @@ fn rename_mode(random: &mut fastrand::Rng) -> RenameMode {
     }
 }
 
-fn allocate_mode(random: &mut fastrand::Rng) -> AllocateMode {
+/// Draws what to do with a range of a file.
+pub(super) fn allocate_mode(random: &mut fastrand::Rng) -> AllocateMode {
     [
         AllocateMode::Reserve,
         AllocateMode::ReserveKeepSize,
