@@ -346,6 +346,21 @@ fn build() -> PathBuf {
 /// A table of umount(8) that cannot be: with it in the environment (LIBMOUNT_UTAB), a test changes none of the host's.
 pub const NO_UTAB: &str = "/dev/null/utab";
 
+/// Returns a bash that runs a script in a directory and in a mount namespace of its own. Mounts elsewhere are detached from
+/// that namespace first: a copy of another test's mount keeps its server running after that test has unmounted it.
+pub fn in_own_namespace(dir: &Path, script: &str) -> Command {
+    const DETACH_OTHERS: &str = r#"
+        { findmnt -rno TARGET -t fuse.nvfold || true; } | while read -r mounted; do
+            case "$mounted" in "$PWD" | "$PWD"/*) ;; *) "$NVFOLD" umount --lazy "$mounted" ;; esac
+        done >/dev/null
+    "#;
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "--propagation", "private", "bash", "-euo", "pipefail", "-c"]);
+    unshare.arg(format!("{DETACH_OTHERS}\n{script}")).current_dir(dir);
+    unshare.env("LIBMOUNT_UTAB", NO_UTAB).env("NVFOLD", std::fs::canonicalize(binary()).expect("the binary is there"));
+    unshare
+}
+
 /// Returns an `nvfold` command.
 pub fn command() -> Command {
     let mut command = Command::new(binary());

@@ -296,23 +296,20 @@ fn a_read_only_mount_changes_nothing() {
 fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
     requires!(root, fuse);
     let device = device_with_a_file();
-    let (source, view) = (device.scratch().path().to_owned(), Scratch::new());
+    let (source, view, mnt) = (device.scratch().path().to_owned(), Scratch::new(), Scratch::new());
     // Only a read-only bind mount stops root from writing. The script mounts it in a separate mount namespace, so
     // nothing is left behind.
     let script = format!(
         r#"mount --bind "{source}" "{view}"
            mount -o remount,bind,ro "{view}"
-           mkdir /tmp/nvfold-mnt.$$
-           if "{nvfold}" mount --foreground "{view}/device" /tmp/nvfold-mnt.$$; then echo mounted for writing; fi
-           "{nvfold}" fsck "{view}/device" || echo "fsck failed with $?"
-           "{nvfold}" mkfs --force "{view}/device" && echo formatted
-           rmdir /tmp/nvfold-mnt.$$"#,
+           if "$NVFOLD" mount --foreground "{view}/device" "{mnt}"; then echo mounted for writing; fi
+           "$NVFOLD" fsck "{view}/device" || echo "fsck failed with $?"
+           if "$NVFOLD" mkfs --force "{view}/device"; then echo formatted; fi"#,
         source = source.display(),
         view = view.path().display(),
-        nvfold = mount::binary().display(),
+        mnt = mnt.path().display(),
     );
-    let mut unshare = std::process::Command::new("unshare");
-    let outcome = run::run(unshare.args(["--mount", "bash", "-c", &script]).env("LIBMOUNT_UTAB", mount::NO_UTAB));
+    let outcome = run::run(&mut mount::in_own_namespace(&source, &script));
     assert!(!outcome.stderr.contains("panicked"), "{}", outcome.report());
     for said in ["mounted for writing", "fsck failed", "formatted"] {
         assert!(!outcome.stdout.contains(said), "{}", outcome.report());

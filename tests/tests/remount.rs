@@ -126,7 +126,7 @@ fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
     fs::write(&link, "through the link").unwrap();
     assert_eq!(fs::read(&target).unwrap(), b"through the link");
     let script = "mount --bind ../target covered; echo through the mount >covered; echo more >>covered";
-    run::ok(Command::new(tool("unshare")).args(["-m", "sh", "-ec", script]).current_dir(mount.path()));
+    run::ok(&mut mount::in_own_namespace(mount.path(), script));
     assert_eq!(fs::read(&target).unwrap(), b"through the mount\nmore\n");
 }
 
@@ -220,12 +220,8 @@ fn mount_and_umount_find_their_helpers_which_say_nothing() {
         test "$(cat mnt/file)" = tea
         "$sbin/umount.fuse.nvfold" mnt
     "#;
-    let mut command = Command::new(tool("unshare"));
-    command
-        .args(["-m", "bash", "-euo", "pipefail", "-c", script])
-        .env("NVFOLD", fs::canonicalize(mount::binary()).unwrap())
-        .env("LIBMOUNT_UTAB", mount.scratch().join("utab"));
-    let outcome = run::ok(command.current_dir(mount.scratch()));
+    let mut command = mount::in_own_namespace(mount.scratch(), script);
+    let outcome = run::ok(command.env("LIBMOUNT_UTAB", mount.scratch().join("utab")));
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("", ""), "a helper says nothing when it succeeds");
     mount.check();
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use nvfold_tests::mount::{self, Mount, NO_UTAB, command, mkfs, nvfold};
+use nvfold_tests::mount::{self, Mount, NO_UTAB, command, in_own_namespace, mkfs, nvfold};
 use nvfold_tests::requires;
 use nvfold_tests::requires::tool;
 use nvfold_tests::run;
@@ -24,6 +24,7 @@ fn umount_by_absolute_path_waits_for_the_server() {
     requires!(root, fuse, tool("umount"), tool("unshare"));
     let dir = tempfile::tempdir().expect("make a temporary directory");
     let script = r#"
+        set -x
         sbin=$(readlink -f /sbin)
         mount -t tmpfs none "$sbin"
         for name in mount.fuse umount.fuse; do ln -s "$NVFOLD" "$sbin/$name.nvfold"; done
@@ -43,10 +44,7 @@ fn umount_by_absolute_path_waits_for_the_server() {
         done
         test "$(cat utab)" = 'SRC=x TARGET=/other ROOT=/ OPTS=user=a'
     "#;
-    let mut unshare = Command::new(tool("unshare"));
-    unshare.args(["-m", "--propagation", "private", "bash", "-euxo", "pipefail", "-c", script]);
-    unshare.env("NVFOLD", fs::canonicalize(mount::binary()).expect("the binary is there"));
-    run::ok(unshare.env("LIBMOUNT_UTAB", dir.path().join("utab")).current_dir(dir.path()));
+    run::ok(in_own_namespace(dir.path(), script).env("LIBMOUNT_UTAB", dir.path().join("utab")));
 }
 
 /// A mount point that is left when the test is over, whatever happened.
