@@ -111,6 +111,7 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
 pub const SUBJECTS: [Subject; 20] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
+    Subject { after_crash: true, full: true, ..of(Policy::Inline, "inline, crashed") },
     Subject {
         made_by: Policy::Inline,
         after_crash: true,
@@ -118,7 +119,6 @@ pub const SUBJECTS: [Subject; 20] = [
         mutated: true,
         ..of(Policy::Off, "off, crashed")
     },
-    Subject { after_crash: true, full: true, ..of(Policy::Inline, "inline, crashed") },
     Subject { full: true, mutated: true, ..of(Policy::NvDedup, "nv-dedup") },
     Subject { after_crash: true, full: true, mutated: true, ..of(Policy::NvDedup, "nv-dedup, crashed") },
     of(Policy::DeNova, "denova"),

@@ -50,7 +50,7 @@ const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const DEVICE_BYTES: u64 = 16 << 20;
 /// Number of schedules of each test in `make test`; always the same ones.
-const SCHEDULES: usize = 250;
+const SCHEDULES: usize = 160;
 /// Number of schedules of each test in `make soak`, times `NVFOLD_SOAK`; always new ones.
 const SOAK_SCHEDULES: usize = 1000;
 /// A PCT schedule of depth n has n - 1 switches at random points.
