@@ -55,7 +55,7 @@ impl Core {
         for entry in &entries {
             line.clear();
             entry.encode(inode.ino, &mut line);
-            positions.push(addition.push(&line, &mut flight)?);
+            positions.push(addition.push(entry, &line, &mut flight)?);
         }
         let selector = state.selector ^ 1;
         let attributes = AttributeLine { as_of: addition.tail, ..state.attributes }.sealed(inode.ino);

@@ -31,6 +31,7 @@ use crate::dedup::{Dedup, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
+use crate::inode::log::check_extent;
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::location_word::LocationWord;
@@ -167,7 +168,7 @@ impl Core {
     ///
     /// # Errors
     /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EIO for
-    /// damage and bad memory. Nothing is published then.
+    /// damage and bad memory, and for a change that could not be read back. Nothing is published then.
     pub(super) fn publish<L: Locked>(
         &self,
         inode: &Inode,
@@ -177,7 +178,11 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
-            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
+            Some(entry) => {
+                let checked = check_extent(&self.geometry, &entry);
+                checked.map_err(|why| self.log_ground().refuse(inode.ino, why))?;
+                locked.exclusively(|state| self.publish_one(inode, state, &entry, claims))
+            }
             None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
@@ -256,11 +261,12 @@ impl Core {
         let xattrs = remap.xattrs();
         let of_xattrs = encode_each(inode, xattrs);
         let of_extents = entries.iter().map(|entry| match entry {
-            LogEntry::Extent(entry) => entry.as_bytes(),
-            LogEntry::Vector(entry) => entry.as_bytes(),
+            LogEntry::Extent(extent) => (entry, extent.as_bytes()),
+            LogEntry::Vector(vector) => (entry, vector.as_bytes()),
             _ => unreachable!("`entries_of` makes no others"),
         });
-        let lines: SmallVec<[&[u8]; 2]> = of_extents.chain(of_xattrs.iter().map(Vec::as_slice)).collect();
+        let of_others = xattrs.iter().zip(of_xattrs.iter().map(Vec::as_slice));
+        let lines: SmallVec<[(&LogEntry, &[u8]); 2]> = of_extents.chain(of_others).collect();
         let needs_no_more = kept.is_some() && claims.stores_nothing();
         let frees = remap.mapped.is_empty() || !claims.reserved.is_empty() || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };

@@ -1,0 +1,157 @@
+//! What the operations refuse to commit: what could not be read back.
+
+use super::Core;
+use super::claims::Claims;
+use super::publish::{Remap, Stamp};
+use crate::api::{File, FileSystem};
+use crate::check::{CheckOptions, check};
+use crate::error::{Error, Result, errno};
+use crate::inode::extents::Extent;
+use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
+use crate::media::inode::AttributeLine;
+use crate::media::log_entry::{COOKIE_END, ENTRY_BYTES_MAX, LogEntry, XattrValue};
+use crate::media::{BLOCK_BYTES, Location, PackedNumber};
+use crate::mount::{MkfsOptions, MountOptions};
+use crate::space::Purpose;
+use crate::words::{FileKind, InodeNumber, NewInode};
+use pmem::{DeviceSpec, Flight, OpenOptions, Region};
+
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+fn new_device() -> (Region, FileSystem) {
+    let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    (region, fs)
+}
+
+fn mount(region: &Region) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions::default()).unwrap()
+}
+
+fn create(fs: &FileSystem, name: &str, data: &[u8]) -> File {
+    let file = fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap();
+    file.write_at(0, data).unwrap();
+    file
+}
+
+fn content(fs: &FileSystem, name: &str) -> Vec<u8> {
+    let file = fs.open(fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap();
+    let mut bytes = vec![0; file.attr().size as usize];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
+}
+
+#[track_caller]
+fn assert_refused(fs: &FileSystem, result: Result<()>, count: u64, what: &str) {
+    let error = result.expect_err(what);
+    assert!(matches!(error, Error::Refused { .. }) && error.errno() == errno::EIO, "{what}: {error}");
+    let refused = fs.refused();
+    assert_eq!((refused.count, refused.last_error), (count, Some(error.to_string())), "{what}");
+}
+
+/// Unmounts, and sees that everything is as it was written.
+fn assert_whole(region: &Region, fs: FileSystem, data: &[u8]) {
+    assert_eq!(content(&fs, "file"), data);
+    fs.unmount().unwrap();
+    let found = check(region, &CheckOptions::default()).unwrap();
+    assert!(found.findings.is_empty() && found.clean, "{found:#?}");
+    assert_eq!(content(&mount(region), "file"), data);
+}
+
+/// Publishes these extents for a file, as an operation would that has computed them wrongly.
+fn publish(core: &Core, file: &File, mapped: &[(u64, Extent)], size: u64) -> Result<()> {
+    let inode = core.inode(file.attr().ino.0)?;
+    let mut state = inode.write()?;
+    let end = mapped.last().map_or(0, |(at, extent)| at.saturating_add(extent.length));
+    let range = mapped[0].0..end;
+    let mut claims = Claims::new(core);
+    core.publish(&inode, &mut *state, &Remap::new(&range, mapped, Stamp::Changed(1, size)), None, &mut claims)
+}
+
+#[test]
+fn extents_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    let (size, end) = (data.len() as u64, core.geometry.data_end);
+    let block = |address| Extent::media(BLOCK_BYTES, address, false);
+    let packed = |chunk, offset, length| {
+        let location = Location::Packed(PackedNumber(chunk), offset);
+        Extent { length, location, unwritten: false }
+    };
+    let far = u64::MAX - 2 * BLOCK_BYTES + 1;
+    let many = |last| (0..4).map(|at| (at * 8192, if at == 3 { last } else { block(end - 8192) })).collect();
+    let cases: Vec<(&str, Vec<(u64, Extent)>, u64)> = vec![
+        ("a block behind the end of the device", vec![(0, block(end))], size),
+        ("a block in the tables", vec![(0, block(0))], size),
+        ("a range that ends at 2^64", vec![(far, block(end - BLOCK_BYTES))], size),
+        ("a part of a block behind the end", vec![(3, Extent::media(100, end - 1, false))], size),
+        ("more than a packed chunk has", vec![(0, packed(1, u16::MAX, BLOCK_BYTES))], size),
+        ("a chunk that there cannot be", vec![(0, packed(u32::MAX, 0, 100))], size),
+        ("a file that is too long", vec![(0, block(end - BLOCK_BYTES))], FILE_BYTES_MAX + 1),
+        ("one of many behind the end", many(block(end)), size),
+        ("one of many in the tables", many(block(0)), size),
+    ];
+    for (count, (what, mapped, size)) in (1..).zip(&cases) {
+        assert_refused(&fs, publish(core, &file, mapped, *size), count, what);
+    }
+    drop(file);
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+fn names_and_attributes_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(1000);
+    let number = create(&fs, "file", &data).attr().ino;
+    let core = fs.core();
+    let end = core.geometry.data_end;
+    let name = |name: &[u8], cookie| LogEntry::Name {
+        name: name.to_vec(),
+        ino: number.0,
+        kind: FileKind::Regular,
+        cookie,
+        time: 1,
+    };
+    let xattr = |name: &[u8], value| LogEntry::XattrSet { name: name.to_vec(), value, time: 1 };
+    let blocks = |bytes, blocks: &[u64]| xattr(b"user.a", XattrValue::Blocks { bytes, blocks: blocks.to_vec() });
+    let (root, next) = (ROOT, 100);
+    let cases = [
+        ("an empty name", root, name(b"", next)),
+        ("a name that is too long", root, name(&[b'n'; 256], next)),
+        ("a cookie that was used", root, name(b"n", 1)),
+        ("a cookie that there cannot be", root, name(b"n", COOKIE_END)),
+        ("a name in a file", number, name(b"n", next)),
+        ("an attribute without a name", number, xattr(b"", XattrValue::Inline(vec![1]))),
+        ("the removal of one", number, LogEntry::XattrRemove { name: vec![], time: 1 }),
+        ("a value longer than a page", number, xattr(b"user.a", XattrValue::Inline(vec![1; ENTRY_BYTES_MAX]))),
+        ("a value behind the device", number, blocks(5000, &[end - BLOCK_BYTES, end])),
+        ("a value with too few blocks", number, blocks(5000, &[end - BLOCK_BYTES])),
+        ("a value inside a block", number, blocks(10, &[end - BLOCK_BYTES - 64])),
+    ];
+    let change = |number: InodeNumber, entries: &[LogEntry], attributes| {
+        let inode = core.inode(number.0)?;
+        let mut state = inode.write()?;
+        core.change(&inode, &mut state, entries, attributes, Purpose::Log, Flight::new())
+    };
+    for (count, (what, number, entry)) in (1..).zip(&cases) {
+        assert_refused(&fs, change(*number, std::slice::from_ref(entry), None), count, what);
+    }
+    let attributes = core.inode(number.0).unwrap().peek().attributes;
+    let too_long = AttributeLine { size: FILE_BYTES_MAX + 1, ..attributes };
+    let count = cases.len() as u64 + 1;
+    assert_refused(&fs, change(number, &[], Some(too_long)), count, "a file that is too long");
+    // The first entry of a change is not committed without the second.
+    let good = xattr(SYMLINK_TARGET, XattrValue::Inline(vec![1]));
+    let bad = blocks(5000, &[end]);
+    assert_refused(&fs, change(number, &[good, bad], None), count + 1, "one of two");
+    assert!(fs.list_xattr(number).unwrap().is_empty());
+    assert_whole(&region, fs, &data);
+}
