@@ -222,8 +222,7 @@ impl Core {
     /// Returns the parts of the core that logs need.
     #[inline]
     fn log_ground(&self) -> log::Ground<'_> {
-        let Core { region, geometry, refusals, space, table, .. } = self;
-        log::Ground { region, geometry, refusals, space, table }
+        log::Ground { region: &self.region, refusals: &self.refusals, space: &self.space, table: &self.table }
     }
 
     /// Returns the parts of the core that policies need.

@@ -324,8 +324,6 @@ pub fn areas_of(kind: FileKind) -> usize {
 pub struct Ground<'a> {
     /// The device.
     pub region: &'a Region,
-    /// Its size and its tables.
-    pub geometry: &'a Geometry,
     /// Counts the entries that were refused.
     pub refusals: &'a Refusals,
     /// Allocates pages.
@@ -341,7 +339,7 @@ impl Ground<'_> {
     /// [`Error::Refused`] if it could not be read back.
     #[inline]
     pub fn check_entry(&self, ino: u64, entry: &LogEntry) -> Result<()> {
-        check_entry(self.geometry, entry).map_err(|why| self.refuse(ino, why))
+        check_entry(self.space.geometry(), entry).map_err(|why| self.refuse(ino, why))
     }
 
     /// Refuses a change of an inode: counts it and returns the error.
@@ -526,7 +524,7 @@ mod tests {
         // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
         let refusals = Refusals::default();
-        let ground = Ground { region: &region, geometry: &geometry, refusals: &refusals, space: &space, table: &table };
+        let ground = Ground { region: &region, refusals: &refusals, space: &space, table: &table };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
         let mut lines = Vec::new();
         let entry = LogEntry::Unname { cookie: 1, time: 0 };

@@ -155,10 +155,13 @@ impl ExtentEntry {
 
     /// Returns true if the location of a write entry can exist. `holds` returns true for an address and a length in
     /// bytes that are inside the data segments.
+    #[inline]
     pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
-        match (self.flags & PACKED, u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
-            (0, _, _) => holds(self.address, self.length),
-            (_, Ok(chunk), Ok(offset)) => {
+        if self.flags & PACKED == 0 {
+            return holds(self.address, self.length);
+        }
+        match (u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
+            (Ok(chunk), Ok(offset)) => {
                 !self.is_unwritten() && is_packed_place(PackedNumber(chunk), offset, self.length)
             }
             _ => false,
