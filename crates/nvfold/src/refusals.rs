@@ -12,7 +12,12 @@ use crate::words::Refused;
 
 /// The changes refused since mount.
 #[derive(Default)]
-pub(crate) struct Refusals(Mutex<Refused>);
+pub(crate) struct Refusals {
+    total: Mutex<Refused>,
+    /// Set by tests that make a wrong rewrite on purpose.
+    #[cfg(test)]
+    are_expected: crate::sync::atomic::AtomicBool,
+}
 
 impl Refusals {
     /// Counts a change that is refused, and returns the error for it: EIO. `what` is a sentence that says what was
@@ -20,14 +25,38 @@ impl Refusals {
     #[cold]
     pub(crate) fn refuse(&self, what: String) -> Error {
         let error = Error::Refused { what };
-        let mut refused = self.0.lock();
+        let mut refused = self.total.lock();
         refused.count += 1;
         refused.last_error = Some(error.to_string());
         error
     }
 
+    /// The same for a rewrite that would have changed content which it only moves. Only tests and debug builds look for
+    /// that, and there it is a panic, so that no test passes over it.
+    #[cold]
+    pub(crate) fn refuse_rewrite(&self, what: String) -> Error {
+        let error = self.refuse(what);
+        assert!(!cfg!(debug_assertions) || self.are_expected(), "{error}");
+        error
+    }
+
+    #[cfg(test)]
+    pub(crate) fn expect(&self) {
+        self.are_expected.store(true, crate::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    fn are_expected(&self) -> bool {
+        self.are_expected.load(crate::sync::atomic::Ordering::Relaxed)
+    }
+
+    #[cfg(not(test))]
+    fn are_expected(&self) -> bool {
+        false
+    }
+
     /// Returns what was refused since mount.
     pub(crate) fn total(&self) -> Refused {
-        self.0.lock().clone()
+        self.total.lock().clone()
     }
 }

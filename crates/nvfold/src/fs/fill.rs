@@ -88,6 +88,7 @@ impl Core {
             // of it is durable.
             let _ = region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
+            entered.retain(|(weak, block)| self.has_weak(*block, *weak));
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
         }
         entered.len() as u64

@@ -16,6 +16,7 @@
 //! | `recut` | cutting stored data again |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |
+//! | `compare` | comparing what a rewrite publishes with what it replaces |
 //! | `superblock` | writing it, and its feature bits |
 //! | `policy` | the policy and the compression of a file's new data |
 //! | `background`, `share_queued`, `fill` | work that policies defer |
@@ -49,6 +50,7 @@ mod claims;
 mod collect;
 mod commit;
 mod compact;
+mod compare;
 mod decide;
 mod fill;
 mod freeze_lock;

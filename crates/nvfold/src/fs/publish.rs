@@ -79,6 +79,15 @@ pub(super) enum Stamp<'c> {
     Given(&'c AttributeLine, &'c [LogEntry]),
     /// Only the location of the content changed, so times and size stay as they are.
     Kept,
+    /// The same for content that this operation has just published, with these mtime, ctime and size.
+    Moved(TimeNs, u64),
+}
+
+impl Stamp<'_> {
+    /// True if the change only moves the content of the file.
+    pub(super) fn keeps_content(&self) -> bool {
+        matches!(self, Stamp::Kept | Stamp::Moved(..))
+    }
 }
 
 /// A change of a file's extents: after it, `ranges` contain exactly the extents in `mapped`.
@@ -106,7 +115,7 @@ impl<'c> Remap<'c> {
     fn xattrs(&self) -> &'c [LogEntry] {
         match self.stamp {
             Stamp::Given(_, xattrs) => xattrs,
-            Stamp::Changed(..) | Stamp::Kept => &[],
+            Stamp::Changed(..) | Stamp::Kept | Stamp::Moved(..) => &[],
         }
     }
 }
@@ -168,7 +177,8 @@ impl Core {
     ///
     /// # Errors
     /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EIO for
-    /// damage and bad memory, and for a change that could not be read back. Nothing is published then.
+    /// damage and bad memory, and for a change that could not be read back or that changes content which it only moves.
+    /// Nothing is published then.
     pub(super) fn publish<L: Locked>(
         &self,
         inode: &Inode,
@@ -177,6 +187,7 @@ impl Core {
         queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
+        self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
             Some(entry) => {
                 let checked = check_extent(&self.geometry, &entry);
@@ -202,7 +213,10 @@ impl Core {
         remap: &Remap<'_>,
         claims: &Claims<'_>,
     ) -> Option<ExtentEntry> {
-        let (&[(offset, extent)], Stamp::Changed(time, size)) = (remap.mapped, remap.stamp) else { return None };
+        let (&[(offset, extent)], Stamp::Changed(time, size) | Stamp::Moved(time, size)) = (remap.mapped, remap.stamp)
+        else {
+            return None;
+        };
         let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten;
         let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length))
             && extent.is_whole_blocks(offset);
@@ -419,7 +433,7 @@ impl Core {
             mapped.push((*offset, Extent { location, ..*extent }));
         }
         if !given_up.is_empty() {
-            let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
+            let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
             self.publish(inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;
         }
         Ok(given_up)
@@ -438,7 +452,7 @@ impl Core {
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
         let of_block = |(offset, extent): (u64, Extent)| Some(offset + (block.address() - extent.media_address()?));
         let offsets: SmallVec<[u64; 1]> = naming.filter_map(of_block).collect();
-        let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
+        let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
         for offset in offsets {
             let mut claims = Claims::with_policy(self, policy);
             let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(block.address());
@@ -476,7 +490,7 @@ fn entries_of(
 ) -> (SmallVec<[LogEntry; 2]>, Option<AttributeLine>) {
     // A log entry also sets the inode's ctime. An attribute line behind it restores what must not change.
     let (time, size, kept) = match remap.stamp {
-        Stamp::Changed(time, size) => (time, size, None),
+        Stamp::Changed(time, size) | Stamp::Moved(time, size) => (time, size, None),
         Stamp::Given(attributes, _) => (attributes.mtime, attributes.size, Some(*attributes)),
         Stamp::Kept => (state.attributes.mtime, state.attributes.size, Some(state.attributes)),
     };

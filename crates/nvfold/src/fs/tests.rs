@@ -1,10 +1,12 @@
-//! What the operations refuse to commit: what could not be read back.
+//! What is never committed: what could not be read back, rewrites that change the content of a file, and work that was
+//! deferred for a file that is gone.
 
 use super::Core;
 use super::claims::Claims;
 use super::publish::{Remap, Stamp};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
+use crate::dedup::policy::Policy;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::Extent;
 use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
@@ -13,7 +15,7 @@ use crate::media::log_entry::{COOKIE_END, ENTRY_BYTES_MAX, LogEntry, XattrValue}
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::mount::{MkfsOptions, MountOptions};
 use crate::space::Purpose;
-use crate::words::{FileKind, InodeNumber, NewInode};
+use crate::words::{FileKind, InodeNumber, NewInode, XattrMode};
 use pmem::{DeviceSpec, Flight, OpenOptions, Region};
 
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
@@ -27,7 +29,11 @@ fn new_device() -> (Region, FileSystem) {
 }
 
 fn mount(region: &Region) -> FileSystem {
-    FileSystem::mount(region.clone(), MountOptions::default()).unwrap()
+    mount_with(region, MountOptions::default().policy)
+}
+
+fn mount_with(region: &Region, policy: Policy) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap()
 }
 
 fn create(fs: &FileSystem, name: &str, data: &[u8]) -> File {
@@ -153,5 +159,119 @@ fn names_and_attributes_that_could_not_be_read_back_are_refused() {
     let bad = blocks(5000, &[end]);
     assert_refused(&fs, change(number, &[good, bad], None), count + 1, "one of two");
     assert!(fs.list_xattr(number).unwrap().is_empty());
+    assert_whole(&region, fs, &data);
+}
+
+/// Returns an extent of one block with other content than the first block of `file`.
+fn other_block(fs: &FileSystem, core: &Core) -> Extent {
+    let other = create(fs, "other", &[7; 8192]);
+    let inode = core.inode(other.attr().ino.0).unwrap();
+    let state = inode.peek();
+    let (_, extent) = state.extents().unwrap().within(0, BLOCK_BYTES).next().unwrap();
+    extent
+}
+
+/// Publishes a rewrite of the first block of `file` that changes its content.
+fn rewrite_wrongly(fs: &FileSystem, file: &File, stamp: Stamp<'_>) -> Result<()> {
+    let core = fs.core();
+    let extent = other_block(fs, core);
+    let inode = core.inode(file.attr().ino.0)?;
+    let mut state = inode.write()?;
+    let mut claims = Claims::new(core);
+    claims.share_extent(&extent)?;
+    let (range, mapped) = (0..BLOCK_BYTES, [(0, extent)]);
+    core.publish(&inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)
+}
+
+#[test]
+fn a_rewrite_with_other_content_is_refused() {
+    let data = noise(40_000);
+    for stamp in [Stamp::Kept, Stamp::Moved(1, 40_000)] {
+        let (region, fs) = new_device();
+        let file = create(&fs, "file", &data);
+        fs.core().refusals.expect();
+        assert_refused(&fs, rewrite_wrongly(&fs, &file, stamp), 1, "another block");
+        // Work in the background records it, and goes on with another inode.
+        let left_out: Result<()> = fs.core().leaving_out(rewrite_again(&fs, &file, stamp));
+        assert!(left_out.is_ok() && fs.skipped().count == 1 && fs.refused().count == 2);
+        drop(file);
+        assert_whole(&region, fs, &data);
+    }
+}
+
+fn rewrite_again(fs: &FileSystem, file: &File, stamp: Stamp<'_>) -> Result<()> {
+    fs.unlink(ROOT, b"other").unwrap();
+    rewrite_wrongly(fs, file, stamp)
+}
+
+#[test]
+fn a_rewrite_that_loses_bytes_is_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    core.refusals.expect();
+    let inode = core.inode(file.attr().ino.0).unwrap();
+    let mut state = inode.write().unwrap();
+    let range = 0..2 * BLOCK_BYTES;
+    let mapped: Vec<_> = state.extents().unwrap().within(0, BLOCK_BYTES).collect();
+    let remap = Remap::new(&range, &mapped, Stamp::Kept);
+    let published = core.publish(&inode, &mut *state, &remap, None, &mut Claims::new(core));
+    drop(state);
+    assert_refused(&fs, published, 1, "one block for two");
+    drop((file, inode));
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+#[should_panic(expected = "it has other content")]
+fn a_wrong_rewrite_fails_every_test() {
+    let (_, fs) = new_device();
+    let file = create(&fs, "file", &noise(40_000));
+    let _ = rewrite_wrongly(&fs, &file, Stamp::Kept);
+}
+
+#[test]
+fn copies_and_fingerprints_that_differ_are_refused() {
+    let (_, fs) = new_device();
+    let file = create(&fs, "file", &noise(40_000));
+    let core = fs.core();
+    core.refusals.expect();
+    let inode = core.inode(file.attr().ino.0).unwrap();
+    let state = inode.peek();
+    let (_, extent) = state.extents().unwrap().iter().next().unwrap();
+    let first = extent.media_address().unwrap();
+    assert!(core.is_copy(first, first, BLOCK_BYTES) && !core.is_copy(first, first + BLOCK_BYTES, BLOCK_BYTES));
+    let block = extent.blocks().start;
+    let weak = core.chunks.weak_function().of(&core.region.read::<[u8; BLOCK_BYTES as usize]>(first));
+    assert!(core.has_weak(block, weak) && !core.has_weak(block, !weak));
+    assert_eq!(fs.refused().count, 2);
+}
+
+#[test]
+fn a_compacted_log_that_says_something_else_is_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let number = file.attr().ino;
+    fs.set_xattr(number, b"user.a", b"value", XattrMode::Set).unwrap();
+    let core = fs.core();
+    let (inode, root) = (core.inode(number.0).unwrap(), core.inode(ROOT.0).unwrap());
+    {
+        let state = inode.peek();
+        let log = &state.log;
+        assert!(core.check_compacted(&inode, &state, log.head, log.tail).is_ok());
+        let names = root.peek();
+        assert!(core.check_compacted(&root, &names, names.log.head, names.log.tail).is_ok());
+    }
+    core.refusals.expect();
+    let mut state = inode.write().unwrap();
+    let (head, tail) = (state.log.head, state.log.tail);
+    let value = state.xattrs.remove(&b"user.a"[..]).unwrap();
+    assert_refused(&fs, core.check_compacted(&inode, &state, head, tail), 1, "an attribute more");
+    state.xattrs.insert(b"user.a".to_vec(), value);
+    assert_refused(&fs, core.check_compacted(&inode, &state, head, tail - 64), 2, "an entry less");
+    drop(state);
+    drop((file, inode, root));
     assert_whole(&region, fs, &data);
 }
