@@ -2,11 +2,13 @@
 //! deferred for a file that is gone.
 
 use super::Core;
+use super::background::file_id;
 use super::claims::Claims;
 use super::publish::{Remap, Stamp};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
 use crate::dedup::policy::Policy;
+use crate::dedup::work::FileId;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::Extent;
 use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
@@ -274,4 +276,62 @@ fn a_compacted_log_that_says_something_else_is_refused() {
     drop(state);
     drop((file, inode, root));
     assert_whole(&region, fs, &data);
+}
+
+/// Removes `old` and lets another file, or a directory, have its number. Returns what deferred work records of both.
+fn reuse_slot(fs: &FileSystem, old: &str, data: Option<&[u8]>) -> (FileId, FileId) {
+    let core = fs.core();
+    let number = fs.lookup(ROOT, old.as_bytes()).unwrap().ino;
+    let before = file_id(&core.inode(number.0).unwrap());
+    fs.unlink(ROOT, old.as_bytes()).unwrap();
+    let new = match data {
+        Some(data) => create(fs, "file", data).attr().ino,
+        None => fs.mkdir(ROOT, b"directory", &NEW).unwrap().ino,
+    };
+    assert_eq!(new, number, "the number is used again");
+    (before, file_id(&core.inode(number.0).unwrap()))
+}
+
+#[test]
+fn a_stream_is_dropped_with_its_file() {
+    let (region, fs) = new_device();
+    fs.unmount().unwrap();
+    let data = [7; 5000];
+    let more = noise(5000);
+    for new in [Some(&data[..]), None] {
+        let fs = mount_with(&region, Policy::DeExt);
+        let old = create(&fs, "old", &noise(5000));
+        let core = fs.core();
+        let streams = core.policies.streams().unwrap();
+        let stream = streams.take(file_id(&core.inode(old.attr().ino.0).unwrap())).unwrap();
+        drop(old);
+        let (before, _) = reuse_slot(&fs, "old", new);
+        // As a thread does that writes to the old file and is late.
+        streams.keep(before, stream);
+        if new.is_some() {
+            let file = fs.open(fs.lookup(ROOT, b"file").unwrap().ino).unwrap();
+            assert_eq!(file.append(&more).unwrap(), 5000);
+        }
+        core.end_streams();
+        assert_eq!((fs.skipped().count, fs.refused().count), (0, 0));
+        assert_whole(&region, fs, &[&data[..], &more].concat());
+    }
+}
+
+#[test]
+fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
+    for new in [Some(&noise(40_000)[..]), None] {
+        let (region, fs) = new_device();
+        fs.unmount().unwrap();
+        let fs = mount_with(&region, Policy::Off);
+        create(&fs, "old", &[7; 40_000]);
+        let (before, after) = reuse_slot(&fs, "old", new);
+        fs.unmount().unwrap();
+        let fs = mount_with(&region, Policy::Inline);
+        let filled = fs.core().fill_file(before, 0).unwrap();
+        assert_eq!((filled.chunks, filled.next), (0, None));
+        let filled = fs.core().fill_file(after, 0).unwrap();
+        assert_eq!(filled.chunks > 0, new.is_some());
+        fs.unmount().unwrap();
+    }
 }
