@@ -443,6 +443,11 @@ pub struct Space {
     /// Items that background work skipped since mount because they could not be read, and the last reason.
     pub background_skipped: u64,
     pub background_last_error: Option<String>,
+    /// Changes refused since mount because of a mistake in nvfold, and the last reason.
+    #[serde(default)]
+    pub refused: u64,
+    #[serde(default)]
+    pub refused_last_error: Option<String>,
     /// Dead bytes in packed segments.
     #[serde(default)]
     pub packed_dead_bytes: u64,
@@ -702,6 +707,8 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         chunks_filled: stats.chunks_filled,
         background_skipped: stats.skipped.count,
         background_last_error: stats.skipped.last_error.clone(),
+        refused: stats.refused.count,
+        refused_last_error: stats.refused.last_error.clone(),
         packed_dead_bytes: stats.reclaim.dead_bytes,
         reclaimed_segments: stats.reclaim.segments,
         reclaim_moved_bytes: stats.reclaim.moved_bytes,

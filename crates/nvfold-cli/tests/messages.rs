@@ -44,6 +44,9 @@ fn file_system_errors() -> Vec<Error> {
         Error::Corrupt { what: what(), at: 0x4000 },
         Error::BadMemory { what: "inode 7".into(), at: 0x4000, length: 512 },
         Error::NotReconciled { why: device_errors().remove(5).to_string() },
+        Error::Refused {
+            what: "inode 7: a change of its log was refused, because it could not be read back (extent length)".into(),
+        },
         Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
         Error::Newer { what: "format version 4".into() },
         Error::Older { what: "format version 2".into() },

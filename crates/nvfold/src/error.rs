@@ -79,6 +79,13 @@ pub enum Error {
         /// The error that ended the reconciliation.
         why: String,
     },
+    /// EIO: a change was not made because nvfold itself has made a mistake: it would have written what it could not
+    /// read back, or other content than that which it was to move.
+    #[error("{what}; this is a mistake in nvfold, please report it: the change was not made, and no data is lost")]
+    Refused {
+        /// What was refused, and why.
+        what: String,
+    },
     /// EINVAL: the device holds no nvfold file system.
     #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
     NotNvfold {
@@ -174,7 +181,9 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotReconciled { .. } => errno::EIO,
+            Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotReconciled { .. } | Error::Refused { .. } => {
+                errno::EIO
+            }
             Error::NotNvfold { .. }
             | Error::Newer { .. }
             | Error::Older { .. }

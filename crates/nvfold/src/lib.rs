@@ -43,6 +43,7 @@ mod padded;
 mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
+mod refusals;
 mod space;
 mod sync;
 mod words;

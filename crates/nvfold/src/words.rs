@@ -252,6 +252,16 @@ pub struct Skipped {
     pub last_error: Option<String>,
 }
 
+/// Changes that were refused since mount because of a mistake in nvfold itself
+/// ([`Error::Refused`](crate::Error::Refused)). Always 0, unless there is such a mistake.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refused {
+    /// Refused changes.
+    pub count: u64,
+    /// Why the last one was refused.
+    pub last_error: Option<String>,
+}
+
 /// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimStats {

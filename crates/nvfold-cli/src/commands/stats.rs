@@ -229,6 +229,10 @@ fn describe(report: &Report, space: &Space) -> String {
         ("skipped in the background", space.background_skipped.to_string()),
     ];
     rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
+    if space.refused > 0 {
+        rows.push(("refused, by a mistake in nvfold", space.refused.to_string()));
+    }
+    rows.extend(space.refused_last_error.iter().map(|error| ("refused last", error.clone())));
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));

@@ -42,7 +42,7 @@ fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
     // priority.
     let _ = rustix::process::setpriority_process(None, NICE);
     let mut daemon = Daemon::new(fs.clone());
-    let mut told = false;
+    let (mut told, mut refusal_told) = (false, false);
     while !stop.load(Ordering::Relaxed) {
         if access.is_read_only() {
             thread::park_timeout(REST_MOST);
@@ -58,6 +58,10 @@ fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
         if !told && let Some(error) = fs.skipped().last_error {
             announce(&format!("nvfold: left out in the background: {error}; `nvfold stats` counts what else is"));
             told = true;
+        }
+        if !refusal_told && let Some(error) = fs.refused().last_error {
+            announce(&format!("nvfold: refused a change: {error}; `nvfold stats` counts what else is"));
+            refusal_told = true;
         }
     }
 }

@@ -59,7 +59,7 @@ impl Drop for Pin {
             let _inside = core.freeze_lock.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
                 // An error here loses no data: the stream just stays unshared.
-                let _ = core.end_stream_of_file(self.inode.ino);
+                let _ = core.end_stream_of_file(&self.inode);
             }
         }
         if is_last && self.inode.peek().attributes.nlink == 0 {

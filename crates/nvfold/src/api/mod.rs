@@ -17,8 +17,9 @@ use crate::dedup::denova::options::DedupMode;
 use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
-use crate::fs::{Core, NAME_BYTES_MAX, Worked};
+use crate::fs::{Core, Worked};
 use crate::media::inode::INODES_PER_SEGMENT;
+use crate::media::log_entry::NAME_BYTES_MAX;
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS};
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::space::KEPT_BLOCKS;
@@ -100,7 +101,7 @@ fn make_room(core: &Core, blocks: u64) -> Result<()> {
 }
 
 impl FileSystem {
-    fn core(&self) -> &Core {
+    pub(crate) fn core(&self) -> &Core {
         &self.mounted.core
     }
 
@@ -182,6 +183,11 @@ impl FileSystem {
     /// [`Skipped`].
     pub fn skipped(&self) -> Skipped {
         self.core().skipped()
+    }
+
+    /// Returns the number of changes that were refused since mount because of a mistake in nvfold: see [`Refused`].
+    pub fn refused(&self) -> Refused {
+        self.core().refused()
     }
 
     /// Saves the DRAM state and marks the device clean. Open `File`s can still be read, except those of unlinked

@@ -8,7 +8,7 @@ use crate::dedup::policy::{Policy, PolicyStats};
 use crate::media::BLOCK_BYTES;
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
-use crate::words::{IndexStats, OriginStats, ReclaimStats, Skipped};
+use crate::words::{IndexStats, OriginStats, ReclaimStats, Refused, Skipped};
 
 /// Statistics of the device, its space and its policies. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -73,6 +73,8 @@ pub struct Stats {
     pub reclaim: ReclaimStats,
     /// Items that background work has skipped since mount because they could not be read.
     pub skipped: Skipped,
+    /// Changes refused since mount because of a mistake in nvfold.
+    pub refused: Refused,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out blocks whose use is not known yet.
     pub recovery: Recovery,
 }
@@ -123,6 +125,7 @@ impl FileSystem {
             fill_percent: core.policies.filler.sweeps_at().map(|file| file * 100 / core.table.end().max(file)),
             reclaim: core.reclaim_stats(),
             skipped: core.skipped(),
+            refused: core.refused(),
             recovery: self.mounted.recovery(),
             ..Stats::default()
         };

@@ -11,7 +11,7 @@
 //! After a mount it processes all files once, unless the last unmount recorded that no fingerprint was missing: a
 //! crash loses the fingerprints that only the dram index held.
 
-use crate::dedup::work::Host;
+use crate::dedup::work::{FileId, Host};
 use crate::error::Result;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 /// The files to fill, and the progress.
 pub(crate) struct Filler {
-    waiting: Mutex<VecDeque<u64>>,
+    waiting: Mutex<VecDeque<FileId>>,
     /// The filler's position. Its lock is held during a step; adding a file does not wait for it.
     cursor: Mutex<Cursor>,
     filled: AtomicU64,
@@ -29,7 +29,7 @@ pub(crate) struct Filler {
 
 struct Cursor {
     /// The current file and the offset at which to continue.
-    file: Option<(u64, u64)>,
+    file: Option<(FileId, u64)>,
     /// The next file of the pass over all files; `None` when the pass is over.
     sweep: Option<u64>,
 }
@@ -70,7 +70,7 @@ impl Filler {
 
     /// Adds a file with chunks that were stored without fingerprints. The caller adds a file once until a step takes
     /// it.
-    pub(super) fn add(&self, file: u64) {
+    pub(super) fn add(&self, file: FileId) {
         self.waiting.lock().push_back(file);
     }
 
@@ -85,13 +85,13 @@ impl Filler {
     }
 
     /// Returns the next file: first those that wait, then those of the pass.
-    fn next(&self, cursor: &mut Cursor, host: &dyn Host) -> Option<(u64, u64)> {
+    fn next(&self, cursor: &mut Cursor, host: &dyn Host) -> Option<(FileId, u64)> {
         if let Some(file) = self.waiting.lock().pop_front() {
             return Some((file, 0));
         }
         let next = cursor.sweep?;
         let file = host.next_file(next);
-        cursor.sweep = file.map(|file| file + 1);
+        cursor.sweep = file.map(|file| file.number + 1);
         self.swept_to.store(cursor.sweep.unwrap_or(0), Ordering::Relaxed);
         file.map(|file| (file, 0))
     }

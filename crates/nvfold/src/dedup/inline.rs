@@ -12,7 +12,7 @@
 
 use super::batch::{Search, Tally, enter, is_block, share_all};
 use super::filler::Filler;
-use super::work::{Host, Unfingerprinted};
+use super::work::{FileId, Host, Unfingerprinted};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -59,7 +59,7 @@ impl Dedup for Inline {
         Unfingerprinted::Filed
     }
 
-    fn record_unfingerprinted_file(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: FileId) {
         self.filler.add(file);
     }
 

@@ -56,7 +56,7 @@ use pmem::Region;
 use policy::{Policy, PolicyStats};
 use std::sync::Arc;
 use streams::Streams;
-use work::{Host, Token, Unfingerprinted};
+use work::{FileId, Host, Token, Unfingerprinted};
 
 /// The parts of a mounted device that policies use.
 #[derive(Clone, Copy)]
@@ -133,7 +133,7 @@ pub trait Dedup: Send + Sync {
     }
 
     /// Records that a file has data without fingerprints; for [`Unfingerprinted::Filed`].
-    fn record_unfingerprinted_file(&self, _file: u64) {}
+    fn record_unfingerprinted_file(&self, _file: FileId) {}
 
     /// Records that a log entry refers to data without fingerprints; for [`Unfingerprinted::Queued`]. `time` is when
     /// the entry was published, by the clock of the file system.

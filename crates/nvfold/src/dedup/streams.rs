@@ -8,6 +8,7 @@
 //! entry of the list costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
+use super::work::FileId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::Stopwatch;
@@ -23,16 +24,14 @@ const SEAMS_MAX: usize = 65_536;
 /// A file offset where two parts of a file meet that were cut independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seam {
-    /// The file, by a number that only `fs` understands.
-    pub file: u64,
-    /// Generation of the file: another file may have its number when the seam is cut.
-    pub generation: u32,
+    /// The file.
+    pub file: FileId,
     /// File offset of the first byte of the second part.
     pub offset: u64,
 }
 
 struct Held {
-    file: u64,
+    file: FileId,
     stream: Stream,
     written_ns: u64,
 }
@@ -66,7 +65,7 @@ impl Streams {
     }
 
     /// Takes the stream of a file out of the set: the writer then owns it.
-    pub fn take(&self, file: u64) -> Option<Stream> {
+    pub fn take(&self, file: FileId) -> Option<Stream> {
         let mut held = self.held.lock();
         let at = held.iter().position(|held| held.file == file)?;
         let taken = held.remove(at);
@@ -76,7 +75,7 @@ impl Streams {
 
     /// Keeps the stream of a file. Returns the streams that must end for it: another one of the same file, and the
     /// oldest one if there are too many.
-    pub fn keep(&self, file: u64, stream: Stream) -> Vec<(u64, Stream)> {
+    pub fn keep(&self, file: FileId, stream: Stream) -> Vec<(FileId, Stream)> {
         let mut held = self.held.lock();
         let mut over = Vec::new();
         if let Some(at) = held.iter().position(|held| held.file == file) {
@@ -91,7 +90,7 @@ impl Streams {
     }
 
     /// Takes a stream that was not written to for a while.
-    pub fn take_idle(&self) -> Option<(u64, Stream)> {
+    pub fn take_idle(&self) -> Option<(FileId, Stream)> {
         let now = self.now();
         let mut held = self.held.lock();
         let is_idle = |held: &Held| self.stopwatch.is_none() || now.saturating_sub(held.written_ns) >= IDLE_NS;
@@ -101,7 +100,7 @@ impl Streams {
     }
 
     /// Takes any stream, for an unmount.
-    pub fn take_any(&self) -> Option<(u64, Stream)> {
+    pub fn take_any(&self) -> Option<(FileId, Stream)> {
         let mut held = self.held.lock();
         let taken = held.pop_front();
         self.count.store(held.len(), Ordering::Relaxed);

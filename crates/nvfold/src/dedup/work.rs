@@ -25,6 +25,16 @@ pub struct Token {
     pub(crate) tail: u32,
 }
 
+/// Identifies a file; only `fs` can read it. Work that is deferred records it, and `fs` drops the work if another file
+/// has the number by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    /// Number of the file.
+    pub(crate) number: u64,
+    /// Distinguishes the files that have had this number.
+    pub(crate) generation: u32,
+}
+
 /// How data that was stored without a fingerprint is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfingerprinted {
@@ -39,20 +49,21 @@ pub enum Unfingerprinted {
 /// The calls that a policy makes to `fs` for its background work.
 pub trait Host {
     /// Returns the first file in use whose number is at least `from`.
-    fn next_file(&self, from: u64) -> Option<u64>;
+    fn next_file(&self, from: u64) -> Option<FileId>;
 
     /// Gives a bounded number of a file's blocks, from offset `from` on, the weak fingerprints that they lack. Skips
-    /// files whose policy does not share its data with others, and blocks that cannot be read.
+    /// files whose policy does not share its data with others, and blocks that cannot be read. Nothing is left to do
+    /// if the file is gone.
     ///
     /// # Errors
     /// Errors of the whole device.
-    fn fill(&self, file: u64, from: u64) -> Result<Filled>;
+    fn fill(&self, file: FileId, from: u64) -> Result<Filled>;
 
-    /// Ends a stream of a file: its tail will not grow any more.
+    /// Ends a stream of a file: its tail will not grow any more. Nothing is left to do if the file is gone.
     ///
     /// # Errors
     /// ENOSPC and errors of the whole device.
-    fn end_stream(&self, file: u64, stream: Stream) -> Result<()>;
+    fn end_stream(&self, file: FileId, stream: Stream) -> Result<()>;
 
     /// Cuts the pieces around a seam of a file again. Nothing is left to do if the file is gone.
     ///

@@ -134,18 +134,19 @@ impl Core {
         time: TimeNs,
         flight: &mut Flight,
     ) -> Result<(Vec<StoredValue<'a>>, Addition<'a>)> {
-        let (mut values, mut lines, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut values, mut lines, mut entries) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in birth.xattrs {
             let value = self.store_value(value, flight)?;
             let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
-            lengths.push(entry.encode(birth.ino, &mut lines));
+            let length = entry.encode(birth.ino, &mut lines);
+            entries.push((entry, length));
             values.push(value);
         }
         let mut addition = self.addition(slot, birth.ino, birth.new.kind, log, lines.len() as u64, Purpose::Log)?;
         let mut rest = &lines[..];
-        for length in lengths {
-            let (entry, left) = rest.split_at(length);
-            addition.push(entry, flight)?;
+        for (entry, length) in &entries {
+            let (lines, left) = rest.split_at(*length);
+            addition.push(entry, lines, flight)?;
             rest = left;
         }
         // The head already contains the tail, and the name makes the head reachable.

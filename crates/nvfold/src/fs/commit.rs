@@ -11,7 +11,7 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::inode::log::{Addition, Log, areas_of};
+use crate::inode::log::{Addition, Log, areas_of, check_attributes};
 use crate::inode::{Body, Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
@@ -107,26 +107,31 @@ impl Core {
         Ok(Addition::new(self.log_ground(), slot, ino, log, areas, purpose))
     }
 
-    /// Stages encoded lines and, if given, attributes (their `as_of` is filled in here). Returns the device offset of
-    /// each entry.
+    /// Stages entries, with their encoded lines, and, if given, attributes (their `as_of` is filled in here). Returns
+    /// the device offset of each entry.
+    ///
+    /// # Errors
+    /// ENOSPC; EIO for bad memory, and if what is staged could not be read back.
     pub(super) fn stage_lines<'a>(
         &'a self,
         inode: &Inode,
         state: &State,
-        entries: &[&[u8]],
+        entries: &[(&LogEntry, &[u8])],
         attributes: Option<AttributeLine>,
         purpose: Purpose,
         flight: &mut Flight,
     ) -> Result<(Staged<'a>, SmallVec<[u64; 4]>)> {
         self.check_writable(inode, state)?;
-        let bytes: usize = entries.iter().map(|entry| entry.len()).sum();
+        let bytes: usize = entries.iter().map(|(_, lines)| lines.len()).sum();
         let mut addition = self.addition(inode.slot, inode.ino, inode.kind, &state.log, bytes as u64, purpose)?;
         let mut positions = SmallVec::new();
-        for entry in entries {
-            positions.push(addition.push(entry, flight)?);
+        for (entry, lines) in entries {
+            state.check_fits(entry).map_err(|why| self.log_ground().refuse(inode.ino, why))?;
+            positions.push(addition.push(entry, lines, flight)?);
         }
         let mut staged = Staged { attributes: None, selector: state.selector, named: (None, None), addition };
         if let Some(attributes) = attributes {
+            check_attributes(&attributes).map_err(|why| self.log_ground().refuse(inode.ino, why))?;
             let line = AttributeLine { as_of: staged.addition.tail, ..attributes }.sealed(inode.ino);
             staged.selector ^= 1;
             let offset = inode.slot + ATTRIBUTE_LINES[staged.selector as usize];
@@ -151,9 +156,9 @@ impl Core {
     }
 
     /// Changes several inodes (and stores `words`, such as the parent of a moved directory) in one commit.
-    pub(super) fn change_all(
+    pub(super) fn change_all<'i>(
         &self,
-        changes: &mut [Change<'_, '_>],
+        changes: &mut [Change<'i, '_>],
         words: &[WordStore],
         mut flight: Flight,
     ) -> Result<()> {
@@ -163,12 +168,12 @@ impl Core {
             let mut lengths: SmallVec<[usize; 4]> = SmallVec::new();
             change.entries.iter().for_each(|entry| lengths.push(entry.encode(change.inode.ino, &mut lines)));
             let mut rest = &lines[..];
-            let split = |length: &usize| {
-                let (entry, left) = rest.split_at(*length);
+            let split = |(entry, length): (&'i LogEntry, &usize)| {
+                let (lines, left) = rest.split_at(*length);
                 rest = left;
-                entry
+                (entry, lines)
             };
-            let encoded: SmallVec<[&[u8]; 4]> = lengths.iter().map(split).collect();
+            let encoded: SmallVec<[(&LogEntry, &[u8]); 4]> = change.entries.iter().zip(&lengths).map(split).collect();
             let Change { inode, state, attributes, purpose, .. } = change;
             staged.push(self.stage_lines(inode, state, &encoded, *attributes, *purpose, &mut flight)?);
         }

@@ -55,8 +55,9 @@ impl Core {
         for entry in &entries {
             line.clear();
             entry.encode(inode.ino, &mut line);
-            positions.push(addition.push(&line, &mut flight)?);
+            positions.push(addition.push(entry, &line, &mut flight)?);
         }
+        self.check_compacted(inode, state, head, addition.tail)?;
         let selector = state.selector ^ 1;
         let attributes = AttributeLine { as_of: addition.tail, ..state.attributes }.sealed(inode.ino);
         let line = region.write(inode.slot + ATTRIBUTE_LINES[selector as usize], &attributes).flush();

@@ -1,7 +1,7 @@
 //! The filler: computes fingerprints for stored blocks that have none (NV-Dedup 4.4.2).
 
 use super::Core;
-use crate::dedup::work::{Filled, Unfingerprinted};
+use crate::dedup::work::{FileId, Filled, Unfingerprinted};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::Body;
@@ -17,8 +17,8 @@ const LOOK_BLOCKS: usize = 4096;
 
 impl Core {
     /// Computes missing fingerprints of a file: see [`crate::dedup::work::Host::fill`].
-    pub(super) fn fill_file(&self, ino: u64, from: u64) -> Result<Filled> {
-        let inode = self.inode(ino)?;
+    pub(super) fn fill_file(&self, file: FileId, from: u64) -> Result<Filled> {
+        let Some(inode) = self.inode_of(file)? else { return Ok(Filled::default()) };
         // The lock keeps other threads from writing, cloning or removing the file, so its blocks do not change.
         let state = inode.lock();
         if from == 0 {
@@ -47,7 +47,7 @@ impl Core {
         }
         let chunks = self.enter_all(lacking.iter().copied(), false);
         if chunks < lacking.len() as u64 {
-            self.record_bad_blocks(ino, lacking.into_iter());
+            self.record_bad_blocks(inode.ino, lacking.into_iter());
         }
         Ok(Filled { chunks, next })
     }
@@ -88,6 +88,7 @@ impl Core {
             // of it is durable.
             let _ = region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
+            entered.retain(|(weak, block)| self.has_weak(*block, *weak));
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
         }
         entered.len() as u64

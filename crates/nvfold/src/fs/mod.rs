@@ -16,6 +16,7 @@
 //! | `recut` | cutting stored data again |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |
+//! | `compare` | comparing what a rewrite publishes with what it replaces |
 //! | `superblock` | writing it, and its feature bits |
 //! | `policy` | the policy and the compression of a file's new data |
 //! | `background`, `share_queued`, `fill` | work that policies defer |
@@ -49,6 +50,7 @@ mod claims;
 mod collect;
 mod commit;
 mod compact;
+mod compare;
 mod decide;
 mod fill;
 mod freeze_lock;
@@ -67,13 +69,14 @@ mod rename;
 mod share;
 pub(crate) mod share_queued;
 mod superblock;
+#[cfg(test)]
+mod tests;
 mod undedup_plan;
 mod watched;
 mod write;
 mod xattr;
 
 pub(crate) use commit::store_words;
-pub(crate) use names::NAME_BYTES_MAX;
 pub(crate) use origins::Origin;
 pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;
@@ -93,10 +96,11 @@ use crate::inode::log;
 use crate::inode::table::InodeTable;
 use crate::media::superblock::Geometry;
 use crate::padded::{Padded, Sum};
+use crate::refusals::Refusals;
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::words::{Clock, Skipped, TimeNs};
+use crate::words::{Clock, Refused, Skipped, TimeNs};
 use cache::{Cache, Damaged};
 use collect::Collector;
 use commit::Journal;
@@ -134,6 +138,8 @@ pub(crate) struct Core {
     features: Features,
     /// Counts what background work skipped.
     skipped: Mutex<Skipped>,
+    /// Counts changes that were refused.
+    refusals: Refusals,
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
@@ -193,6 +199,7 @@ impl Core {
             compression,
             features: Features::default(),
             skipped: Mutex::default(),
+            refusals: Refusals::default(),
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),
@@ -209,10 +216,15 @@ impl Core {
         (self.clock)()
     }
 
+    /// Returns the changes that were refused since mount.
+    pub(crate) fn refused(&self) -> Refused {
+        self.refusals.total()
+    }
+
     /// Returns the parts of the core that logs need.
     #[inline]
     fn log_ground(&self) -> log::Ground<'_> {
-        log::Ground { region: &self.region, space: &self.space, table: &self.table }
+        log::Ground { region: &self.region, refusals: &self.refusals, space: &self.space, table: &self.table }
     }
 
     /// Returns the parts of the core that policies need.

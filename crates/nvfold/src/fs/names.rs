@@ -13,7 +13,7 @@ use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{AttributeLine, INODE_BYTES, PARENT_WORD};
 use crate::media::journal::WordStore;
-use crate::media::log_entry::LogEntry;
+use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX};
 use crate::space::Purpose;
 use crate::sync::atomic::Ordering;
 use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs, XattrChange};
@@ -21,8 +21,6 @@ use pmem::Flight;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Longest name in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
 /// Longest symlink target in bytes (PATH_MAX without the NUL).
 const TARGET_BYTES_MAX: usize = 4095;
 

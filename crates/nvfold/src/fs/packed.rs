@@ -17,6 +17,7 @@
 //! If no segment is free, the request is written to blocks, as under policy `inline`.
 
 use super::Core;
+use super::background::file_id;
 use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp};
@@ -25,6 +26,7 @@ use crate::chunk::packed::NewPacked;
 use crate::chunking::Chunker;
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
+use crate::dedup::work::FileId;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -100,7 +102,8 @@ impl Core {
         // The offset of an append is only known under the lock. A wrong guess merely costs cutting the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         super::range::range_end("write", guess, data.len() as u64)?;
-        let before = streams.take(inode.ino);
+        let file = file_id(inode);
+        let before = streams.take(file);
         let goes_on = before.as_ref().is_some_and(|stream| stream.end() == guess);
         let (stream, ended) = if goes_on { (before, None) } else { (None, before) };
         let mut cut = Cut::new(stream.unwrap_or_else(|| streams.begin(guess)), data, policy);
@@ -119,7 +122,7 @@ impl Core {
             written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         }
         match written {
-            Ok(()) => over = streams.keep(inode.ino, cut.stream),
+            Ok(()) => over = streams.keep(file, cut.stream),
             Err(Error::NoSpace { .. }) => {
                 // The packed segments that the attempt opened are empty again, so blocks can use them.
                 self.give_up_empty_packed();
@@ -131,11 +134,10 @@ impl Core {
             let end = offset + data.len() as u64;
             let extents = self.file_extents(&state, "write")?;
             let seams = [offset, end].into_iter().filter(|seam| is_inside(extents, *seam));
-            let (file, generation) = (inode.ino, inode.generation);
-            seams.for_each(|offset| streams.add_seam(Seam { file, generation, offset }));
+            seams.for_each(|offset| streams.add_seam(Seam { file, offset }));
         }
         drop(state);
-        over.extend(ended.map(|stream| (inode.ino, stream)));
+        over.extend(ended.map(|stream| (file, stream)));
         over.into_iter().try_for_each(|(file, stream)| self.end_stream_of(file, stream))?;
         policy.request_done(data.len() as u64, &self.ground());
         Ok(offset)
@@ -363,9 +365,9 @@ impl Core {
     }
 
     /// Ends a stream: indexes its tail, or replaces it by an equal piece that is already stored.
-    pub(crate) fn end_stream_of(&self, ino: u64, stream: Stream) -> Result<()> {
+    pub(crate) fn end_stream_of(&self, file: FileId, stream: Stream) -> Result<()> {
         let Some(tail) = stream.tail.filter(|tail| tail.is_growing) else { return Ok(()) };
-        let Ok(inode) = self.inode(ino) else { return Ok(()) };
+        let Ok(Some(inode)) = self.inode_of(file) else { return Ok(()) };
         let policy = self.policy_for(&inode);
         let fingerprint = policy.fingerprint(&tail.bytes);
         let Ok(mut state) = inode.write() else { return Ok(()) };
@@ -373,7 +375,7 @@ impl Core {
             return Ok(());
         }
         if !self.chunks.equal(tail.chunk, &tail.bytes) {
-            // The file was closed, so its inode number and the chunk number may have been reused.
+            // The file was closed, so the chunk number may have been reused.
             return Ok(());
         }
         let mut claims = Claims::with_policy(self, policy);
@@ -402,9 +404,10 @@ impl Core {
     }
 
     /// Ends the stream of a file that was closed.
-    pub(crate) fn end_stream_of_file(&self, ino: u64) -> Result<()> {
-        let stream = self.policies.streams().and_then(|streams| streams.take(ino));
-        stream.map_or(Ok(()), |stream| self.end_stream_of(ino, stream))
+    pub(crate) fn end_stream_of_file(&self, inode: &Inode) -> Result<()> {
+        let file = file_id(inode);
+        let stream = self.policies.streams().and_then(|streams| streams.take(file));
+        stream.map_or(Ok(()), |stream| self.end_stream_of(file, stream))
     }
 }
 

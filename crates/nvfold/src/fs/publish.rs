@@ -31,6 +31,7 @@ use crate::dedup::{Dedup, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
+use crate::inode::log::check_extent;
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::location_word::LocationWord;
@@ -78,6 +79,15 @@ pub(super) enum Stamp<'c> {
     Given(&'c AttributeLine, &'c [LogEntry]),
     /// Only the location of the content changed, so times and size stay as they are.
     Kept,
+    /// The same for content that this operation has just published, with these mtime, ctime and size.
+    Moved(TimeNs, u64),
+}
+
+impl Stamp<'_> {
+    /// True if the change only moves the content of the file.
+    pub(super) fn keeps_content(&self) -> bool {
+        matches!(self, Stamp::Kept | Stamp::Moved(..))
+    }
 }
 
 /// A change of a file's extents: after it, `ranges` contain exactly the extents in `mapped`.
@@ -105,7 +115,7 @@ impl<'c> Remap<'c> {
     fn xattrs(&self) -> &'c [LogEntry] {
         match self.stamp {
             Stamp::Given(_, xattrs) => xattrs,
-            Stamp::Changed(..) | Stamp::Kept => &[],
+            Stamp::Changed(..) | Stamp::Kept | Stamp::Moved(..) => &[],
         }
     }
 }
@@ -167,7 +177,8 @@ impl Core {
     ///
     /// # Errors
     /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EIO for
-    /// damage and bad memory. Nothing is published then.
+    /// damage and bad memory, and for a change that could not be read back or that changes content which it only moves.
+    /// Nothing is published then.
     pub(super) fn publish<L: Locked>(
         &self,
         inode: &Inode,
@@ -176,8 +187,13 @@ impl Core {
         queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
+        self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
-            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
+            Some(entry) => {
+                let checked = check_extent(&self.geometry, &entry);
+                checked.map_err(|why| self.log_ground().refuse(inode.ino, why))?;
+                locked.exclusively(|state| self.publish_one(inode, state, &entry, claims))
+            }
             None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
@@ -197,7 +213,10 @@ impl Core {
         remap: &Remap<'_>,
         claims: &Claims<'_>,
     ) -> Option<ExtentEntry> {
-        let (&[(offset, extent)], Stamp::Changed(time, size)) = (remap.mapped, remap.stamp) else { return None };
+        let (&[(offset, extent)], Stamp::Changed(time, size) | Stamp::Moved(time, size)) = (remap.mapped, remap.stamp)
+        else {
+            return None;
+        };
         let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten;
         let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length))
             && extent.is_whole_blocks(offset);
@@ -256,11 +275,12 @@ impl Core {
         let xattrs = remap.xattrs();
         let of_xattrs = encode_each(inode, xattrs);
         let of_extents = entries.iter().map(|entry| match entry {
-            LogEntry::Extent(entry) => entry.as_bytes(),
-            LogEntry::Vector(entry) => entry.as_bytes(),
+            LogEntry::Extent(extent) => (entry, extent.as_bytes()),
+            LogEntry::Vector(vector) => (entry, vector.as_bytes()),
             _ => unreachable!("`entries_of` makes no others"),
         });
-        let lines: SmallVec<[&[u8]; 2]> = of_extents.chain(of_xattrs.iter().map(Vec::as_slice)).collect();
+        let of_others = xattrs.iter().zip(of_xattrs.iter().map(Vec::as_slice));
+        let lines: SmallVec<[(&LogEntry, &[u8]); 2]> = of_extents.chain(of_others).collect();
         let needs_no_more = kept.is_some() && claims.stores_nothing();
         let frees = remap.mapped.is_empty() || !claims.reserved.is_empty() || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
@@ -413,7 +433,7 @@ impl Core {
             mapped.push((*offset, Extent { location, ..*extent }));
         }
         if !given_up.is_empty() {
-            let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
+            let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
             self.publish(inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;
         }
         Ok(given_up)
@@ -432,7 +452,7 @@ impl Core {
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
         let of_block = |(offset, extent): (u64, Extent)| Some(offset + (block.address() - extent.media_address()?));
         let offsets: SmallVec<[u64; 1]> = naming.filter_map(of_block).collect();
-        let stamp = Stamp::Changed(state.attributes.mtime, state.attributes.size);
+        let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
         for offset in offsets {
             let mut claims = Claims::with_policy(self, policy);
             let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(block.address());
@@ -470,7 +490,7 @@ fn entries_of(
 ) -> (SmallVec<[LogEntry; 2]>, Option<AttributeLine>) {
     // A log entry also sets the inode's ctime. An attribute line behind it restores what must not change.
     let (time, size, kept) = match remap.stamp {
-        Stamp::Changed(time, size) => (time, size, None),
+        Stamp::Changed(time, size) | Stamp::Moved(time, size) => (time, size, None),
         Stamp::Given(attributes, _) => (attributes.mtime, attributes.size, Some(*attributes)),
         Stamp::Kept => (state.attributes.mtime, state.attributes.size, Some(state.attributes)),
     };

@@ -262,7 +262,8 @@ impl Batch<'_> {
         let mut flight = Flight::new();
         let mut done = Vec::new();
         for (moving, to) in copies {
-            let has_moved = core.chunks.set_place(&moving, to);
+            let is_copy = core.is_copy(moving.from, to, moving.bytes.stored);
+            let has_moved = is_copy && core.chunks.set_place(&moving, to);
             let (chunk, from, bytes) = (moving.chunk, moving.from, moving.bytes.stored);
             let left = core.chunks.end_move(moving, &mut flight);
             done.push((chunk, from, to, bytes, has_moved, left));

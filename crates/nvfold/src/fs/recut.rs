@@ -32,10 +32,7 @@ impl Core {
     /// Cuts the data around a seam of a file again, from the piece before it on, until a new cut coincides with an
     /// old one.
     pub(super) fn cut_seam_of(&self, seam: Seam) -> Result<()> {
-        let inode = self.inode(seam.file)?;
-        if inode.generation != seam.generation {
-            return Ok(());
-        }
+        let Some(inode) = self.inode_of(seam.file)? else { return Ok(()) };
         let seam = seam.offset;
         let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
         let Some(streams) = policy.streams() else { return Ok(()) };

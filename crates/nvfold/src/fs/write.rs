@@ -15,6 +15,7 @@
 //! content yet.
 
 use super::Core;
+use super::background::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
@@ -206,7 +207,7 @@ impl Core {
         match claims.policy.unfingerprinted() {
             Unfingerprinted::Stays => {}
             Unfingerprinted::Filed if inode.mark_unfingerprinted() => {
-                claims.policy.record_unfingerprinted_file(inode.ino)
+                claims.policy.record_unfingerprinted_file(file_id(inode))
             }
             Unfingerprinted::Filed => {}
             Unfingerprinted::Queued => claims.dedupe = dedupe::NEEDED,

@@ -20,13 +20,18 @@
 //! An addition writes beyond the tail, where nothing is read; the commit word then moves the tail past it. A new part
 //! is linked before the commit and cannot be reached until then, because a walk ends at the tail.
 
+use super::FILE_BYTES_MAX;
 use super::table::InodeTable;
 use crate::error::{Error, Result};
-use crate::media::inode::{INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD};
+use crate::media::inode::{AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_area::{AREA_LOG, AREAS_MAX, AreaHead, NEXT_WORD};
-use crate::media::log_entry::{ENTRY_BYTES_MAX, LINE, LogEntry, PageFooter};
+use crate::media::log_entry::{
+    COOKIE_END, ENTRY_BYTES_MAX, ExtentEntry, LINE, LogEntry, NAME_BYTES_MAX, PageFooter, VALUE_BLOCKS_MAX, VALUE_MAX,
+    XattrValue,
+};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::refusals::Refusals;
 use crate::space::{BlockRun, Purpose, Space};
 use crate::words::FileKind;
 use pmem::{Flight, InFlight, Pm, Region};
@@ -186,6 +191,7 @@ pub fn walk(
         while at < lines.len() {
             let here = part.0 + at as u64;
             let (entry, count) = LogEntry::decode(head.ino, &lines[at..]).map_err(|what| corrupt(what, here))?;
+            check_entry(geometry, &entry).map_err(|what| corrupt(what, here))?;
             at += (count * LINE) as usize;
             each(here, part.0 + at as u64, entry)?;
             log.lines += count;
@@ -210,6 +216,76 @@ pub fn walk(
         }
         part = following;
     }
+}
+
+/// Checks the values of a log entry. [`walk`] asks before an entry is used, and whoever adds one before it is written:
+/// what could not be read back is never committed. It takes no lock and reads no media.
+///
+/// # Errors
+/// What is wrong.
+pub fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+    match entry {
+        LogEntry::Extent(entry) => check_extent(geometry, entry),
+        LogEntry::Vector(entry) => {
+            check_range(entry.file_offset(), entry.length(), entry.size())?;
+            let holds = |address, length| geometry.holds_data(address, length);
+            if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
+        }
+        LogEntry::Name { name, cookie, .. } => {
+            check_name(name)?;
+            if (1..COOKIE_END).contains(cookie) { Ok(()) } else { Err("name entry") }
+        }
+        LogEntry::XattrSet { name, value, .. } => {
+            check_name(name)?;
+            match value {
+                XattrValue::Inline(value) if value.len() > VALUE_MAX => Err("xattr value"),
+                XattrValue::Inline(_) => Ok(()),
+                XattrValue::Blocks { bytes, blocks } => check_value_blocks(geometry, *bytes, blocks),
+            }
+        }
+        LogEntry::XattrRemove { name, .. } => check_name(name),
+        LogEntry::Unname { .. } | LogEntry::Skip => Ok(()),
+    }
+}
+
+/// The same for a write or unmap entry.
+#[inline]
+pub fn check_extent(geometry: &Geometry, entry: &ExtentEntry) -> std::result::Result<(), &'static str> {
+    if entry.maps() {
+        check_range(entry.file_offset, entry.length, entry.size)?;
+        let holds = |address, length| geometry.holds_data(address, length);
+        if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
+    } else if entry.size > FILE_BYTES_MAX {
+        Err("file size")
+    } else {
+        Ok(())
+    }
+}
+
+/// The same for a line of attributes.
+#[inline]
+pub fn check_attributes(attributes: &AttributeLine) -> std::result::Result<(), &'static str> {
+    if attributes.size <= FILE_BYTES_MAX { Ok(()) } else { Err("file size in the attributes") }
+}
+
+/// Checks the file range of a log entry and the file size after it.
+#[inline]
+fn check_range(offset: u64, length: u64, size: u64) -> std::result::Result<(), &'static str> {
+    let end = offset.checked_add(length);
+    // The last block of a file may extend past the largest offset.
+    let is_valid = length > 0 && end.is_some_and(|end| end <= FILE_BYTES_MAX + BLOCK_BYTES) && size <= FILE_BYTES_MAX;
+    if is_valid { Ok(()) } else { Err("extent length") }
+}
+
+/// Checks the name in a log entry. Its length is stored in one byte.
+fn check_name(name: &[u8]) -> std::result::Result<(), &'static str> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) { Ok(()) } else { Err("length of a name") }
+}
+
+fn check_value_blocks(geometry: &Geometry, bytes: u32, blocks: &[u64]) -> std::result::Result<(), &'static str> {
+    let is_block = |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
+    let is_whole = blocks.len() as u64 == u64::from(bytes).div_ceil(BLOCK_BYTES) && blocks.len() <= VALUE_BLOCKS_MAX;
+    if is_whole && blocks.iter().all(is_block) { Ok(()) } else { Err("xattr blocks") }
 }
 
 /// Returns the part whose first line is at `first`, if it belongs to this inode's log.
@@ -248,6 +324,8 @@ pub fn areas_of(kind: FileKind) -> usize {
 pub struct Ground<'a> {
     /// The device.
     pub region: &'a Region,
+    /// Counts the entries that were refused.
+    pub refusals: &'a Refusals,
     /// Allocates pages.
     pub space: &'a Space,
     /// Allocates log areas.
@@ -255,6 +333,22 @@ pub struct Ground<'a> {
 }
 
 impl Ground<'_> {
+    /// Checks an entry that is about to be written to the log of `inode`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it could not be read back.
+    #[inline]
+    pub fn check_entry(&self, ino: u64, entry: &LogEntry) -> Result<()> {
+        check_entry(self.space.geometry(), entry).map_err(|why| self.refuse(ino, why))
+    }
+
+    /// Refuses a change of an inode: counts it and returns the error.
+    #[cold]
+    pub fn refuse(&self, ino: u64, why: &str) -> Error {
+        let what = format!("inode {ino}: a change of its log was refused, because it could not be read back ({why})");
+        self.refusals.refuse(what)
+    }
+
     /// Frees parts that no log references any more.
     pub fn free(&self, parts: &[Part]) {
         for start in parts.iter().filter_map(|part| part.page()) {
@@ -310,14 +404,18 @@ impl<'a> Addition<'a> {
         Ok(addition)
     }
 
-    /// Writes one encoded entry, and returns its position.
+    /// Writes one entry, of which `lines` is the encoded form, and returns its position.
     ///
     /// # Errors
-    /// ENOSPC if there is no page for a new part.
-    pub fn push(&mut self, entry: &[u8], flight: &mut Flight) -> Result<u64> {
-        debug_assert!(!entry.is_empty() && entry.len().is_multiple_of(LINE as usize) && entry.len() <= ENTRY_BYTES_MAX);
+    /// ENOSPC if there is no page for a new part. [`Error::Refused`] if the entry could not be read back.
+    pub fn push(&mut self, entry: &LogEntry, lines: &[u8], flight: &mut Flight) -> Result<u64> {
+        debug_assert!(!lines.is_empty() && lines.len().is_multiple_of(LINE as usize));
+        self.ground.check_entry(self.ino, entry)?;
+        if lines.len() > ENTRY_BYTES_MAX {
+            return Err(self.ground.refuse(self.ino, "log entry length"));
+        }
         let region = self.ground.region;
-        let length = entry.len() as u64;
+        let length = lines.len() as u64;
         if self.tail + length > self.last.end() {
             let part = self.new_part(length, flight)?;
             let left = (self.last.end() - self.tail) / LINE;
@@ -329,7 +427,7 @@ impl<'a> Addition<'a> {
             (self.tail, self.last) = (part.0, part);
         }
         let position = self.tail;
-        if let Some(older) = self.newest.replace(region.write(position, entry).flush()) {
+        if let Some(older) = self.newest.replace(region.write(position, lines).flush()) {
             flight.add(older);
         }
         self.tail += length;
@@ -425,12 +523,14 @@ mod tests {
         let mut flight = Flight::new();
         // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
-        let ground = Ground { region: &region, space: &space, table: &table };
+        let refusals = Refusals::default();
+        let ground = Ground { region: &region, refusals: &refusals, space: &space, table: &table };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
-        let mut entry = Vec::new();
-        LogEntry::Unname { cookie: 1, time: 0 }.encode(ino, &mut entry);
+        let mut lines = Vec::new();
+        let entry = LogEntry::Unname { cookie: 1, time: 0 };
+        entry.encode(ino, &mut lines);
         for _ in 0..20 {
-            addition.push(&entry, &mut flight).unwrap();
+            addition.push(&entry, &lines, &mut flight).unwrap();
         }
         let _ = region.fence((flight, addition.take_newest()));
         addition.keep(&mut log);

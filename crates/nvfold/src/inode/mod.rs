@@ -17,11 +17,11 @@ pub mod log;
 pub mod table;
 
 use crate::error::{Error, Result};
+use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead};
-use crate::media::log_entry::{LogEntry, VALUE_BLOCKS_MAX, XattrValue, dedupe};
+use crate::media::log_entry::{LogEntry, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
-use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::{Attr, FileKind, InodeNumber, TimeNs};
@@ -36,6 +36,10 @@ use std::ops::Range;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// xattr that holds the target of a symlink. It cannot collide with a name from a user, because those contain no NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// Why an entry does not fit an inode.
+const NO_FILE: &str = "extents of something that is no file";
+const NO_DIRECTORY: &str = "name in something that is no directory";
 
 /// Value of [`Inode::own_policy`] and [`Inode::own_compression`] for an inode that has neither.
 const NONE_OF_ITS_OWN: u8 = u8::MAX;
@@ -176,18 +180,39 @@ impl State {
         size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.parts.capacity() as u64 * 8
     }
 
+    /// Checks whether a log entry fits the inode: extents belong to files, names to directories, in order. Whoever
+    /// writes an entry asks before the commit, and whoever reads one before it is applied.
+    ///
+    /// # Errors
+    /// A reason why it does not fit.
+    #[inline]
+    pub fn check_fits(&self, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+        match (entry, &self.body) {
+            (LogEntry::Extent(_) | LogEntry::Vector(_), Body::File(_)) => Ok(()),
+            (LogEntry::Extent(_) | LogEntry::Vector(_), _) => Err(NO_FILE),
+            // The check also keeps a damaged log from making every addition a search.
+            (LogEntry::Name { cookie, .. }, Body::Directory(directory)) if *cookie < directory.next_cookie() => {
+                Err("name out of order")
+            }
+            (LogEntry::Name { .. } | LogEntry::Unname { .. }, Body::Directory(_)) => Ok(()),
+            (LogEntry::Name { .. } | LogEntry::Unname { .. }, _) => Err(NO_DIRECTORY),
+            (LogEntry::XattrSet { .. } | LogEntry::XattrRemove { .. } | LogEntry::Skip, _) => Ok(()),
+        }
+    }
+
     /// Applies a committed log entry to the state. The operation that wrote the entry and the replay of the log both
     /// use this function, so they always agree. `newer` is true if the entry is younger than the attributes.
     ///
     /// # Errors
     /// A reason why the entry does not fit the inode, which means that the log is damaged.
     pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
+        self.check_fits(entry)?;
         let time = match entry {
             LogEntry::Extent(entry) => {
                 if dedupe::is_pending(entry.dedupe) {
                     self.add_waiting(entry.file_offset, entry.length);
                 }
-                let Body::File(extents) = &mut self.body else { return Err("extent of something that is no file") };
+                let Body::File(extents) = &mut self.body else { return Err(NO_FILE) };
                 if entry.maps() {
                     let (length, location) = (entry.length, entry.location());
                     let extent = Extent { length, location, unwritten: entry.is_unwritten() };
@@ -205,7 +230,7 @@ impl State {
                 if dedupe::is_pending(entry.dedupe()) {
                     self.add_waiting(entry.file_offset(), entry.length());
                 }
-                let Body::File(extents) = &mut self.body else { return Err("extents of something that is no file") };
+                let Body::File(extents) = &mut self.body else { return Err(NO_FILE) };
                 for Named { file_offset, length, word } in entry.named() {
                     match word.location() {
                         None => extents.remove(file_offset, file_offset + length),
@@ -221,13 +246,7 @@ impl State {
                 entry.time()
             }
             LogEntry::Name { name, ino, kind, cookie, time } => {
-                let Body::Directory(directory) = &mut self.body else {
-                    return Err("name in something that is no directory");
-                };
-                // The check also keeps a damaged log from making every addition a search.
-                if *cookie < directory.next_cookie() {
-                    return Err("name out of order");
-                }
+                let Body::Directory(directory) = &mut self.body else { return Err(NO_DIRECTORY) };
                 directory.add(name, *ino, *kind, *cookie, position);
                 if newer {
                     self.attributes.mtime = *time;
@@ -235,9 +254,7 @@ impl State {
                 *time
             }
             LogEntry::Unname { cookie, time } => {
-                let Body::Directory(directory) = &mut self.body else {
-                    return Err("name in something that is no directory");
-                };
+                let Body::Directory(directory) = &mut self.body else { return Err(NO_DIRECTORY) };
                 if !directory.remove(*cookie) {
                     return Err("removal of a name that is not there");
                 }
@@ -308,14 +325,14 @@ impl Inode {
             |what: &str, at: u64| Error::Corrupt { what: format!("inode {ino}: its log is damaged ({what})"), at };
         let line = slot + ATTRIBUTE_LINES[head.selector() as usize];
         let attributes: AttributeLine = region.read(line);
-        if !attributes.is_whole(ino) || attributes.size > FILE_BYTES_MAX {
+        if !attributes.is_whole(ino) {
             return Err(corrupt("attributes", line));
         }
+        log::check_attributes(&attributes).map_err(|what| corrupt(what, line))?;
         let mut state = State::new(kind, attributes, Log::default());
         state.selector = head.selector();
         let mut newer = attributes.as_of == head.head;
         let log = log::walk(region, geometry, slot, &head, |position, end, entry| {
-            check_entry(geometry, &entry).map_err(|what| corrupt(what, position))?;
             state.apply(position, &entry, newer).map_err(|what| corrupt(what, position))?;
             newer |= end == attributes.as_of;
             Ok(())
@@ -489,34 +506,4 @@ impl Inode {
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) > 0
     }
-}
-
-/// Checks the values of a log entry before they are used.
-fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
-    let holds = |address, length| geometry.holds_data(address, length);
-    match entry {
-        LogEntry::Extent(entry) if entry.maps() => {
-            check_range(entry.file_offset, entry.length, entry.size)?;
-            if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
-        }
-        LogEntry::Vector(entry) => {
-            check_range(entry.file_offset(), entry.length(), entry.size())?;
-            if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
-        }
-        LogEntry::Extent(entry) if entry.size > FILE_BYTES_MAX => Err("file size"),
-        LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } => {
-            let valid =
-                |address: &u64| address.is_multiple_of(BLOCK_BYTES) && geometry.holds_data(*address, BLOCK_BYTES);
-            if blocks.len() > VALUE_BLOCKS_MAX || !blocks.iter().all(valid) { Err("xattr blocks") } else { Ok(()) }
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Checks the file range of a log entry and the file size after it.
-fn check_range(offset: u64, length: u64, size: u64) -> std::result::Result<(), &'static str> {
-    let end = offset.checked_add(length);
-    // The last block of a file may extend past the largest offset.
-    let is_valid = length > 0 && end.is_some_and(|end| end <= FILE_BYTES_MAX + BLOCK_BYTES) && size <= FILE_BYTES_MAX;
-    if is_valid { Ok(()) } else { Err("extent length") }
 }

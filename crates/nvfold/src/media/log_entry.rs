@@ -26,9 +26,12 @@ pub const VALUE_MAX: usize = 65536;
 /// Most blocks that one value can take.
 pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 
+/// Longest name of a file or of an extended attribute: its length is stored in one byte.
+pub const NAME_BYTES_MAX: usize = u8::MAX as usize;
+
 /// All cookies are less than this: a directory that creates a billion names per second would take a century to reach
 /// it.
-const COOKIE_END: u64 = 1 << 62;
+pub const COOKIE_END: u64 = 1 << 62;
 
 /// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): whether the daemon still has to deduplicate the entry's
 /// data.
@@ -152,10 +155,13 @@ impl ExtentEntry {
 
     /// Returns true if the location of a write entry can exist. `holds` returns true for an address and a length in
     /// bytes that are inside the data segments.
+    #[inline]
     pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
-        match (self.flags & PACKED, u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
-            (0, _, _) => holds(self.address, self.length),
-            (_, Ok(chunk), Ok(offset)) => {
+        if self.flags & PACKED == 0 {
+            return holds(self.address, self.length);
+        }
+        match (u32::try_from(self.address), u16::try_from(self.chunk_offset)) {
+            (Ok(chunk), Ok(offset)) => {
                 !self.is_unwritten() && is_packed_place(PackedNumber(chunk), offset, self.length)
             }
             _ => false,
@@ -372,7 +378,8 @@ impl LogEntry {
         line
     }
 
-    /// Decodes the entry at the start of `bytes`, which extend to the end of its area. Returns the entry and its
+    /// Decodes the entry at the start of `bytes`, of which [`check_entry`](crate::inode::log::check_entry) then checks
+    /// the values. They extend to the end of its area. Returns the entry and its
     /// length in lines, or a description of what is wrong.
     pub fn decode(ino: u64, bytes: &[u8]) -> Result<(LogEntry, u64), &'static str> {
         let lines = u64::from(*bytes.get(1).ok_or("log entry past the end of its page")?);
@@ -422,9 +429,6 @@ fn decode_name(bytes: &[u8]) -> Result<LogEntry, &'static str> {
     let (head, rest) = NameHead::read_from_prefix(bytes).map_err(|_| "name entry length")?;
     let name = rest.get(..usize::from(head.name_bytes)).ok_or("name entry length")?.to_vec();
     let kind = FileKind::from_byte(head.file_kind).ok_or("name entry file kind")?;
-    if name.is_empty() || !(1..COOKIE_END).contains(&head.cookie) {
-        return Err("name entry");
-    }
     Ok(LogEntry::Name { name, ino: head.ino, kind, cookie: head.cookie, time: head.time })
 }
 

@@ -296,6 +296,7 @@ impl Geometry {
     }
 
     /// Returns true if `len` bytes at media address `address` are inside the segments.
+    #[inline]
     pub fn holds_data(&self, address: u64, len: u64) -> bool {
         address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.data_end)
     }

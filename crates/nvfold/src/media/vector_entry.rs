@@ -221,10 +221,14 @@ impl VectorEntry {
     /// Returns true if all locations can exist. `holds` returns true for an address and a length in bytes that are
     /// inside the data segments.
     pub fn is_valid(&self, holds: impl Fn(u64, u64) -> bool) -> bool {
-        self.named().all(|named| match named.word.location() {
-            None => true,
-            Some((Location::Media(address), _)) => holds(address, named.length),
-            Some((Location::Packed(chunk, offset), _)) => is_packed_place(chunk, offset, named.length),
+        self.records().all(|record| {
+            let length = u64::from(record.length);
+            match record.word().map(LocationWord::location) {
+                None => false,
+                Some(None) => true,
+                Some(Some((Location::Media(address), _))) => holds(address, length),
+                Some(Some((Location::Packed(chunk, offset), _))) => is_packed_place(chunk, offset, length),
+            }
         })
     }
 }

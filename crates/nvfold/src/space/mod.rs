@@ -153,6 +153,12 @@ pub struct Space {
 }
 
 impl Space {
+    /// Returns the offsets of the device's tables and of its data.
+    #[inline]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     /// Creates an allocator in which every block outside the tables is free.
     pub fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
         let segments = geometry.segments();

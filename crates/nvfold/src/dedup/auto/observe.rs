@@ -21,7 +21,7 @@ use crate::chunking::{Compressibility, Verdict};
 use crate::dedup::inline::Inline;
 use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
-use crate::dedup::work::{Host, Token, Unfingerprinted};
+use crate::dedup::work::{FileId, Host, Token, Unfingerprinted};
 use crate::dedup::{Dedup, Ground, Looks, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
@@ -63,7 +63,7 @@ impl Dedup for Unwatched {
         Unfingerprinted::Filed
     }
 
-    fn record_unfingerprinted_file(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: FileId) {
         self.inline.record_unfingerprinted_file(file);
     }
 }
@@ -105,7 +105,7 @@ impl Dedup for Watch {
         Unfingerprinted::Filed
     }
 
-    fn record_unfingerprinted_file(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: FileId) {
         self.inline.record_unfingerprinted_file(file);
     }
 }
@@ -202,7 +202,7 @@ impl Dedup for Observed {
         self.inner.unfingerprinted()
     }
 
-    fn record_unfingerprinted_file(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: FileId) {
         self.inner.record_unfingerprinted_file(file);
     }
 

@@ -32,7 +32,7 @@ pub mod sampling;
 use super::batch::{Search, enter, is_block, share_all};
 use super::filler::Filler;
 use super::policy::{Policy, PolicyStats, Verify};
-use super::work::{Host, Unfingerprinted};
+use super::work::{FileId, Host, Unfingerprinted};
 use super::{Dedup, Ground, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -155,7 +155,7 @@ impl Dedup for NvDedup {
         Unfingerprinted::Filed
     }
 
-    fn record_unfingerprinted_file(&self, file: u64) {
+    fn record_unfingerprinted_file(&self, file: FileId) {
         self.filler.add(file);
     }
 

@@ -1,0 +1,131 @@
+//! Comparing what a rewrite publishes with what it replaces, in tests and debug builds.
+//!
+//! The problem: work in the background and on request moves the content of files: it cuts, shares, copies and packs
+//! data that nobody writes. A mistake there destroys files that were stored long ago, and is noticed long after.
+//!
+//! The idea: such work does not change what a file says. Every rewrite of extents goes through [`Core::publish`] with
+//! a stamp that says so ([`Stamp::Kept`](super::publish::Stamp)), and there, before the commit, the bytes of the new
+//! extents are read and compared with those of the old ones. Compaction replays the new log, emptying a segment
+//! compares the copies, and the filler hashes once more. A rewrite that differs is refused: nothing was committed, the
+//! claims give back what they hold, and the job skips the inode and continues elsewhere. In tests it is a panic.
+
+use super::Core;
+use super::publish::Remap;
+use crate::error::Result;
+use crate::inode::extents::{Extent, Extents};
+use crate::inode::log::{self, Log};
+use crate::inode::{Body, Inode, State};
+use crate::media::inode::InodeHead;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+
+impl Core {
+    /// Compares the content of the extents that are about to be published with that of the file, if the change only
+    /// moves it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`](crate::Error::Refused) if they differ.
+    #[inline]
+    pub(super) fn check_rewrite(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
+        if !cfg!(debug_assertions) || !remap.stamp.keeps_content() || !self.may_compare() {
+            return Ok(());
+        }
+        let replaced: u64 = remap.ranges.iter().map(|range| range.end - range.start).sum();
+        let published: u64 = remap.mapped.iter().map(|(_, extent)| extent.length).sum();
+        if replaced != published {
+            return Err(self.refuse_rewrite(format!("inode {}: {published} bytes for {replaced}", inode.ino)));
+        }
+        let extents = self.file_extents(state, "compare")?;
+        for (offset, extent) in remap.mapped {
+            self.compare_extent(inode, extents, *offset, extent)?;
+        }
+        Ok(())
+    }
+
+    fn compare_extent(&self, inode: &Inode, old: &Extents, offset: u64, extent: &Extent) -> Result<()> {
+        let mut new = Extents::default();
+        new.insert(offset, *extent);
+        let mut bytes = [vec![0; extent.length as usize], vec![0; extent.length as usize]];
+        for (extents, bytes) in [old, &new].into_iter().zip(&mut bytes) {
+            if self.read_extents(extents, offset, bytes).is_err() {
+                // A damaged chunk has no content to compare with; whoever reads it gets EIO, as before.
+                return Ok(());
+            }
+        }
+        match bytes[0] == bytes[1] {
+            true => Ok(()),
+            false => Err(self.refuse_rewrite(format!("inode {}: at file offset {offset}", inode.ino))),
+        }
+    }
+
+    /// Replays the rewritten log of an inode, which begins at `head` and is not committed yet, and compares the result
+    /// with the inode.
+    ///
+    /// # Errors
+    /// As [`Core::check_rewrite`].
+    #[inline]
+    pub(super) fn check_compacted(&self, inode: &Inode, state: &State, head: u64, tail: u64) -> Result<()> {
+        if !cfg!(debug_assertions) || !self.may_compare() {
+            return Ok(());
+        }
+        let head = InodeHead { head, commit: tail, ino: inode.ino, ..InodeHead::default() };
+        let mut replayed = State::new(inode.kind, state.attributes, Log::default());
+        let walked = log::walk(&self.region, &self.geometry, inode.slot, &head, |position, _, entry| {
+            let applied = replayed.apply(position, &entry, false);
+            applied.map_err(|why| self.refuse_rewrite(format!("inode {}: its compacted log ({why})", inode.ino)))
+        });
+        match walked {
+            Ok(_) if self.are_equal(state, &replayed) => Ok(()),
+            Ok(_) => Err(self.refuse_rewrite(format!("inode {}: its compacted log", inode.ino))),
+            Err(error) => Err(self.refuse_rewrite(format!("inode {}: its compacted log ({error})", inode.ino))),
+        }
+    }
+
+    fn are_equal(&self, one: &State, other: &State) -> bool {
+        let are_bodies = match (&one.body, &other.body) {
+            (Body::File(one), Body::File(other)) => one.iter().eq(other.iter()),
+            (Body::Directory(one), Body::Directory(other)) => {
+                let names = |slots: &crate::inode::directory::NameSlot| {
+                    (slots.cookie, slots.ino, slots.kind(), slots.name(&self.region))
+                };
+                one.after(0).map(names).eq(other.after(0).map(names))
+            }
+            (Body::Other, Body::Other) => true,
+            _ => false,
+        };
+        are_bodies && one.xattrs == other.xattrs
+    }
+
+    /// True if the copy of a packed chunk at `to` is the same as the chunk at `from`; both are device offsets.
+    #[inline]
+    pub(super) fn is_copy(&self, from: u64, to: u64, bytes: u64) -> bool {
+        let is_same = !cfg!(debug_assertions)
+            || !self.may_compare()
+            || self.region.to_vec(from, bytes) == self.region.to_vec(to, bytes);
+        if !is_same {
+            self.refuse_rewrite(format!("a packed chunk at device offset {from:#x}"));
+        }
+        is_same
+    }
+
+    /// True if a block still has the weak fingerprint that was computed for it.
+    #[inline]
+    pub(super) fn has_weak(&self, block: BlockNumber, weak: u32) -> bool {
+        let now = || self.chunks.weak_function().of(&self.region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
+        let is_same = !cfg!(debug_assertions) || !self.may_compare() || now() == weak;
+        if !is_same {
+            self.refuse_rewrite(format!("the fingerprint of the block at device offset {:#x}", block.address()));
+        }
+        is_same
+    }
+
+    /// True if reading cannot fail: with bad memory, a comparison would report errors that its operation would not.
+    fn may_compare(&self) -> bool {
+        self.region.frozen_pages().is_empty() && !self.region.is_lost()
+    }
+
+    /// Refuses a rewrite; what it would have changed is named.
+    #[cold]
+    fn refuse_rewrite(&self, what: String) -> crate::error::Error {
+        self.refusals.refuse_rewrite(format!("{what}: a rewrite was refused, because it has other content"))
+    }
+}

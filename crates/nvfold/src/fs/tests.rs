@@ -1,0 +1,337 @@
+//! What is never committed: what could not be read back, rewrites that change the content of a file, and work that was
+//! deferred for a file that is gone.
+
+use super::Core;
+use super::background::file_id;
+use super::claims::Claims;
+use super::publish::{Remap, Stamp};
+use crate::api::{File, FileSystem};
+use crate::check::{CheckOptions, check};
+use crate::dedup::policy::Policy;
+use crate::dedup::work::FileId;
+use crate::error::{Error, Result, errno};
+use crate::inode::extents::Extent;
+use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
+use crate::media::inode::AttributeLine;
+use crate::media::log_entry::{COOKIE_END, ENTRY_BYTES_MAX, LogEntry, XattrValue};
+use crate::media::{BLOCK_BYTES, Location, PackedNumber};
+use crate::mount::{MkfsOptions, MountOptions};
+use crate::space::Purpose;
+use crate::words::{FileKind, InodeNumber, NewInode, XattrMode};
+use pmem::{DeviceSpec, Flight, OpenOptions, Region};
+
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+const ROOT: InodeNumber = InodeNumber::ROOT;
+
+fn new_device() -> (Region, FileSystem) {
+    let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region);
+    (region, fs)
+}
+
+fn mount(region: &Region) -> FileSystem {
+    mount_with(region, MountOptions::default().policy)
+}
+
+fn mount_with(region: &Region, policy: Policy) -> FileSystem {
+    FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap()
+}
+
+fn create(fs: &FileSystem, name: &str, data: &[u8]) -> File {
+    let file = fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap();
+    file.write_at(0, data).unwrap();
+    file
+}
+
+fn content(fs: &FileSystem, name: &str) -> Vec<u8> {
+    let file = fs.open(fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap();
+    let mut bytes = vec![0; file.attr().size as usize];
+    assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+    bytes
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
+}
+
+#[track_caller]
+fn assert_refused(fs: &FileSystem, result: Result<()>, count: u64, what: &str) {
+    let error = result.expect_err(what);
+    assert!(matches!(error, Error::Refused { .. }) && error.errno() == errno::EIO, "{what}: {error}");
+    let refused = fs.refused();
+    assert_eq!((refused.count, refused.last_error), (count, Some(error.to_string())), "{what}");
+}
+
+/// Unmounts, and sees that everything is as it was written.
+fn assert_whole(region: &Region, fs: FileSystem, data: &[u8]) {
+    assert_eq!(content(&fs, "file"), data);
+    fs.unmount().unwrap();
+    let found = check(region, &CheckOptions::default()).unwrap();
+    assert!(found.findings.is_empty() && found.clean, "{found:#?}");
+    assert_eq!(content(&mount(region), "file"), data);
+}
+
+/// Publishes these extents for a file, as an operation would that has computed them wrongly.
+fn publish(core: &Core, file: &File, mapped: &[(u64, Extent)], size: u64) -> Result<()> {
+    let inode = core.inode(file.attr().ino.0)?;
+    let mut state = inode.write()?;
+    let end = mapped.last().map_or(0, |(at, extent)| at.saturating_add(extent.length));
+    let range = mapped[0].0..end;
+    let mut claims = Claims::new(core);
+    core.publish(&inode, &mut *state, &Remap::new(&range, mapped, Stamp::Changed(1, size)), None, &mut claims)
+}
+
+#[test]
+fn extents_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    let (size, end) = (data.len() as u64, core.geometry.data_end);
+    let block = |address| Extent::media(BLOCK_BYTES, address, false);
+    let packed = |chunk, offset, length| {
+        let location = Location::Packed(PackedNumber(chunk), offset);
+        Extent { length, location, unwritten: false }
+    };
+    let far = u64::MAX - 2 * BLOCK_BYTES + 1;
+    let many = |last| (0..4).map(|at| (at * 8192, if at == 3 { last } else { block(end - 8192) })).collect();
+    let cases: Vec<(&str, Vec<(u64, Extent)>, u64)> = vec![
+        ("a block behind the end of the device", vec![(0, block(end))], size),
+        ("a block in the tables", vec![(0, block(0))], size),
+        ("a range that ends at 2^64", vec![(far, block(end - BLOCK_BYTES))], size),
+        ("a part of a block behind the end", vec![(3, Extent::media(100, end - 1, false))], size),
+        ("more than a packed chunk has", vec![(0, packed(1, u16::MAX, BLOCK_BYTES))], size),
+        ("a chunk that there cannot be", vec![(0, packed(u32::MAX, 0, 100))], size),
+        ("a file that is too long", vec![(0, block(end - BLOCK_BYTES))], FILE_BYTES_MAX + 1),
+        ("one of many behind the end", many(block(end)), size),
+        ("one of many in the tables", many(block(0)), size),
+    ];
+    for (count, (what, mapped, size)) in (1..).zip(&cases) {
+        assert_refused(&fs, publish(core, &file, mapped, *size), count, what);
+    }
+    drop(file);
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+fn names_and_attributes_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(1000);
+    let number = create(&fs, "file", &data).attr().ino;
+    let core = fs.core();
+    let end = core.geometry.data_end;
+    let name = |name: &[u8], cookie| LogEntry::Name {
+        name: name.to_vec(),
+        ino: number.0,
+        kind: FileKind::Regular,
+        cookie,
+        time: 1,
+    };
+    let xattr = |name: &[u8], value| LogEntry::XattrSet { name: name.to_vec(), value, time: 1 };
+    let blocks = |bytes, blocks: &[u64]| xattr(b"user.a", XattrValue::Blocks { bytes, blocks: blocks.to_vec() });
+    let (root, next) = (ROOT, 100);
+    let cases = [
+        ("an empty name", root, name(b"", next)),
+        ("a name that is too long", root, name(&[b'n'; 256], next)),
+        ("a cookie that was used", root, name(b"n", 1)),
+        ("a cookie that there cannot be", root, name(b"n", COOKIE_END)),
+        ("a name in a file", number, name(b"n", next)),
+        ("an attribute without a name", number, xattr(b"", XattrValue::Inline(vec![1]))),
+        ("the removal of one", number, LogEntry::XattrRemove { name: vec![], time: 1 }),
+        ("a value longer than a page", number, xattr(b"user.a", XattrValue::Inline(vec![1; ENTRY_BYTES_MAX]))),
+        ("a value behind the device", number, blocks(5000, &[end - BLOCK_BYTES, end])),
+        ("a value with too few blocks", number, blocks(5000, &[end - BLOCK_BYTES])),
+        ("a value inside a block", number, blocks(10, &[end - BLOCK_BYTES - 64])),
+    ];
+    let change = |number: InodeNumber, entries: &[LogEntry], attributes| {
+        let inode = core.inode(number.0)?;
+        let mut state = inode.write()?;
+        core.change(&inode, &mut state, entries, attributes, Purpose::Log, Flight::new())
+    };
+    for (count, (what, number, entry)) in (1..).zip(&cases) {
+        assert_refused(&fs, change(*number, std::slice::from_ref(entry), None), count, what);
+    }
+    let attributes = core.inode(number.0).unwrap().peek().attributes;
+    let too_long = AttributeLine { size: FILE_BYTES_MAX + 1, ..attributes };
+    let count = cases.len() as u64 + 1;
+    assert_refused(&fs, change(number, &[], Some(too_long)), count, "a file that is too long");
+    // The first entry of a change is not committed without the second.
+    let good = xattr(SYMLINK_TARGET, XattrValue::Inline(vec![1]));
+    let bad = blocks(5000, &[end]);
+    assert_refused(&fs, change(number, &[good, bad], None), count + 1, "one of two");
+    assert!(fs.list_xattr(number).unwrap().is_empty());
+    assert_whole(&region, fs, &data);
+}
+
+/// Returns an extent of one block with other content than the first block of `file`.
+fn other_block(fs: &FileSystem, core: &Core) -> Extent {
+    let other = create(fs, "other", &[7; 8192]);
+    let inode = core.inode(other.attr().ino.0).unwrap();
+    let state = inode.peek();
+    let (_, extent) = state.extents().unwrap().within(0, BLOCK_BYTES).next().unwrap();
+    extent
+}
+
+/// Publishes a rewrite of the first block of `file` that changes its content.
+fn rewrite_wrongly(fs: &FileSystem, file: &File, stamp: Stamp<'_>) -> Result<()> {
+    let core = fs.core();
+    let extent = other_block(fs, core);
+    let inode = core.inode(file.attr().ino.0)?;
+    let mut state = inode.write()?;
+    let mut claims = Claims::new(core);
+    claims.share_extent(&extent)?;
+    let (range, mapped) = (0..BLOCK_BYTES, [(0, extent)]);
+    core.publish(&inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)
+}
+
+#[test]
+fn a_rewrite_with_other_content_is_refused() {
+    let data = noise(40_000);
+    for stamp in [Stamp::Kept, Stamp::Moved(1, 40_000)] {
+        let (region, fs) = new_device();
+        let file = create(&fs, "file", &data);
+        fs.core().refusals.expect();
+        assert_refused(&fs, rewrite_wrongly(&fs, &file, stamp), 1, "another block");
+        // Work in the background records it, and goes on with another inode.
+        let left_out: Result<()> = fs.core().leaving_out(rewrite_again(&fs, &file, stamp));
+        assert!(left_out.is_ok() && fs.skipped().count == 1 && fs.refused().count == 2);
+        drop(file);
+        assert_whole(&region, fs, &data);
+    }
+}
+
+fn rewrite_again(fs: &FileSystem, file: &File, stamp: Stamp<'_>) -> Result<()> {
+    fs.unlink(ROOT, b"other").unwrap();
+    rewrite_wrongly(fs, file, stamp)
+}
+
+#[test]
+fn a_rewrite_that_loses_bytes_is_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    core.refusals.expect();
+    let inode = core.inode(file.attr().ino.0).unwrap();
+    let mut state = inode.write().unwrap();
+    let range = 0..2 * BLOCK_BYTES;
+    let mapped: Vec<_> = state.extents().unwrap().within(0, BLOCK_BYTES).collect();
+    let remap = Remap::new(&range, &mapped, Stamp::Kept);
+    let published = core.publish(&inode, &mut *state, &remap, None, &mut Claims::new(core));
+    drop(state);
+    assert_refused(&fs, published, 1, "one block for two");
+    drop((file, inode));
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+#[should_panic(expected = "it has other content")]
+fn a_wrong_rewrite_fails_every_test() {
+    let (_, fs) = new_device();
+    let file = create(&fs, "file", &noise(40_000));
+    let _ = rewrite_wrongly(&fs, &file, Stamp::Kept);
+}
+
+#[test]
+fn copies_and_fingerprints_that_differ_are_refused() {
+    let (_, fs) = new_device();
+    let file = create(&fs, "file", &noise(40_000));
+    let core = fs.core();
+    core.refusals.expect();
+    let inode = core.inode(file.attr().ino.0).unwrap();
+    let state = inode.peek();
+    let (_, extent) = state.extents().unwrap().iter().next().unwrap();
+    let first = extent.media_address().unwrap();
+    assert!(core.is_copy(first, first, BLOCK_BYTES) && !core.is_copy(first, first + BLOCK_BYTES, BLOCK_BYTES));
+    let block = extent.blocks().start;
+    let weak = core.chunks.weak_function().of(&core.region.read::<[u8; BLOCK_BYTES as usize]>(first));
+    assert!(core.has_weak(block, weak) && !core.has_weak(block, !weak));
+    assert_eq!(fs.refused().count, 2);
+}
+
+#[test]
+fn a_compacted_log_that_says_something_else_is_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let number = file.attr().ino;
+    fs.set_xattr(number, b"user.a", b"value", XattrMode::Set).unwrap();
+    let core = fs.core();
+    let (inode, root) = (core.inode(number.0).unwrap(), core.inode(ROOT.0).unwrap());
+    {
+        let state = inode.peek();
+        let log = &state.log;
+        assert!(core.check_compacted(&inode, &state, log.head, log.tail).is_ok());
+        let names = root.peek();
+        assert!(core.check_compacted(&root, &names, names.log.head, names.log.tail).is_ok());
+    }
+    core.refusals.expect();
+    let mut state = inode.write().unwrap();
+    let (head, tail) = (state.log.head, state.log.tail);
+    let value = state.xattrs.remove(&b"user.a"[..]).unwrap();
+    assert_refused(&fs, core.check_compacted(&inode, &state, head, tail), 1, "an attribute more");
+    state.xattrs.insert(b"user.a".to_vec(), value);
+    assert_refused(&fs, core.check_compacted(&inode, &state, head, tail - 64), 2, "an entry less");
+    drop(state);
+    drop((file, inode, root));
+    assert_whole(&region, fs, &data);
+}
+
+/// Removes `old` and lets another file, or a directory, have its number. Returns what deferred work records of both.
+fn reuse_slot(fs: &FileSystem, old: &str, data: Option<&[u8]>) -> (FileId, FileId) {
+    let core = fs.core();
+    let number = fs.lookup(ROOT, old.as_bytes()).unwrap().ino;
+    let before = file_id(&core.inode(number.0).unwrap());
+    fs.unlink(ROOT, old.as_bytes()).unwrap();
+    let new = match data {
+        Some(data) => create(fs, "file", data).attr().ino,
+        None => fs.mkdir(ROOT, b"directory", &NEW).unwrap().ino,
+    };
+    assert_eq!(new, number, "the number is used again");
+    (before, file_id(&core.inode(number.0).unwrap()))
+}
+
+#[test]
+fn a_stream_is_dropped_with_its_file() {
+    let (region, fs) = new_device();
+    fs.unmount().unwrap();
+    let data = [7; 5000];
+    let more = noise(5000);
+    for new in [Some(&data[..]), None] {
+        let fs = mount_with(&region, Policy::DeExt);
+        let old = create(&fs, "old", &noise(5000));
+        let core = fs.core();
+        let streams = core.policies.streams().unwrap();
+        let stream = streams.take(file_id(&core.inode(old.attr().ino.0).unwrap())).unwrap();
+        drop(old);
+        let (before, _) = reuse_slot(&fs, "old", new);
+        // As a thread does that writes to the old file and is late.
+        streams.keep(before, stream);
+        if new.is_some() {
+            let file = fs.open(fs.lookup(ROOT, b"file").unwrap().ino).unwrap();
+            assert_eq!(file.append(&more).unwrap(), 5000);
+        }
+        core.end_streams();
+        assert_eq!((fs.skipped().count, fs.refused().count), (0, 0));
+        assert_whole(&region, fs, &[&data[..], &more].concat());
+    }
+}
+
+#[test]
+fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
+    for new in [Some(&noise(40_000)[..]), None] {
+        let (region, fs) = new_device();
+        fs.unmount().unwrap();
+        let fs = mount_with(&region, Policy::Off);
+        create(&fs, "old", &[7; 40_000]);
+        let (before, after) = reuse_slot(&fs, "old", new);
+        fs.unmount().unwrap();
+        let fs = mount_with(&region, Policy::Inline);
+        let filled = fs.core().fill_file(before, 0).unwrap();
+        assert_eq!((filled.chunks, filled.next), (0, None));
+        let filled = fs.core().fill_file(after, 0).unwrap();
+        assert_eq!(filled.chunks > 0, new.is_some());
+        fs.unmount().unwrap();
+    }
+}
