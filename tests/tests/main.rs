@@ -22,6 +22,7 @@ mod full_mount;
 mod fuzz;
 mod handles;
 mod hints;
+mod host_disk;
 mod host_memory;
 mod model;
 mod mutations;

@@ -4,12 +4,13 @@
 //! Every change of the file goes through here. So a test can record the changes, in order, and ask the model of a
 //! power cut ([`PowerCut`](crate::PowerCut)) what the disk may hold after it.
 
-use crate::host;
 use crate::power_cut::HostEvent;
+use crate::{BLOCK_BYTES, host};
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, Result, retry_on_intr};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +26,40 @@ struct Recorder {
     events: Mutex<Vec<HostEvent>>,
     /// The number of changes that still succeed, plus one; 0: all succeed.
     fails_in: AtomicU64,
+    disk: Mutex<Disk>,
+}
+
+/// The disk below a recorded file.
+struct Disk {
+    /// Pages of the file that have room on it.
+    pages: BTreeSet<u64>,
+    /// How many pages it has.
+    pages_max: u64,
+}
+
+impl Default for Disk {
+    fn default() -> Disk {
+        Disk { pages: BTreeSet::new(), pages_max: u64::MAX }
+    }
+}
+
+impl Disk {
+    /// Gives room to all pages of a range, or to none.
+    fn take(&mut self, offset: u64, length: u64) -> Result<()> {
+        let range = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
+        let there = self.pages.range(range.clone()).count() as u64;
+        if self.pages.len() as u64 + (range.end - range.start) - there > self.pages_max {
+            return Err(Errno::NOSPC);
+        }
+        self.pages.extend(range);
+        Ok(())
+    }
+
+    /// Takes the room of the whole pages in a range back.
+    fn give_back(&mut self, offset: u64, end: u64) {
+        let mut behind = self.pages.split_off(&offset.div_ceil(BLOCK_BYTES));
+        self.pages.append(&mut behind.split_off(&(end / BLOCK_BYTES)));
+    }
 }
 
 impl HostFile {
@@ -49,6 +84,23 @@ impl HostFile {
         }
     }
 
+    /// Lets the disk have room for this many bytes of the file; only the disk of a recorded file is limited.
+    pub(crate) fn limit(&self, bytes: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.disk.lock().pages_max = bytes / BLOCK_BYTES;
+        }
+    }
+
+    fn take_room(&self, offset: u64, length: u64) -> Result<()> {
+        self.recorder.as_ref().map_or(Ok(()), |recorder| recorder.disk.lock().take(offset, length))
+    }
+
+    fn give_room_back(&self, offset: u64, end: u64) {
+        if let Some(recorder) = &self.recorder {
+            recorder.disk.lock().give_back(offset, end);
+        }
+    }
+
     fn fails(&self) -> bool {
         let Some(recorder) = &self.recorder else { return false };
         match recorder.fails_in.load(Ordering::Relaxed) {
@@ -58,6 +110,31 @@ impl HostFile {
                 recorder.fails_in.store(more - 1, Ordering::Relaxed);
                 false
             }
+        }
+    }
+
+    /// Returns how many bytes the host can still reserve for files; `u64::MAX` if it does not say.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        if let Some(recorder) = &self.recorder {
+            let disk = recorder.disk.lock();
+            if disk.pages_max != u64::MAX {
+                return disk.pages_max.saturating_sub(disk.pages.len() as u64).saturating_mul(BLOCK_BYTES);
+            }
+        }
+        host::fstatfs(&self.file).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_bsize as u64))
+    }
+
+    /// Reserves disk for a range, whose content stays as it is: later writes to it find room.
+    pub(crate) fn reserve(&self, offset: u64, length: u64) -> Result<()> {
+        self.take_room(offset, length)?;
+        retry_on_intr(|| host::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, length))
+    }
+
+    /// Gives the disk of a range that reads as zeros back. The host may refuse.
+    pub(crate) fn give_back(&self, offset: u64, length: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if retry_on_intr(|| host::fallocate(&self.file, flags, offset, length)).is_ok() {
+            self.give_room_back(offset, offset + length);
         }
     }
 
@@ -86,6 +163,7 @@ impl HostFile {
             self.record(|| HostEvent::Write { offset, bytes: half.to_vec() });
             return Err(Errno::IO);
         }
+        self.take_room(offset, bytes.len() as u64)?;
         let mut done = 0;
         while done < bytes.len() {
             match retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64))? {
@@ -111,8 +189,18 @@ impl HostFile {
             }
             Err(errno) => return Err(errno),
         }
+        self.give_room_back(offset, offset + length);
         self.record(|| HostEvent::Clear { offset, length });
         Ok(())
+    }
+
+    /// Writes zeros, which keep their disk.
+    pub(crate) fn write_zeros(&self, offset: u64, length: u64) -> Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let parts = (0..length).step_by(ZEROS.len());
+        parts
+            .map(|at| (offset + at, (length - at).min(ZEROS.len() as u64)))
+            .try_for_each(|(at, part)| self.write_at(at, &ZEROS[..part as usize]))
     }
 
     pub(crate) fn set_length(&self, bytes: u64) -> Result<()> {
@@ -120,6 +208,7 @@ impl HostFile {
             return Err(Errno::IO);
         }
         retry_on_intr(|| host::ftruncate(&self.file, bytes))?;
+        self.give_room_back(bytes, u64::MAX);
         self.record(|| HostEvent::SetLength(bytes));
         Ok(())
     }

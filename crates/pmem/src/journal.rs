@@ -17,7 +17,8 @@
 //!
 //! header   0 magic "nvfoldJ1"   8 u64 bytes of the device   16 u64 number of the sync   24 u64 records
 //!         32 u32 CRC of the records   36 u32 CRC of bytes 0..36   40 zeros
-//! record   0 u64 number of the page   8 u32 CRC of its bytes   12 u32 1: zeros, it has no bytes here; else 0
+//! record   0 u64 number of the page   8 u32 CRC of its bytes   12 u32 0: its bytes are here
+//!                                                                     1: a hole   2: zeros that keep their disk
 //! ```
 //!
 //! **Why that is enough.** Let sync `n` be the last that returned; its slot is on the disk, intact. The other slot
@@ -28,8 +29,11 @@
 //!
 //! **The length of the file** says whether there is a journal: a device is a multiple of 4096 bytes, and a device
 //! with a journal is one byte longer than such a multiple. The slots have a fixed size, so the length alone gives
-//! `D`, without any data that could be torn. The slots are sparse: only written parts take space on the disk. A
-//! journal that is unused for some seconds is cut off.
+//! `D`, without any data that could be torn. The slots are sparse: only their first parts take disk. An unmount cuts
+//! the journal off.
+//!
+//! **Room.** A sync must never find the disk full, because what it brings there was accepted. So both slots have their
+//! disk reserved for as many pages as a sync may have ([`Journal::make_room`]), before these pages are stored to.
 //!
 //! After a failed write or a failed wait it is unknown which pages the disk has. The slot of the last good sync is
 //! intact, so the next sync begins by putting that slot in place again.
@@ -44,6 +48,8 @@ const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
 /// Maximum number of pages in one sync: 256 MiB.
 pub(crate) const PAGES_MAX: usize = 65536;
+/// A journal has room for at least this many pages: 2 MiB.
+pub(crate) const PAGES_MIN: usize = 512;
 /// Bytes for one sync.
 const SLOT_BYTES: u64 = BLOCK_BYTES + (PAGES_MAX * (RECORD_BYTES + PAGE)) as u64;
 /// Bytes by which a file with a journal is longer than its device.
@@ -51,8 +57,16 @@ const JOURNAL_BYTES: u64 = 2 * SLOT_BYTES + 1;
 /// Pages that are copied, written and read together.
 const BATCH_PAGES: usize = 256;
 
-/// Copies the bytes of the pages with the given numbers into a buffer, one behind the other.
-pub(crate) type CopyPages<'c> = dyn FnMut(&[u64], &mut [u8]) -> Result<()> + 'c;
+/// A page of a sync.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Page {
+    pub(crate) number: u64,
+    /// Whether it shall take no disk, if it is zeros.
+    pub(crate) is_hole: bool,
+}
+
+/// Copies the bytes of pages into a buffer, one behind the other.
+pub(crate) type CopyPages<'c> = dyn FnMut(&[Page], &mut [u8]) -> Result<()> + 'c;
 
 /// The journal of one device.
 pub(crate) struct Journal {
@@ -66,6 +80,10 @@ pub(crate) struct Journal {
     is_placed: bool,
     /// Whether the file has its slots.
     is_there: bool,
+    /// For how many pages each slot has its disk reserved.
+    room: usize,
+    /// Whether the host can reserve disk, as far as it was asked.
+    reserves: bool,
 }
 
 /// Returns the bytes of the device in a file of `file_bytes`, or `None` if the file has no journal.
@@ -83,16 +101,16 @@ pub(crate) fn replay(file: &HostFile, device_bytes: u64) -> Result<()> {
     let syncs = whole_syncs(file, device_bytes)?;
     syncs.iter().try_for_each(|sync| sync.put_in_place(file))?;
     file.sync()?;
-    cut_off(file, device_bytes, syncs.last().map_or(0, |last| last.number))
+    cut_off(file, device_bytes, syncs.last().map_or(0, |last| last.number))?;
+    file.sync()
 }
 
 /// Cuts off the journal whose last sync, `number`, is in place, durably. The slot of the previous sync is cleared
-/// first: without the last slot it would take the device back to that older state.
+/// first: without the last slot it would take the device back to that older state. A sync must follow.
 fn cut_off(file: &HostFile, device_bytes: u64, number: u64) -> Result<()> {
     file.clear(slot_at(device_bytes, number + 1), BLOCK_BYTES)?;
     file.sync()?;
-    file.set_length(device_bytes)?;
-    file.sync()
+    file.set_length(device_bytes)
 }
 
 /// Returns the offset of the slot of a sync in the file.
@@ -112,7 +130,9 @@ pub(crate) fn replay_into(file: &HostFile, device_bytes: u64, put: &mut dyn FnMu
                 Run::Bytes(first, bytes) => {
                     (first..).zip(bytes.chunks(PAGE)).for_each(|(page, bytes)| put(page, bytes))
                 }
-                Run::Zeros(first, pages) => (first..first + pages).for_each(|page| put(page, &[0; PAGE])),
+                Run::Zeros(first, pages) | Run::Hole(first, pages) => {
+                    (first..first + pages).for_each(|page| put(page, &[0; PAGE]));
+                }
             }
             Ok(())
         })?;
@@ -134,7 +154,7 @@ fn whole_syncs(file: &HostFile, device_bytes: u64) -> Result<Vec<Sync>> {
 impl Journal {
     /// Makes the journal of a device without one.
     pub(crate) fn new(file: HostFile, device_bytes: u64) -> Journal {
-        Journal { file, device_bytes, number: 0, last: None, is_placed: true, is_there: false }
+        Journal { file, device_bytes, number: 0, last: None, is_placed: true, is_there: false, room: 0, reserves: true }
     }
 
     /// Returns the bytes that the file must have; if it has fewer, another process has truncated it.
@@ -142,13 +162,52 @@ impl Journal {
         self.device_bytes + if self.is_there { JOURNAL_BYTES } else { 0 }
     }
 
-    /// Makes pages durable, all or none. `pages` are their numbers, ascending, at most [`PAGES_MAX`].
+    /// Returns how many pages a sync may have, so that it finds its disk reserved.
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Returns whether the host can reserve disk; true until it was asked.
+    pub(crate) fn reserves(&self) -> bool {
+        self.reserves
+    }
+
+    /// Makes room for syncs of `pages` pages. On a host that cannot reserve disk there is always room.
+    ///
+    /// # Errors
+    /// The disk's: ENOSPC if it has no room for both slots. The journal then has the room that it had.
+    pub(crate) fn make_room(&mut self, pages: usize) -> Result<()> {
+        if pages <= self.room {
+            return Ok(());
+        }
+        if pages > PAGES_MAX {
+            return Err(Errno::NOSPC);
+        }
+        if !self.is_there {
+            self.file.set_length(self.device_bytes + JOURNAL_BYTES)?;
+            self.is_there = true;
+        }
+        let slots = [0, 1].map(|slot| slot_at(self.device_bytes, slot));
+        match slots.iter().try_for_each(|slot| self.file.reserve(*slot, slot_bytes(pages))) {
+            Ok(()) => self.room = pages,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => (self.room, self.reserves) = (PAGES_MAX, false),
+            Err(errno) => {
+                // No sync has used what lies behind the room of before.
+                let before = if self.room == 0 { 0 } else { slot_bytes(self.room) };
+                slots.iter().for_each(|slot| self.file.give_back(*slot + before, slot_bytes(pages) - before));
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes pages durable, all or none. `pages` are in order.
     ///
     /// # Errors
     /// The disk's, and those of `copy`. It is then unknown whether the pages are durable, and the next sync must
-    /// contain each of them, with its content of then or later.
-    pub(crate) fn sync(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<()> {
-        assert!(pages.len() <= PAGES_MAX, "a sync fits its slot");
+    /// contain each of them, with its content of then or later. ENOSPC if there are more than [`PAGES_MAX`].
+    pub(crate) fn sync(&mut self, pages: &[Page], copy: &mut CopyPages<'_>) -> Result<()> {
+        self.make_room(pages.len().max(PAGES_MIN))?;
         self.write_last_slot_in_place()?;
         let written = self.write(pages, copy);
         if written.is_err() {
@@ -173,8 +232,8 @@ impl Journal {
         self.file.sync().inspect_err(|_| self.is_placed = false)?;
         self.last = None;
         cut_off(&self.file, self.device_bytes, self.number)?;
-        self.is_there = false;
-        Ok(())
+        (self.is_there, self.room) = (false, 0);
+        self.file.sync()
     }
 
     fn write_last_slot_in_place(&mut self) -> Result<()> {
@@ -186,11 +245,7 @@ impl Journal {
     }
 
     /// Writes the next sync to its slot, and waits for the whole file.
-    fn write(&mut self, pages: &[u64], copy: &mut CopyPages<'_>) -> Result<Sync> {
-        if !self.is_there {
-            self.file.set_length(self.device_bytes + JOURNAL_BYTES)?;
-            self.is_there = true;
-        }
+    fn write(&mut self, pages: &[Page], copy: &mut CopyPages<'_>) -> Result<Sync> {
         let number = self.number + 1;
         let slot_at = slot_at(self.device_bytes, number);
         let data_at = slot_at + head_bytes(pages.len());
@@ -214,7 +269,28 @@ impl Journal {
 struct Record {
     page: u64,
     crc: u32,
-    is_zeros: bool,
+    content: Content,
+}
+
+/// What a page of a sync holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// The bytes that its slot holds.
+    Bytes = 0,
+    /// Zeros that shall take no disk.
+    Hole = 1,
+    /// Zeros in a place that will be stored to: they keep their disk.
+    Zeros = 2,
+}
+
+impl Content {
+    fn of(number: u32) -> Content {
+        match number {
+            0 => Content::Bytes,
+            2 => Content::Zeros,
+            _ => Content::Hole,
+        }
+    }
 }
 
 /// The pages of one sync in its slot, which is intact.
@@ -231,19 +307,25 @@ enum Run<'b> {
     Bytes(u64, &'b [u8]),
     /// The first page, and how many.
     Zeros(u64, u64),
+    /// The first page, and how many.
+    Hole(u64, u64),
 }
 
 impl Sync {
     /// Adds the pages of a batch. It packs the bytes of the pages that are not zeros at the front of `bytes`, and
     /// returns how many bytes those are.
-    fn add(&mut self, batch: &[u64], bytes: &mut [u8]) -> usize {
+    fn add(&mut self, batch: &[Page], bytes: &mut [u8]) -> usize {
         let mut packed = 0;
         for (at, page) in batch.iter().enumerate() {
             let content = at * PAGE..(at + 1) * PAGE;
-            let is_zeros = is_zeros(&bytes[content.clone()]);
-            let crc = if is_zeros { 0 } else { crc32c::crc32c(&bytes[content.clone()]) };
-            self.records.push(Record { page: *page, crc, is_zeros });
-            if !is_zeros {
+            let kind = match (is_zeros(&bytes[content.clone()]), page.is_hole) {
+                (false, _) => Content::Bytes,
+                (true, false) => Content::Zeros,
+                (true, true) => Content::Hole,
+            };
+            let crc = if kind == Content::Bytes { crc32c::crc32c(&bytes[content.clone()]) } else { 0 };
+            self.records.push(Record { page: page.number, crc, content: kind });
+            if kind == Content::Bytes {
                 bytes.copy_within(content, packed);
                 packed += PAGE;
             }
@@ -257,7 +339,7 @@ impl Sync {
         for record in &self.records {
             head.extend(record.page.to_le_bytes());
             head.extend(record.crc.to_le_bytes());
-            head.extend(u32::from(record.is_zeros).to_le_bytes());
+            head.extend((record.content as u32).to_le_bytes());
         }
         head[..8].copy_from_slice(&MAGIC);
         head[8..16].copy_from_slice(&device_bytes.to_le_bytes());
@@ -289,7 +371,7 @@ impl Sync {
         let records = bytes.as_chunks::<RECORD_BYTES>().0.iter().map(|record| Record {
             page: word_at(record, 0),
             crc: half_at(record, 8),
-            is_zeros: half_at(record, 12) != 0,
+            content: Content::of(half_at(record, 12)),
         });
         let sync = Sync { number, records: records.collect(), data_at: slot_at + head_bytes(count as usize) };
         let is_ours = |record: &Record| record.page < device_bytes / BLOCK_BYTES;
@@ -306,7 +388,8 @@ impl Sync {
     fn put_in_place(&self, file: &HostFile) -> Result<()> {
         self.for_each_run(file, &mut |run| match run {
             Run::Bytes(first, bytes) => file.write_at(first * BLOCK_BYTES, bytes),
-            Run::Zeros(first, pages) => file.clear(first * BLOCK_BYTES, pages * BLOCK_BYTES),
+            Run::Zeros(first, pages) => file.write_zeros(first * BLOCK_BYTES, pages * BLOCK_BYTES),
+            Run::Hole(first, pages) => file.clear(first * BLOCK_BYTES, pages * BLOCK_BYTES),
         })
     }
 
@@ -315,9 +398,11 @@ impl Sync {
     fn for_each_run(&self, file: &HostFile, work: &mut dyn FnMut(Run<'_>) -> Result<()>) -> Result<()> {
         let mut buffer = Vec::new();
         let mut at = self.data_at;
-        for like in self.records.chunk_by(|one, next| one.is_zeros == next.is_zeros) {
-            if like[0].is_zeros {
-                like.chunk_by(is_next).try_for_each(|run| work(Run::Zeros(run[0].page, run.len() as u64)))?;
+        for like in self.records.chunk_by(|one, next| one.content == next.content) {
+            let kind = like[0].content;
+            if kind != Content::Bytes {
+                let run = if kind == Content::Hole { Run::Hole } else { Run::Zeros };
+                like.chunk_by(is_next).try_for_each(|pages| work(run(pages[0].page, pages.len() as u64)))?;
                 continue;
             }
             for batch in like.chunks(BATCH_PAGES) {
@@ -347,6 +432,11 @@ fn is_next(one: &Record, next: &Record) -> bool {
 /// Returns the bytes of header and records, up to the first page.
 fn head_bytes(records: usize) -> u64 {
     ((HEADER_BYTES + records * RECORD_BYTES) as u64).next_multiple_of(BLOCK_BYTES)
+}
+
+/// Returns the bytes of a slot that a sync of so many pages takes.
+pub(crate) fn slot_bytes(pages: usize) -> u64 {
+    head_bytes(pages) + pages as u64 * BLOCK_BYTES
 }
 
 fn is_zeros(bytes: &[u8]) -> bool {

@@ -80,6 +80,7 @@ pub use runs::equal_runs;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;
 pub use wear::{LineWear, WearSummary};
+pub use writeback::SyncErrors;
 pub use xxh3::xxh3_64_wide;
 
 /// Bytes in one CPU cache line: the unit of flushing.

@@ -14,7 +14,7 @@ use crate::power_cut::HostEvent;
 use crate::profile::{BULK_LINES, Profile};
 use crate::recorder::{Action, Event, Recording};
 use crate::wear::{LineWear, Wear, WearSummary};
-use crate::writeback::Storing;
+use crate::writeback::{STORE_BYTES_MAX, Storing, SyncErrors};
 use crate::{BLOCK_BYTES, LINE_BYTES, atomic, cache, host, shared, thread};
 use parking_lot::MutexGuard;
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -498,10 +498,35 @@ impl Region {
         static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let end = offset + length;
         let mut at = self.next_allocated(offset, end);
+        self.give_back_reserved(offset, at);
         while at < end {
             let part = (end - at).min(ZEROS.len() as u64);
-            self.store(at, &ZEROS[..part as usize]);
-            at = self.next_allocated(at + part, end);
+            self.store_hole(at, &ZEROS[..part as usize]);
+            let next = self.next_allocated(at + part, end);
+            self.give_back_reserved(at + part, next);
+            at = next;
+        }
+    }
+
+    /// Stores zeros of which the sync makes holes.
+    #[track_caller]
+    fn store_hole(&self, offset: u64, zeros: &[u8]) {
+        let to = self.at_mut(offset, zeros.len() as u64);
+        let Some(storing) = self.begin_store(offset, zeros.len() as u64) else { return };
+        // SAFETY: as in `store`.
+        unsafe { shared::store(to, zeros) };
+        if let Some(writeback) = &self.mapping.writeback {
+            writeback.punch(offset..offset + zeros.len() as u64);
+        }
+        self.stored(storing, offset, zeros, false);
+    }
+
+    /// Gives the disk of a range back that was reserved and not stored to.
+    fn give_back_reserved(&self, offset: u64, end: u64) {
+        if let Some(writeback) =
+            self.mapping.writeback.as_ref().filter(|writeback| writeback.reserves() && offset < end)
+        {
+            writeback.file().give_back(offset, end - offset);
         }
     }
 
@@ -596,6 +621,53 @@ impl Region {
             return Ok(());
         };
         writeback.cut_journal_off().map_err(|errno| self.not_synced(errno))
+    }
+
+    /// Returns whether stores need disk that another program may take first: at level `file`, on a host that can
+    /// reserve disk. Then a caller reserves the places of what it accepts. Known after [`Region::admit`].
+    pub fn reserves(&self) -> bool {
+        !self.mapping.read_only && self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.reserves())
+    }
+
+    /// Reserves disk of the host for a range, until [`Region::punch`] gives it back. Its content stays. Only where
+    /// [`Region::reserves`] says so; elsewhere nothing happens.
+    ///
+    /// # Errors
+    /// The host's: ENOSPC or EDQUOT if it has no room. A part of the range may have its disk then.
+    pub fn reserve(&self, offset: u64, length: u64) -> Result<(), PmemError> {
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| self.reserves()) else { return Ok(()) };
+        writeback.reserve(offset, length).map_err(|errno| self.failed("reserve disk for", errno))
+    }
+
+    /// Returns how many bytes the host can still reserve, where [`Region::reserves`] says so.
+    pub fn host_free_bytes(&self) -> Option<u64> {
+        self.mapping.writeback.as_ref().filter(|_| self.reserves()).map(|writeback| writeback.file().free_bytes())
+    }
+
+    /// Returns whether a change may begin whose stores must reach the device. A caller asks before it accepts
+    /// anything. Costs one load except at level `file`.
+    ///
+    /// # Errors
+    /// At level `file`: ENOSPC if the disk has no room for a journal; the error of a sync, if syncs fail and memory has
+    /// little room for what they did not store.
+    #[inline]
+    pub fn admit(&self) -> Result<(), PmemError> {
+        if self.faults.watched() { self.admit_watched() } else { Ok(()) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn admit_watched(&self) -> Result<(), PmemError> {
+        let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| !self.mapping.read_only) else {
+            return Ok(());
+        };
+        writeback.admit().map_err(|errno| self.not_synced(errno))
+    }
+
+    /// Returns the syncs that failed since the device was opened: in the background, of full memory, or asked for.
+    pub fn sync_errors(&self) -> SyncErrors {
+        self.mapping.writeback.as_ref().map(|writeback| writeback.errors()).unwrap_or_default()
     }
 
     fn not_synced(&self, errno: Errno) -> PmemError {
@@ -816,6 +888,14 @@ impl Region {
         }
     }
 
+    /// For tests with `record_host`: lets the host's disk have room for this many bytes of the file, the journal
+    /// included; `u64::MAX`: for all.
+    pub fn limit_host(&self, bytes: u64) {
+        if let Some(writeback) = &self.mapping.writeback {
+            writeback.file().limit(bytes);
+        }
+    }
+
     /// Takes the recording and goes on with an empty one; returns an empty one if `record` was not set.
     pub fn take_recording(&self) -> Recording {
         let events = self.mapping.recorder.as_ref().map(|events| std::mem::take(&mut *events.lock()));
@@ -887,6 +967,24 @@ impl Region {
     #[inline]
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
+        if bytes.len() > STORE_BYTES_MAX {
+            return self.in_parts(offset, bytes, Region::store_part);
+        }
+        self.store_part(offset, bytes);
+    }
+
+    /// Does long stores in parts, because memory must have room for each at level `file`.
+    #[cold]
+    #[inline(never)]
+    #[track_caller]
+    fn in_parts(&self, offset: u64, bytes: &[u8], store: impl Fn(&Region, u64, &[u8])) {
+        let parts = (offset..).step_by(STORE_BYTES_MAX).zip(bytes.chunks(STORE_BYTES_MAX));
+        parts.for_each(|(at, part)| store(self, at, part));
+    }
+
+    #[inline]
+    #[track_caller]
+    fn store_part(&self, offset: u64, bytes: &[u8]) {
         let to = self.at_mut(offset, bytes.len() as u64);
         let Some(storing) = self.begin_store(offset, bytes.len() as u64) else { return };
         // SAFETY: `at_mut` checked that the range is mapped and writable, and with it its words: a device has whole
@@ -911,6 +1009,9 @@ impl Region {
         if bytes.is_empty() {
             return;
         }
+        if bytes.len() > STORE_BYTES_MAX {
+            return self.in_parts(offset, bytes, Region::stream_lines);
+        }
         debug_assert!(offset.is_multiple_of(LINE_BYTES));
         let to = self.at_mut(offset, bytes.len() as u64);
         let start = self.watch(bytes.len() as u64);
@@ -927,6 +1028,13 @@ impl Region {
 
     fn failed(&self, doing: &'static str, errno: Errno) -> PmemError {
         PmemError::Io { doing, device: self.name().into(), source: errno.into() }
+    }
+}
+
+#[cfg(test)]
+impl Region {
+    pub(crate) fn writeback(&self) -> Option<&Arc<crate::writeback::Writeback>> {
+        self.mapping.writeback.as_ref()
     }
 }
 

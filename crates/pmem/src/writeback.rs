@@ -20,17 +20,24 @@
 //! and so comes between two stores. While it holds them it only marks the dirty pages as frozen. They are copied
 //! later, in batches; a thread that stores to a frozen page copies it first.
 //!
-//! **Memory** is bounded. At most [`PAGES_MAX`] pages (256 MiB) are dirty: a store that would make one more syncs
-//! first. A page that is in its place goes back to the host's page cache. So memory holds at most three times that
-//! amount during a sync.
+//! **Room.** A sync that fails makes its frozen pages dirty again. So all that is dirty or frozen must fit a sync: at
+//! most as many pages as the journal has disk reserved for, [`PAGES_MAX`] (256 MiB) at most. A store that would make
+//! one more first asks the host for a larger journal, as long as that takes a small part of its free disk, and else
+//! syncs. A page that is in its place goes back to the host's page cache. So memory holds at most twice that amount.
+//!
+//! **A full disk.** What was accepted must be stored, so its disk is reserved before: the journal's as above, that of
+//! the places by [`Region::reserve`](crate::Region::reserve). Pages of zeros keep the disk of their places, except
+//! those of a punched range. A caller asks [`Region::admit`](crate::Region::admit) before each change: the answer is an
+//! error if there is no journal, or if the disk has not taken the last syncs and memory fills. Changes that are under
+//! way then, and callers that do not ask, still find memory for [`PAGES_MAX`] pages; behind that the device is lost.
 //!
 //! **When.** A sync runs when it is asked for ([`Region::sync`](crate::Region::sync)); in the background when no page has
-//! become dirty for a second, 5 s after the first unsynced store, and when half of the pages are dirty. A killed process
+//! become dirty for a second, 5 s after the first unsynced store, and when half of the room is used. A killed process
 //! loses what it had not synced.
 
 use crate::fault::Faults;
 use crate::host_file::HostFile;
-use crate::journal::{Journal, PAGES_MAX};
+use crate::journal::{Journal, PAGES_MAX, PAGES_MIN, Page, slot_bytes};
 use crate::{BLOCK_BYTES, host};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::{Errno, Result};
@@ -38,7 +45,7 @@ use rustix::mm::Advice;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use zerocopy::FromZeros;
@@ -49,8 +56,12 @@ const STRIPES: usize = 16;
 const RELEASED_AT_ONCE: usize = 1024;
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The journal grows only while it takes less than this part of the disk that is free.
+const JOURNAL_PART: u64 = 8;
+/// The most bytes of one store. It has room in the smallest journal.
+pub(crate) const STORE_BYTES_MAX: usize = PAGES_MIN / 2 * PAGE;
 
-type Page = Box<[u8; PAGE]>;
+type Bytes = Box<[u8; PAGE]>;
 
 /// The dirty pages of a mapping, and their way to the disk. See the module.
 pub(crate) struct Writeback {
@@ -67,8 +78,17 @@ pub(crate) struct Writeback {
     frozen: PageSet,
     /// Pages of which memory holds another content than the file, or its own copy.
     private: PageSet,
+    /// Dirty pages that were punched and not stored to since.
+    punched: PageSet,
     pages: Mutex<Pages>,
+    /// How many pages may be dirty or frozen: the room of the journal.
+    room: AtomicUsize,
+    /// Whether the host can reserve disk, as far as it was asked.
+    reserves: AtomicBool,
     journal: Mutex<Journal>,
+    errors: Mutex<SyncErrors>,
+    /// As in `errors`, for a look without a lock.
+    is_failing: AtomicBool,
     background: Mutex<Option<JoinHandle<()>>>,
     /// The handle of the background thread, to wake it.
     waker: Mutex<Option<Thread>>,
@@ -83,10 +103,24 @@ struct Stripe(RwLock<()>);
 struct Pages {
     /// Those in `Writeback::dirty`, in the order of their first stores.
     dirty: Vec<u64>,
+    /// How many pages the sync under way has. If it fails, they are dirty again.
+    frozen: usize,
     /// When the first of them was stored to.
     dirty_since: Option<Instant>,
     /// Old contents of frozen pages that were stored to before the sync had copied them.
-    copies: HashMap<u64, Page>,
+    copies: HashMap<u64, Bytes>,
+}
+
+/// Syncs that failed since a device was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncErrors {
+    /// How many failed.
+    pub count: u64,
+    /// The error number of the last one; 0 if none failed.
+    pub last_errno: i32,
+    /// Whether none has succeeded since: then what was stored since the last good one is in memory only. The next sync
+    /// tries again.
+    pub is_failing: bool,
 }
 
 // SAFETY: `base` points to a mapping that outlives this (`Mapping` stops the background and drops this first). The
@@ -116,7 +150,12 @@ impl Writeback {
             dirty: set()?,
             frozen: set()?,
             private: set()?,
+            punched: set()?,
             pages: Mutex::default(),
+            room: AtomicUsize::new(0),
+            reserves: AtomicBool::new(true),
+            errors: Mutex::default(),
+            is_failing: AtomicBool::new(false),
             journal: Mutex::new(Journal::new(file.clone(), device_bytes)),
             file,
             background: Mutex::default(),
@@ -130,32 +169,42 @@ impl Writeback {
         &self.file
     }
 
-    /// Returns a guard to hold during a store to a range. It may sync first.
+    /// Returns a guard to hold during a store to a range, of at most [`STORE_BYTES_MAX`]. It may sync first.
     pub(crate) fn store(self: &Arc<Self>, offset: u64, length: u64) -> Storing<'_> {
         let pages = offset / BLOCK_BYTES..(offset + length).div_ceil(BLOCK_BYTES);
-        assert!(pages.end - pages.start <= PAGES_MAX as u64, "one store is at most {PAGES_MAX} pages at level file");
+        debug_assert!(length <= STORE_BYTES_MAX as u64, "{length} bytes in one store");
+        let is_ready = |page| self.dirty.contains(page) && !self.punched.contains(page);
+        let mut limit = self.room.load(Ordering::Relaxed);
+        let mut is_last_try = false;
         loop {
             let storing = self.storing[crate::thread::number() % STRIPES].0.read();
-            if pages.clone().all(|page| self.dirty.contains(page)) || self.make_dirty(pages.clone()) {
+            if pages.clone().all(is_ready) || self.make_dirty(pages.clone(), limit) {
+                return storing;
+            }
+            if is_last_try {
+                // Memory has no room for pages that the disk does not take, so later stores no longer count.
+                self.faults.lose();
                 return storing;
             }
             drop(storing);
-            if self.sync().is_err() {
-                // Memory has no room for pages that the disk does not take, so later stores no longer count.
-                self.faults.lose();
-                return self.storing[crate::thread::number() % STRIPES].0.read();
-            }
+            // The disk may take the pages later, so a store that cannot wait for that goes on in memory.
+            is_last_try = !self.grow() && self.sync().is_err();
+            limit = if is_last_try { PAGES_MAX } else { self.room.load(Ordering::Relaxed) };
         }
     }
 
-    /// Marks pages as dirty. Returns false if more than [`PAGES_MAX`] would be dirty.
-    fn make_dirty(self: &Arc<Self>, pages: Range<u64>) -> bool {
+    /// Marks pages as dirty. Returns false if more than `limit` would be dirty or frozen.
+    fn make_dirty(self: &Arc<Self>, pages: Range<u64>, limit: usize) -> bool {
         let mut state = self.pages.lock();
         let fresh = pages.clone().filter(|page| !self.dirty.contains(*page)).count();
-        if state.dirty.len() + fresh > PAGES_MAX {
+        if fresh > 0 && state.dirty.len() + state.frozen + fresh > limit {
             return false;
         }
-        for page in pages.filter(|page| !self.dirty.contains(*page)) {
+        for page in pages {
+            self.punched.take(page);
+            if self.dirty.contains(page) {
+                continue;
+            }
             if self.frozen.take(page) {
                 let mut copy = Box::new([0; PAGE]);
                 self.copy_page(page, &mut copy);
@@ -169,10 +218,89 @@ impl Writeback {
             state.dirty_since = Some(Instant::now());
             self.start_background();
         }
-        if state.dirty.len() > PAGES_MAX / 2 {
+        if state.dirty.len() > self.room.load(Ordering::Relaxed) / 2 {
             self.wake();
         }
         true
+    }
+
+    /// Records that the whole pages of a range were punched. The caller has just stored zeros there, and still holds
+    /// the guard of that store.
+    pub(crate) fn punch(&self, range: Range<u64>) {
+        let pages = range.start.div_ceil(BLOCK_BYTES)..range.end / BLOCK_BYTES;
+        pages.for_each(|page| _ = self.punched.insert(page));
+    }
+
+    /// Makes the journal larger. Returns false if it has its full size, or if it would take too much of the disk.
+    fn grow(&self) -> bool {
+        let room = self.room.load(Ordering::Relaxed);
+        let wanted = (room * 2).clamp(PAGES_MIN, PAGES_MAX);
+        let is_small = || 2 * slot_bytes(wanted) <= self.file.free_bytes() / JOURNAL_PART;
+        if room == wanted || (room > 0 && !is_small()) {
+            return false;
+        }
+        self.make_room(wanted).is_ok()
+    }
+
+    fn make_room(&self, pages: usize) -> Result<()> {
+        let mut journal = self.journal.lock();
+        let made = journal.make_room(pages);
+        self.look_at(&journal);
+        made
+    }
+
+    fn look_at(&self, journal: &Journal) {
+        self.room.store(journal.room(), Ordering::Relaxed);
+        self.reserves.store(journal.reserves(), Ordering::Relaxed);
+    }
+
+    /// Returns whether the host can reserve disk; known once there is a journal.
+    pub(crate) fn reserves(&self) -> bool {
+        self.reserves.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a change may begin: see the module.
+    ///
+    /// # Errors
+    /// ENOSPC if the disk has no room for a journal; those of [`Writeback::sync`].
+    pub(crate) fn admit(&self) -> Result<()> {
+        let room = self.room.load(Ordering::Relaxed);
+        if room == 0 {
+            return self.make_room(PAGES_MIN);
+        }
+        if !self.is_failing.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let held = {
+            let state = self.pages.lock();
+            state.dirty.len() + state.frozen
+        };
+        if held > room / 4 * 3 { self.sync() } else { Ok(()) }
+    }
+
+    /// Reserves disk for a range of the device. If the disk is full, the journal gives way, for it can be smaller.
+    ///
+    /// # Errors
+    /// The disk's, ENOSPC above all. A part may have been reserved then.
+    pub(crate) fn reserve(&self, offset: u64, length: u64) -> Result<()> {
+        let reserved = self.file.reserve(offset, length);
+        let is_full = matches!(reserved, Err(Errno::NOSPC | Errno::DQUOT));
+        if !is_full || self.room.load(Ordering::Relaxed) <= PAGES_MIN {
+            return reserved;
+        }
+        self.shrink_journal()?;
+        self.file.reserve(offset, length)
+    }
+
+    /// Syncs, and gives the disk of the journal back, except for the least that it needs.
+    fn shrink_journal(&self) -> Result<()> {
+        self.cut_journal_off()?;
+        self.make_room(PAGES_MIN)
+    }
+
+    /// Returns the syncs that failed.
+    pub(crate) fn errors(&self) -> SyncErrors {
+        *self.errors.lock()
     }
 
     /// Makes everything stored before the call durable, all or none of it.
@@ -185,6 +313,13 @@ impl Writeback {
             return Ok(());
         }
         let mut journal = self.journal.lock();
+        let synced = self.sync_by(&mut journal);
+        self.look_at(&journal);
+        self.note(synced);
+        synced
+    }
+
+    fn sync_by(&self, journal: &mut Journal) -> Result<()> {
         if self.file.length()? < journal.file_bytes() {
             self.faults.lose();
         }
@@ -201,16 +336,32 @@ impl Writeback {
         synced
     }
 
+    fn note(&self, synced: Result<()>) {
+        if synced.is_ok() && !self.is_failing.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut errors = self.errors.lock();
+        errors.is_failing = synced.is_err();
+        if let Err(errno) = synced {
+            errors.count += 1;
+            errors.last_errno = errno.raw_os_error();
+        }
+        self.is_failing.store(errors.is_failing, Ordering::Relaxed);
+    }
+
     /// Makes the dirty pages frozen: the moment of the sync.
-    fn freeze(&self) -> Vec<u64> {
+    fn freeze(&self) -> Vec<Page> {
         let stores = self.stop_stores();
         let mut state = self.pages.lock();
-        let mut pages = std::mem::take(&mut state.dirty);
+        let dirty = std::mem::take(&mut state.dirty);
         state.dirty_since = None;
-        for page in &pages {
-            self.dirty.take(*page);
-            self.frozen.insert(*page);
-        }
+        state.frozen = dirty.len();
+        let frozen = |number| {
+            self.dirty.take(number);
+            self.frozen.insert(number);
+            Page { number, is_hole: self.punched.take(number) }
+        };
+        let mut pages: Vec<Page> = dirty.into_iter().map(frozen).collect();
         drop(state);
         drop(stores);
         pages.sort_unstable();
@@ -218,26 +369,31 @@ impl Writeback {
     }
 
     /// Undoes `freeze` after a failed sync: its pages become part of the next one.
-    fn thaw(&self, pages: &[u64]) {
+    fn thaw(&self, pages: &[Page]) {
+        let _stores = self.stop_stores();
         let mut state = self.pages.lock();
         for page in pages {
-            self.frozen.take(*page);
-            if self.dirty.insert(*page) {
-                state.dirty.push(*page);
+            self.frozen.take(page.number);
+            if self.dirty.insert(page.number) {
+                state.dirty.push(page.number);
+                if page.is_hole {
+                    self.punched.insert(page.number);
+                }
             }
         }
+        state.frozen = 0;
         state.copies.clear();
         state.dirty_since = Some(Instant::now());
     }
 
     /// Copies pages as they were at the moment of the sync.
-    fn copy_frozen(&self, pages: &[u64], bytes: &mut [u8]) -> Result<()> {
+    fn copy_frozen(&self, pages: &[Page], bytes: &mut [u8]) -> Result<()> {
         let mut state = self.pages.lock();
         for (page, to) in pages.iter().zip(bytes.as_chunks_mut().0) {
-            if self.frozen.take(*page) {
-                self.copy_page(*page, to);
+            if self.frozen.take(page.number) {
+                self.copy_page(page.number, to);
             } else {
-                *to = *state.copies.remove(page).expect("a page that is not frozen any more was copied");
+                *to = *state.copies.remove(&page.number).expect("a page that is not frozen any more was copied");
             }
         }
         drop(state);
@@ -253,10 +409,12 @@ impl Writeback {
     }
 
     /// Drops the private copies of pages that the file now has, unless a thread has stored to them since.
-    fn release(&self, pages: &[u64]) {
+    fn release(&self, pages: &[Page]) {
+        self.pages.lock().frozen = 0;
         for some in pages.chunks(RELEASED_AT_ONCE) {
             let _stores = self.stop_stores();
-            let clean: Vec<u64> = some.iter().copied().filter(|page| self.is_released(*page)).collect();
+            let numbers = some.iter().map(|page| page.number);
+            let clean: Vec<u64> = numbers.filter(|page| self.is_released(*page)).collect();
             for run in clean.chunk_by(|one, next| one + 1 == *next) {
                 // SAFETY: pages of our private mapping whose content equals that of the file, so dropping them
                 // changes no byte that a reader sees; and no store is under way.
@@ -333,14 +491,22 @@ impl Writeback {
                 (state.dirty_since, state.dirty.len())
             };
             let before = std::mem::replace(&mut count_before, count);
-            if since.is_some_and(|since| is_due(since.elapsed(), before, count)) {
-                // A caller of `sync` learns of an error; the background only tries again later.
+            let is_filling = count > self.room.load(Ordering::Relaxed) / 2 && !self.grow();
+            if since.is_some_and(|since| is_filling || is_due(since.elapsed(), before, count)) {
+                // Counted in `errors`, which others ask for. The background only tries again later.
                 let _ = self.sync();
                 synced_at = Instant::now();
             } else if since.is_none() && synced_at.elapsed() >= SYNC_EVERY && !self.faults.is_lost() {
-                let _ = self.journal.lock().close();
+                self.shrink_unused_journal();
                 synced_at = Instant::now();
             }
+        }
+    }
+
+    fn shrink_unused_journal(&self) {
+        if self.room.load(Ordering::Relaxed) > PAGES_MIN {
+            // If it fails, the journal stays for the next sync, or `admit` makes one.
+            let _ = self.shrink_journal();
         }
     }
 
@@ -367,14 +533,17 @@ impl Writeback {
             return Ok(());
         }
         self.sync()?;
-        self.journal.lock().close()
+        let mut journal = self.journal.lock();
+        let closed = journal.close();
+        self.look_at(&journal);
+        closed
     }
 }
 
 /// Returns whether the background syncs: `count` pages are dirty, the first for `age`, and `before` were dirty a
 /// [`LOOK_EVERY`] ago. If none was added meanwhile, a burst of stores has ended.
 fn is_due(age: Duration, before: usize, count: usize) -> bool {
-    age >= SYNC_EVERY || count == before || count > PAGES_MAX / 2
+    age >= SYNC_EVERY || count == before
 }
 
 /// A set of pages: one bit each, zeroed lazily by the allocator.
@@ -423,6 +592,24 @@ mod tests {
         assert!(is_due(moment, 3, 3), "the burst has ended");
         assert!(!is_due(moment, 3, 4) && !is_due(moment, 0, 4), "it goes on");
         assert!(is_due(SYNC_EVERY, 3, 4), "it goes on for too long");
-        assert!(is_due(moment, 3, PAGES_MAX / 2 + 1), "memory fills");
+    }
+
+    /// The panic "a sync fits its slot": a sync failed while other threads made more pages dirty.
+    #[test]
+    fn the_pages_of_a_failed_sync_and_those_stored_to_meanwhile_fit_one_sync() {
+        let options = crate::OpenOptions { as_file: true, record_host: true, ..crate::OpenOptions::default() };
+        let device = crate::DeviceSpec::Memory;
+        let region = crate::Region::create(&device, 4 * PAGES_MIN as u64 * BLOCK_BYTES, &options).unwrap();
+        let writeback = region.writeback().unwrap();
+        writeback.make_room(PAGES_MIN).unwrap();
+        let store = |page: u64| region.write(page * BLOCK_BYTES, &[1u8; 8]);
+        (0..300).for_each(|page| drop(store(page)));
+        let pages = writeback.freeze();
+        let more = (300..).take_while(|page| writeback.make_dirty(*page..*page + 1, PAGES_MIN)).count();
+        assert_eq!(more, PAGES_MIN - 300);
+        writeback.thaw(&pages);
+        assert_eq!(writeback.pages.lock().dirty.len(), PAGES_MIN);
+        region.sync().unwrap();
+        assert_eq!(writeback.room.load(Ordering::Relaxed), PAGES_MIN);
     }
 }

@@ -5,6 +5,9 @@ use crate::dedup::denova::schedule::{Schedule, Worksite};
 use crate::error::Result;
 use std::time::Duration;
 
+/// How long the daemon waits while nothing may change.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
 /// Runs the deferred work of policies in the background. Front ends run it on a thread of their own:
 ///
 /// ```text
@@ -31,7 +34,12 @@ impl Daemon {
     /// # Errors
     /// Only errors that end all work ([`Error::is_of_device`](crate::Error::is_of_device)): EROFS, a lost device.
     pub fn turn(&mut self) -> Result<Duration> {
-        let policies = &self.fs.core().policies;
+        let core = self.fs.core();
+        if core.region.admit().is_err() {
+            // The disk does not take what is there. The error is told by `Region::sync_errors`, and may end.
+            return Ok(LOOK_AGAIN);
+        }
+        let policies = &core.policies;
         policies.daemon_works();
         self.schedule.turn(&policies.denova, &self.fs)
     }

@@ -499,6 +499,7 @@ impl FileSystem {
     /// Returns the physical space of the device in blocks, and the number of inodes, as `statfs` does.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
+        core.space.look_at_host();
         let free = core.free_blocks();
         let possible = core.table.end() + free / SEGMENT_BLOCKS * INODES_PER_SEGMENT;
         StatFs {

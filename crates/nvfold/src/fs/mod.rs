@@ -257,7 +257,8 @@ impl Core {
         if self.read_only || self.unmounted.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly { doing });
         }
-        self.check_lost()
+        self.check_lost()?;
+        Ok(self.region.admit()?)
     }
 
     /// Returns EIO if the device is lost, so that nothing is written to it.

@@ -37,6 +37,10 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
+    if !options.read_only {
+        // Says whether the disk has room for what a mount writes, and can be asked to reserve more.
+        region.admit()?;
+    }
     let saved = Saved::read(&region, &geometry, &superblock);
     // A saved state in bad memory counts as missing.
     let saved = if region.check().is_ok() { saved } else { None };
@@ -71,6 +75,9 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
     entries.iter().for_each(|(segment, entry)| core.space.adopt_wear(*segment, entry));
     adopt_packed(core, &uses);
+    if !options.read_only {
+        core.space.back_tables()?;
+    }
     core.chunks.load_generators();
     let saved_in = saved.and_then(|saved| saved::load(&mounted, saved));
     match &saved_in {

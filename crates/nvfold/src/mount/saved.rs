@@ -211,7 +211,8 @@ impl PackedRecord {
     }
 
     fn open(&self, core: &Core) {
-        if let Some((pool, open)) = self.open {
+        // Without disk for its free end, it stays closed.
+        if let Some((pool, open)) = self.open.filter(|_| core.space.back(self.segment).unwrap_or(false)) {
             core.space.packed.adopt_open(pool, open);
         }
     }

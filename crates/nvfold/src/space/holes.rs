@@ -160,6 +160,10 @@ impl Space {
         if !is_marked || walkers != here {
             return Ok(None);
         }
+        let had_disk = self.backing.is_needed() && self.is_backed(segment);
+        if had_disk && (here > 0 || !self.end_backing(segment)) {
+            return Ok(None);
+        }
         let used = self.used_in(segment);
         let least = if level == ALL_RUNS { 1 } else { LONG_RUN_BLOCKS };
         let (mut punched, mut bytes) = (0, 0);
@@ -169,17 +173,18 @@ impl Space {
         let pages = free_runs(&used, ENTRIES_A_PAGE).map(|(at, count)| (BlockNumber(first + at), count * ENTRY_BYTES));
         let of_entries = pages.map(|(block, length)| (self.geometry.chunk_entry_offset(block), length));
         for (offset, length) in of_blocks.chain(of_entries) {
-            if self.region.next_allocated(offset, offset + length) == offset + length {
+            // Disk that is reserved and not stored to looks like a hole. It is given back once, in one step.
+            if !had_disk && self.region.next_allocated(offset, offset + length) == offset + length {
                 continue;
             }
             self.region.punch(offset, length)?;
             punched += 1;
             bytes += length;
-            if punched == HOLES_A_STEP {
+            if punched == HOLES_A_STEP && !had_disk {
                 break;
             }
         }
-        Ok(Some((punched, bytes)))
+        Ok(Some((punched.min(if had_disk { HOLES_A_STEP - 1 } else { HOLES_A_STEP }), bytes)))
     }
 
     /// Locks the cursors that are in a segment. `None` if one is moving right now, or if the segment belongs to a

@@ -19,6 +19,7 @@
 //! block there. Only `trim` clears the mark, after the segment is free again and the host has its memory back. So an
 //! unmarked segment holds nothing, on the media and in the host's memory, even after a crash.
 
+mod backing;
 pub(crate) mod free;
 mod holes;
 pub mod packed;
@@ -36,6 +37,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
 use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
+use backing::Backing;
 use free::FreeBlocks;
 use holes::Round;
 use packed::PackedSpace;
@@ -135,6 +137,7 @@ pub struct Space {
     /// Whether free segments are chosen by wear: always, except in benchmarks that measure the gain.
     levels_wear: bool,
     free_blocks: FreeBlocks,
+    backing: Backing,
     total_blocks: u64,
     /// For each core, the segment where its next search begins. They start far apart, because the counters of
     /// neighbouring segments share a cache line. While this lock is held, no cursor enters a segment.
@@ -166,9 +169,11 @@ impl Space {
         let cores = cores.clamp(1, 64);
         let first_segment = geometry.first_segment() as usize;
         let apart = (segments as usize - first_segment) / cores;
+        let backing = Backing::new(&region, segments, total_blocks);
         let space = Space {
             region,
             geometry,
+            backing,
             discard,
             used: zeroed(segments * WORDS_PER_SEGMENT as u64),
             free_in: zeroed(segments),
@@ -187,6 +192,9 @@ impl Space {
             noted: zeroed(segments),
             round: Mutex::default(),
         };
+        if space.backing.is_needed() {
+            space.free_blocks.take(total_blocks, 0);
+        }
         for segment in geometry.first_segment()..segments {
             let blocks = geometry.blocks_in_segment(segment);
             space.free_in[segment as usize].store(blocks as u16, Ordering::Relaxed);
@@ -202,14 +210,15 @@ impl Space {
         self.total_blocks
     }
 
-    /// Returns the number of free blocks, including the kept ones.
+    /// Returns the number of free blocks, including the kept ones: of those without disk, as many as the host has disk
+    /// for.
     pub fn free_blocks(&self) -> u64 {
-        self.free_blocks.count()
+        self.free_blocks.count() + self.backable_blocks()
     }
 
     /// Returns whether at least `blocks` blocks are free; cheaper than counting them.
     pub fn has_free(&self, blocks: u64) -> bool {
-        self.free_blocks.is_at_least(blocks)
+        self.free_blocks.is_at_least(blocks) || (self.backing.is_needed() && self.free_blocks() >= blocks)
     }
 
     /// For tests: makes the `nth` reservation from now on fail, whatever is free; 0: none fails. Returns how many
@@ -229,8 +238,11 @@ impl Space {
         if !self.set_bit(block) {
             return false;
         }
-        self.free_in[(block.0 / SEGMENT_BLOCKS) as usize].fetch_sub(1, Ordering::Relaxed);
-        self.free_blocks.take(1, 0);
+        let segment = block.0 / SEGMENT_BLOCKS;
+        self.count_used(segment, || {
+            self.free_in[segment as usize].fetch_sub(1, Ordering::Relaxed);
+            1
+        });
         true
     }
 
@@ -302,7 +314,8 @@ impl Space {
     fn allocate_segment_by(&self, doing: &'static str, find: impl Fn(&mut u64) -> Option<u64>) -> Result<u64> {
         self.quarantine_bad_memory();
         self.reserve(doing, SEGMENT_BLOCKS, Purpose::Log)?;
-        for attempt in 0..2 {
+        let mut attempt = 0;
+        loop {
             let mut search_from = self.search_from.lock();
             let found = find(self.own_of(&mut search_from));
             drop(search_from);
@@ -313,8 +326,11 @@ impl Space {
                 self.marked[segment as usize].store(0, Ordering::Relaxed);
                 return Ok(segment);
             }
-            if attempt == 0 {
+            attempt += 1;
+            if attempt == 1 {
                 self.abandon_empty_cursors();
+            } else if !self.back_whole().unwrap_or(false) {
+                break;
             }
         }
         self.free_blocks.give(SEGMENT_BLOCKS);
@@ -340,14 +356,16 @@ impl Space {
 
     /// Adds a marked segment with these used blocks; for the mount.
     pub fn adopt_segment(&self, segment: u64, used: &[u64; WORDS_PER_SEGMENT]) {
-        let mut taken = 0;
-        let first = segment as usize * WORDS_PER_SEGMENT;
-        for (word, used) in self.used[first..first + WORDS_PER_SEGMENT].iter().zip(used) {
-            taken += (used & !word.fetch_or(*used, Ordering::Relaxed)).count_ones();
-        }
         self.marked[segment as usize].store(1, Ordering::Relaxed);
-        self.free_in[segment as usize].fetch_sub(taken as u16, Ordering::Relaxed);
-        self.free_blocks.take(u64::from(taken), 0);
+        self.count_used(segment, || {
+            let mut taken = 0;
+            let first = segment as usize * WORDS_PER_SEGMENT;
+            for (word, used) in self.used[first..first + WORDS_PER_SEGMENT].iter().zip(used) {
+                taken += (used & !word.fetch_or(*used, Ordering::Relaxed)).count_ones();
+            }
+            self.free_in[segment as usize].fetch_sub(taken as u16, Ordering::Relaxed);
+            u64::from(taken)
+        });
     }
 
     /// Returns which blocks of a segment are in use, one bit each.
@@ -364,10 +382,11 @@ impl Space {
     /// Returns free blocks for the saved state of an unmount, the longest runs first: at least `blocks` blocks in at
     /// most `runs_max` runs, or `None`. They stay free, because nothing is allocated any longer.
     pub fn runs_to_save_in(&self, blocks: u64, runs_max: usize) -> Option<Vec<BlockRun>> {
+        self.back_blocks(blocks);
         let mut runs: Vec<BlockRun> = Vec::new();
         for segment in self.geometry.first_segment()..self.geometry.segments() {
             let base = segment * SEGMENT_BLOCKS;
-            if self.free_in[segment as usize].load(Ordering::Relaxed) == 0 {
+            if self.takeable_in(segment) == 0 {
                 continue;
             }
             let mut at = 0;
@@ -422,7 +441,7 @@ impl Space {
     /// Trims a segment that the caller holds as a whole.
     fn trim_whole(&self, segment: u64) -> Result<u64> {
         let blocks = self.geometry.blocks_in_segment(segment);
-        let discards = self.discard && self.region.can_punch();
+        let discards = self.discard && self.region.can_punch() && self.end_backing(segment);
         if discards {
             self.punch(segment, blocks)?;
         }
@@ -448,7 +467,8 @@ impl Space {
 
     /// Gives the memory of free blocks in unmarked segments back to the host, if `discard` is on.
     pub fn discard_run(&self, run: BlockRun) -> Result<()> {
-        if self.discard {
+        let is_backed = self.backing.is_needed() && self.is_backed(run.start.0 / SEGMENT_BLOCKS);
+        if self.discard && !is_backed {
             self.region.punch(run.start.address(), run.count * BLOCK_BYTES)?;
         }
         Ok(())
@@ -471,18 +491,6 @@ impl Space {
             self.wear[segment as usize].store(entry.wear, Ordering::Relaxed);
             self.wear_class[segment as usize].store(entry.wear_class, Ordering::Relaxed);
         }
-    }
-
-    fn no_space(&self, doing: &'static str, blocks_needed: u64) -> Error {
-        Error::NoSpace { doing, blocks_needed, blocks_free: self.free_blocks().saturating_sub(KEPT_BLOCKS) }
-    }
-
-    fn reserve(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<()> {
-        if self.fails_in.load(Ordering::Relaxed) != 0 && self.fails_in.fetch_sub(1, Ordering::Relaxed) == 1 {
-            return Err(self.no_space(doing, count));
-        }
-        let kept = if purpose == Purpose::Promised { 0 } else { KEPT_BLOCKS };
-        if self.free_blocks.take(count, kept) { Ok(()) } else { Err(self.no_space(doing, count)) }
     }
 
     /// Returns the calling thread's element of a list with one element per core.
@@ -534,7 +542,9 @@ impl Space {
         let from = self.own_of(&mut search_from);
         let chosen = self
             .find_segment(from, 1, |free, marked| free == SEGMENT_BLOCKS && marked)
-            .or_else(|| self.find_segment(from, 1, |free, _| free == SEGMENT_BLOCKS))
+            .or_else(|| self.find_whole(from))
+            // Another segment, for long runs; without disk for it, what is there will do.
+            .or_else(|| self.back_whole().unwrap_or(false).then(|| self.find_whole(from)).flatten())
             .or_else(|| self.find_segment(from, 1, |free, _| free >= SEGMENT_BLOCKS / 4))
             .or_else(|| self.find_segment(from, 1, |free, _| free > 0));
         let segment = match chosen {
@@ -542,9 +552,8 @@ impl Space {
             None => {
                 // A segment whose last blocks were just taken may still have a count above 0: let that thread go on.
                 spin_loop();
-                let free_in = |segment: u64| self.free_in[segment as usize].load(Ordering::Relaxed);
                 (self.geometry.first_segment()..self.geometry.segments())
-                    .find(|segment| free_in(*segment) > 0 && self.join(*segment))
+                    .find(|segment| self.takeable_in(*segment) > 0 && self.join(*segment))
             }
         };
         let populated = match segment {
@@ -558,6 +567,10 @@ impl Space {
         Cursor { segment, next: 0, populated }
     }
 
+    fn find_whole(&self, from: &mut u64) -> Option<u64> {
+        self.find_segment(from, 1, |free, _| free == SEGMENT_BLOCKS)
+    }
+
     /// Finds the first segment at or after `from` that no cursor is in and that fits (free blocks, marked); enters
     /// it.
     fn find_segment(&self, from: &mut u64, walkers: u8, fits: impl Fn(u64, bool) -> bool) -> Option<u64> {
@@ -565,9 +578,8 @@ impl Space {
         let segments = self.geometry.segments();
         let order = (*from..segments).chain(first..*from);
         for segment in order {
-            let index = segment as usize;
-            let free = u64::from(self.free_in[index].load(Ordering::Relaxed));
-            let marked = self.marked[index].load(Ordering::Relaxed) != 0;
+            let free = self.takeable_in(segment);
+            let marked = self.marked[segment as usize].load(Ordering::Relaxed) != 0;
             if fits(free, marked) && self.own(segment, walkers) {
                 *from = segment;
                 return Some(segment);
@@ -673,17 +685,20 @@ impl Space {
     }
 
     fn free_in_one_segment(&self, start: u64, count: u64) {
-        let mut at = start;
-        let end = start + count;
-        let mut freed = 0;
-        while at < end {
-            let bits = (64 - at % 64).min(end - at);
-            let mask = (!0 >> (64 - bits)) << (at % 64);
-            let before = self.used[(at / 64) as usize].fetch_and(!mask, Ordering::AcqRel);
-            freed += (before & mask).count_ones();
-            at += bits;
-        }
-        self.free_in[(start / SEGMENT_BLOCKS) as usize].fetch_add(freed as u16, Ordering::Relaxed);
-        self.free_blocks.give(u64::from(freed));
+        let segment = start / SEGMENT_BLOCKS;
+        self.count_freed(segment, || {
+            let mut at = start;
+            let end = start + count;
+            let mut freed = 0;
+            while at < end {
+                let bits = (64 - at % 64).min(end - at);
+                let mask = (!0 >> (64 - bits)) << (at % 64);
+                let before = self.used[(at / 64) as usize].fetch_and(!mask, Ordering::AcqRel);
+                freed += (before & mask).count_ones();
+                at += bits;
+            }
+            self.free_in[segment as usize].fetch_add(freed as u16, Ordering::Relaxed);
+            u64::from(freed)
+        });
     }
 }

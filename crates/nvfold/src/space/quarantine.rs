@@ -42,6 +42,7 @@ impl Space {
             let blocks = std::iter::once(page / BLOCK_BYTES).chain(counted);
             for block in blocks.filter(|block| (first..self.geometry.blocks()).contains(block)).map(BlockNumber) {
                 if !self.sound_or_forget(block)
+                    && self.back(block.0 / SEGMENT_BLOCKS).unwrap_or(false)
                     && self.reserve("keep bad memory from use", 1, Purpose::Promised).is_ok()
                 {
                     match self.set_bit(block) {

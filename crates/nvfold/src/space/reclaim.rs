@@ -158,10 +158,12 @@ impl Space {
     pub(super) fn keep_as_spare(&self, segment: u64) -> bool {
         let mut spare = self.packed.spare.lock();
         let is_needed = self.geometry.segments() >= SEGMENTS_FOR_SPARE && self.packed.segments() > 0 && spare.is_none();
-        if is_needed {
+        // Chunks will be appended to it.
+        let is_kept = is_needed && self.back(segment).unwrap_or(false);
+        if is_kept {
             *spare = Some(segment);
         }
-        is_needed
+        is_kept
     }
 
     /// Returns whether a spare segment is kept for reclamation.

@@ -101,8 +101,7 @@ impl Space {
     /// Returns whether a segment is completely free and no cursor is in it.
     pub(super) fn is_whole_free(&self, segment: u64) -> bool {
         let at = segment as usize;
-        u64::from(self.free_in[at].load(Ordering::Relaxed)) == SEGMENT_BLOCKS
-            && self.walkers[at].load(Ordering::Relaxed) == 0
+        self.takeable_in(segment) == SEGMENT_BLOCKS && self.walkers[at].load(Ordering::Relaxed) == 0
     }
 
     /// Returns how often a segment was opened.

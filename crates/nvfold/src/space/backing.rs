@@ -1,0 +1,270 @@
+//! Which free blocks have their disk: a device in a sparse file (level `file`) may be larger than the disk below it.
+//!
+//! The problem: what a write accepts must be stored later, when the sync comes. If the disk is full then, it is too late
+//! for an error.
+//!
+//! The idea: a segment is *backed* while the host has reserved the disk of its blocks, of their chunk entries and of its
+//! entry in the segment table. Only the free blocks of backed segments are counted as free blocks that can be taken;
+//! the others are counted beside them. An allocation that finds too few blocks backs another segment first. If the
+//! host refuses, the device is full: the caller gets ENOSPC before anything has changed, as on a device without a free
+//! block, and what such a device does to find space happens here too.
+//!
+//! ```text
+//! free blocks     of backed segments     taken by allocations        (free)
+//!                 of the others          taken when one is backed    (unbacked)
+//! ```
+//!
+//! At the other levels, and on hosts that cannot reserve disk, every segment counts as backed.
+//!
+//! What is written outside of free blocks has its disk reserved by the mount: superblocks, journal, generators, segments
+//! of tables. After a mount, segments that hold data are not backed. Their blocks in use, and the entries of these,
+//! have their disk: they were written in a backed segment, and a sync makes holes only of what was punched.
+
+use super::{Purpose, Space, WHOLE};
+use crate::error::{Error, Result};
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::segment::SegmentEntry;
+use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::{Mutex, RwLock, zeroed};
+use pmem::{PmemError, Region};
+
+/// On a full disk, the most segments that are partly in use that one allocation tries to back: 20 us each.
+const TRIED_AT_ONCE: usize = 256;
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
+
+/// The state; see the module.
+pub(super) struct Backing {
+    /// False if every segment counts as backed.
+    is_needed: bool,
+    backed: Box<[AtomicU8]>,
+    /// The number of free blocks in segments that are not backed.
+    unbacked: AtomicU64,
+    /// The number of blocks that the host could reserve at the last look.
+    host_free: AtomicU64,
+    /// Held shared while blocks become free or used, and exclusively while a segment changes sides.
+    moving: RwLock<()>,
+    /// The segment at which the next search begins.
+    search_from: Mutex<u64>,
+}
+
+impl Backing {
+    pub(super) fn new(region: &Region, segments: u64, blocks: u64) -> Backing {
+        let is_needed = region.reserves();
+        Backing {
+            is_needed,
+            backed: zeroed(if is_needed { segments } else { 0 }),
+            unbacked: AtomicU64::new(if is_needed { blocks } else { 0 }),
+            host_free: AtomicU64::new(0),
+            moving: RwLock::new(()),
+            search_from: Mutex::new(0),
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_needed(&self) -> bool {
+        self.is_needed
+    }
+}
+
+impl Space {
+    /// Returns whether the free blocks of a segment have their disk.
+    #[inline]
+    pub(super) fn is_backed(&self, segment: u64) -> bool {
+        !self.backing.is_needed || self.backing.backed[segment as usize].load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns the number of free blocks that can be taken in a segment.
+    #[inline]
+    pub(super) fn takeable_in(&self, segment: u64) -> u64 {
+        let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
+        if self.is_backed(segment) { free } else { 0 }
+    }
+
+    /// Changes the count of free blocks of a segment by `change`, which returns how many blocks became free.
+    #[inline]
+    pub(super) fn count_freed(&self, segment: u64, change: impl FnOnce() -> u64) {
+        let _moving = self.backing.is_needed.then(|| self.backing.moving.read());
+        let freed = change();
+        if self.is_backed(segment) {
+            self.free_blocks.give(freed);
+        } else {
+            self.backing.unbacked.fetch_add(freed, Ordering::Relaxed);
+        }
+    }
+
+    /// Does the same for blocks that were found to be in use, by the mount or by recovery.
+    pub(super) fn count_used(&self, segment: u64, change: impl FnOnce() -> u64) {
+        let _moving = self.backing.is_needed.then(|| self.backing.moving.read());
+        let used = change();
+        if self.is_backed(segment) {
+            self.free_blocks.take(used, 0);
+        } else {
+            self.backing.unbacked.fetch_sub(used, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many blocks could be backed, as far as the host told.
+    pub(super) fn backable_blocks(&self) -> u64 {
+        match self.backing.is_needed {
+            true => self.backing.unbacked.load(Ordering::Relaxed).min(self.backing.host_free.load(Ordering::Relaxed)),
+            false => 0,
+        }
+    }
+
+    /// Asks the host how much disk is free, for exact figures.
+    pub fn look_at_host(&self) {
+        if let Some(bytes) = self.region.host_free_bytes() {
+            let bytes_per_block = BLOCK_BYTES + ENTRY_BYTES;
+            self.backing.host_free.store(bytes / bytes_per_block, Ordering::Relaxed);
+        }
+    }
+
+    /// Backs a segment that has free blocks, a whole free one if there is one. Returns false if there is none, or if the
+    /// host has no disk for it.
+    ///
+    /// # Errors
+    /// Those of the host, except that it is full.
+    pub(super) fn back_another(&self) -> Result<bool> {
+        if !self.backing.is_needed || self.backing.unbacked.load(Ordering::Relaxed) == 0 {
+            return Ok(false);
+        }
+        if self.back_whole()? {
+            return Ok(true);
+        }
+        // Their blocks may have their disk already, from before the mount.
+        let partly_free = |free: u64, _| free > 0;
+        let mut tried = 0;
+        while let Some(segment) = self.next_unbacked(partly_free).filter(|_| tried < TRIED_AT_ONCE) {
+            if self.back(segment)? {
+                return Ok(true);
+            }
+            tried += 1;
+        }
+        Ok(false)
+    }
+
+    /// Backs a segment that is free as a whole. The rest is as in [`Space::back_another`].
+    pub(super) fn back_whole(&self) -> Result<bool> {
+        if !self.backing.is_needed {
+            return Ok(false);
+        }
+        let segment = self.next_unbacked(|free, blocks| free == blocks);
+        segment.map_or(Ok(false), |segment| self.back(segment))
+    }
+
+    /// Backs segments until `blocks` blocks can be taken, or as many as can be had.
+    pub(super) fn back_blocks(&self, blocks: u64) {
+        // An error means that there are fewer; the caller looks.
+        while self.free_blocks.count() < blocks && self.back_another().unwrap_or(false) {}
+    }
+
+    /// Finds the next segment that is not backed and that fits: its free blocks, and its blocks.
+    fn next_unbacked(&self, fits: impl Fn(u64, u64) -> bool) -> Option<u64> {
+        let mut search_from = self.backing.search_from.lock();
+        let (first, segments) = (self.geometry.first_segment(), self.geometry.segments());
+        let from = (*search_from).clamp(first, segments);
+        let mut order = (from..segments).chain(first..from);
+        let found = order.find(|segment| {
+            let free = u64::from(self.free_in[*segment as usize].load(Ordering::Relaxed));
+            !self.is_backed(*segment) && fits(free, self.geometry.blocks_in_segment(*segment))
+        })?;
+        *search_from = found + 1;
+        Some(found)
+    }
+
+    /// Backs a segment. Returns false if the host has no disk for it.
+    ///
+    /// # Errors
+    /// Those of the host, except that it is full.
+    pub fn back(&self, segment: u64) -> Result<bool> {
+        if self.is_backed(segment) {
+            return Ok(true);
+        }
+        let reserved = self.reserve_disk(segment);
+        self.look_at_host();
+        match reserved {
+            Ok(()) => {}
+            Err(error) if matches!(error.errno(), ENOSPC | EDQUOT) => {
+                self.backing.host_free.store(0, Ordering::Relaxed);
+                return Ok(false);
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let _moving = self.backing.moving.write();
+        if self.backing.backed[segment as usize].swap(1, Ordering::Relaxed) == 0 {
+            let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
+            self.backing.unbacked.fetch_sub(free, Ordering::Relaxed);
+            self.free_blocks.give(free);
+        }
+        Ok(true)
+    }
+
+    fn reserve_disk(&self, segment: u64) -> std::result::Result<(), PmemError> {
+        let blocks = self.geometry.blocks_in_segment(segment);
+        let entries = self.geometry.chunk_entry_offset(BlockNumber(segment * SEGMENT_BLOCKS));
+        self.region.reserve(segment * SEGMENT_BYTES, blocks * BLOCK_BYTES)?;
+        self.reserve_pages(entries, blocks * ENTRY_BYTES)?;
+        self.reserve_pages(self.geometry.segment_entry_offset(segment), size_of::<SegmentEntry>() as u64)
+    }
+
+    fn reserve_pages(&self, offset: u64, length: u64) -> std::result::Result<(), PmemError> {
+        let first = offset / BLOCK_BYTES * BLOCK_BYTES;
+        self.region.reserve(first, (offset + length).next_multiple_of(BLOCK_BYTES) - first)
+    }
+
+    /// Ends the backing of a segment whose disk is about to be given back. The caller keeps cursors from entering it.
+    /// Returns false if its free blocks are promised already.
+    pub(super) fn end_backing(&self, segment: u64) -> bool {
+        if !self.backing.is_needed || !self.is_backed(segment) {
+            return true;
+        }
+        let _moving = self.backing.moving.write();
+        let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
+        let is_taken = self.free_blocks.take(free, 0);
+        if is_taken {
+            self.backing.unbacked.fetch_add(free, Ordering::Relaxed);
+            self.backing.backed[segment as usize].store(0, Ordering::Relaxed);
+        }
+        is_taken
+    }
+
+    /// Reserves the disk of what is written outside of free blocks, and backs the segments of tables; for a mount that
+    /// writes, once it knows them. It also backs a first segment, so that files can be removed when the disk is full.
+    ///
+    /// # Errors
+    /// Those of the host: ENOSPC if it has no disk for the tables.
+    pub fn back_tables(&self) -> Result<()> {
+        if !self.backing.is_needed {
+            return Ok(());
+        }
+        self.region.reserve(0, self.geometry.segment_table_offset)?;
+        self.region.reserve(self.region.len_bytes() - BLOCK_BYTES, BLOCK_BYTES)?;
+        for segment in self.geometry.first_segment()..self.geometry.segments() {
+            let is_table = self.walkers[segment as usize].load(Ordering::Relaxed) == WHOLE;
+            if is_table && !self.packed.is_packed(segment) && !self.back(segment)? {
+                return Err(self.no_space("reserve disk for the tables of the device", SEGMENT_BLOCKS));
+            }
+        }
+        self.back_another().map(drop)
+    }
+
+    /// Takes `count` blocks from the count of free ones, and backs segments for them.
+    pub(super) fn reserve(&self, doing: &'static str, count: u64, purpose: Purpose) -> Result<()> {
+        if self.fails_in.load(Ordering::Relaxed) != 0 && self.fails_in.fetch_sub(1, Ordering::Relaxed) == 1 {
+            return Err(self.no_space(doing, count));
+        }
+        let kept = if purpose == Purpose::Promised { 0 } else { super::KEPT_BLOCKS };
+        while !self.free_blocks.take(count, kept) {
+            if !self.back_another()? {
+                return Err(self.no_space(doing, count));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn no_space(&self, doing: &'static str, blocks_needed: u64) -> Error {
+        Error::NoSpace { doing, blocks_needed, blocks_free: self.free_blocks().saturating_sub(super::KEPT_BLOCKS) }
+    }
+}
