@@ -38,7 +38,7 @@ const HOUSES: [House; 6] = [
             ("mount", "fs dedup inode chunk space media words error compression fingerprint sync parallel"),
             ("fs", "dedup inode chunk space media words error chunking compression fingerprint sync padded refusals"),
             ("dedup", "chunk space media words error chunking compression fingerprint sync padded"),
-            ("inode", "space media words error sync refusals"),
+            ("inode", "space media words error sync"),
             ("chunk", "space media words error compression fingerprint sync padded parallel"),
             ("space", "media error sync padded"),
             ("media", "words fingerprint"),
