@@ -20,6 +20,7 @@
 //! | [`media`] | the bytes on the device |
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
+//! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
 //!
 //! To follow one write: ARCHITECTURE.md, "One write".

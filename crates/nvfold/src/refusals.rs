@@ -20,22 +20,22 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Counts a change that is refused, and returns the error for it: EIO. `what` is a sentence that says what was
-    /// refused, and why.
+    /// Counts the error of a change if it is a refusal, and returns it.
     #[cold]
-    pub(crate) fn refuse(&self, what: String) -> Error {
-        let error = Error::Refused { what };
-        let mut refused = self.total.lock();
-        refused.count += 1;
-        refused.last_error = Some(error.to_string());
+    pub(crate) fn count(&self, error: Error) -> Error {
+        if matches!(error, Error::Refused { .. }) {
+            let mut refused = self.total.lock();
+            refused.count += 1;
+            refused.last_error = Some(error.to_string());
+        }
         error
     }
 
-    /// The same for a rewrite that would have changed content which it only moves. Only tests and debug builds look for
+    /// Refuses a rewrite that would have changed content which it only moves. Only tests and debug builds look for
     /// that, and there it is a panic, so that no test passes over it.
     #[cold]
     pub(crate) fn refuse_rewrite(&self, what: String) -> Error {
-        let error = self.refuse(what);
+        let error = self.count(Error::Refused { what });
         assert!(!cfg!(debug_assertions) || self.are_expected(), "{error}");
         error
     }

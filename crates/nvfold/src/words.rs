@@ -262,6 +262,16 @@ pub struct Refused {
     pub last_error: Option<String>,
 }
 
+/// Identifies a file; only `fs` can read it. Work that is deferred records it, and `fs` drops the work if another file
+/// has the number by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    /// Number of the file.
+    pub(crate) number: u64,
+    /// Distinguishes the files that have had this number.
+    pub(crate) generation: u32,
+}
+
 /// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimStats {

@@ -11,10 +11,11 @@
 //! After a mount it processes all files once, unless the last unmount recorded that no fingerprint was missing: a
 //! crash loses the fingerprints that only the dram index held.
 
-use crate::dedup::work::{FileId, Host};
+use crate::dedup::work::Host;
 use crate::error::Result;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::words::FileId;
 use std::collections::VecDeque;
 
 /// The files to fill, and the progress.

@@ -12,13 +12,14 @@
 
 use super::batch::{Search, Tally, enter, is_block, share_all};
 use super::filler::Filler;
-use super::work::{FileId, Host, Unfingerprinted};
+use super::work::{Host, Unfingerprinted};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, WeakFunction};
 use crate::media::ChunkRef;
+use crate::words::FileId;
 use std::sync::Arc;
 
 /// Policy `inline`; see the module.

@@ -45,6 +45,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
 use crate::media::saved_state::{FILLED_ALL, FILLED_OWN};
 use crate::space::Space;
+use crate::words::FileId;
 use crate::words::Stopwatch;
 use auto::{Auto, Concrete};
 use deext::DeExt;
@@ -56,7 +57,7 @@ use pmem::Region;
 use policy::{Policy, PolicyStats};
 use std::sync::Arc;
 use streams::Streams;
-use work::{FileId, Host, Token, Unfingerprinted};
+use work::{Host, Token, Unfingerprinted};
 
 /// The parts of a mounted device that policies use.
 #[derive(Clone, Copy)]

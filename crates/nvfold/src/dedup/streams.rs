@@ -8,9 +8,9 @@
 //! entry of the list costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
-use super::work::FileId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicUsize, Ordering};
+use crate::words::FileId;
 use crate::words::Stopwatch;
 use std::collections::VecDeque;
 

@@ -14,6 +14,7 @@ use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::words::FileId;
 use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -23,16 +24,6 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 pub struct Token {
     pub(crate) words: [u64; 3],
     pub(crate) tail: u32,
-}
-
-/// Identifies a file; only `fs` can read it. Work that is deferred records it, and `fs` drops the work if another file
-/// has the number by then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    /// Number of the file.
-    pub(crate) number: u64,
-    /// Distinguishes the files that have had this number.
-    pub(crate) generation: u32,
 }
 
 /// How data that was stored without a fingerprint is handled.

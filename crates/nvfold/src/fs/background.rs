@@ -9,14 +9,13 @@ use super::share_queued::{EntryAddress, token_of};
 use crate::dedup::Dedup;
 use crate::dedup::stream::Stream;
 use crate::dedup::streams::Seam;
-use crate::dedup::work::{FileId, Filled, Finder, Host, Share, Shared, Token};
+use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
 use crate::error::{Error, Result};
-use crate::inode::Inode;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::words::FileId;
 use crate::words::Skipped;
-use std::sync::Arc;
 
 impl Host for Core {
     fn next_file(&self, from: u64) -> Option<FileId> {
@@ -45,20 +44,7 @@ impl Host for Core {
     }
 }
 
-/// Returns what deferred work records of a file.
-pub(super) fn file_id(inode: &Inode) -> FileId {
-    FileId { number: inode.ino, generation: inode.generation }
-}
-
 impl Core {
-    /// Returns the inode of a file for deferred work; `None` if another file or directory has its number now.
-    ///
-    /// # Errors
-    /// ENOENT if nothing has it; EIO for damage.
-    pub(super) fn inode_of(&self, file: FileId) -> Result<Option<Arc<Inode>>> {
-        Ok(Some(self.inode(file.number)?).filter(|inode| file_id(inode) == file))
-    }
-
     /// Does one step of the background work of this policy. Returns true if it has nothing to do now. No step runs
     /// before reconcile is done, because until then counts are not exact and the queue is incomplete.
     ///

@@ -146,7 +146,7 @@ impl Core {
         let mut rest = &lines[..];
         for (entry, length) in &entries {
             let (lines, left) = rest.split_at(*length);
-            addition.push(entry, lines, flight)?;
+            addition.push(entry, lines, flight).map_err(|error| self.refusals.count(error))?;
             rest = left;
         }
         // The head already contains the tail, and the name makes the head reachable.

@@ -17,6 +17,7 @@ use crate::inode::Inode;
 use crate::inode::directory::NameSlot;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::words::FileId;
 use crate::words::FileKind;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -254,6 +255,21 @@ impl Core {
             Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
             found => found.map(Some),
         }
+    }
+}
+
+/// Returns what deferred work records of a file.
+pub(super) fn file_id(inode: &Inode) -> FileId {
+    FileId { number: inode.ino, generation: inode.generation }
+}
+
+impl Core {
+    /// Returns the inode of a file for deferred work; `None` if another file or directory has its number now.
+    ///
+    /// # Errors
+    /// ENOENT if nothing has it; EIO for damage.
+    pub(super) fn inode_of(&self, file: FileId) -> Result<Option<Arc<Inode>>> {
+        Ok(Some(self.inode(file.number)?).filter(|inode| file_id(inode) == file))
     }
 }
 

@@ -11,7 +11,7 @@
 
 use super::Core;
 use crate::error::{Error, Result};
-use crate::inode::log::{Addition, Log, areas_of, check_attributes};
+use crate::inode::log::{Addition, Log, areas_of, check_attributes, refused};
 use crate::inode::{Body, Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
@@ -126,12 +126,12 @@ impl Core {
         let mut addition = self.addition(inode.slot, inode.ino, inode.kind, &state.log, bytes as u64, purpose)?;
         let mut positions = SmallVec::new();
         for (entry, lines) in entries {
-            state.check_fits(entry).map_err(|why| self.log_ground().refuse(inode.ino, why))?;
-            positions.push(addition.push(entry, lines, flight)?);
+            state.check_fits(entry).map_err(|why| self.refusals.count(refused(inode.ino, why)))?;
+            positions.push(addition.push(entry, lines, flight).map_err(|error| self.refusals.count(error))?);
         }
         let mut staged = Staged { attributes: None, selector: state.selector, named: (None, None), addition };
         if let Some(attributes) = attributes {
-            check_attributes(&attributes).map_err(|why| self.log_ground().refuse(inode.ino, why))?;
+            check_attributes(&attributes).map_err(|why| self.refusals.count(refused(inode.ino, why)))?;
             let line = AttributeLine { as_of: staged.addition.tail, ..attributes }.sealed(inode.ino);
             staged.selector ^= 1;
             let offset = inode.slot + ATTRIBUTE_LINES[staged.selector as usize];

@@ -55,7 +55,7 @@ impl Core {
         for entry in &entries {
             line.clear();
             entry.encode(inode.ino, &mut line);
-            positions.push(addition.push(entry, &line, &mut flight)?);
+            positions.push(addition.push(entry, &line, &mut flight).map_err(|error| self.refusals.count(error))?);
         }
         self.check_compacted(inode, state, head, addition.tail)?;
         let selector = state.selector ^ 1;

@@ -11,7 +11,8 @@
 
 use super::Core;
 use super::publish::Remap;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::inode::directory::NameSlot;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::log::{self, Log};
 use crate::inode::{Body, Inode, State};
@@ -23,10 +24,20 @@ impl Core {
     /// moves it.
     ///
     /// # Errors
-    /// [`Error::Refused`](crate::Error::Refused) if they differ.
+    /// [`Error::Refused`] if they differ.
     #[inline]
     pub(super) fn check_rewrite(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
-        if !cfg!(debug_assertions) || !remap.stamp.keeps_content() || !self.may_compare() {
+        if !cfg!(debug_assertions) || !remap.stamp.keeps_content() {
+            Ok(())
+        } else {
+            self.compare_extents(inode, state, remap)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn compare_extents(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
+        if !self.may_compare() {
             return Ok(());
         }
         let replaced: u64 = remap.ranges.iter().map(|range| range.end - range.start).sum();
@@ -84,9 +95,7 @@ impl Core {
         let are_bodies = match (&one.body, &other.body) {
             (Body::File(one), Body::File(other)) => one.iter().eq(other.iter()),
             (Body::Directory(one), Body::Directory(other)) => {
-                let names = |slots: &crate::inode::directory::NameSlot| {
-                    (slots.cookie, slots.ino, slots.kind(), slots.name(&self.region))
-                };
+                let names = |slot: &NameSlot| (slot.cookie, slot.ino, slot.kind(), slot.name(&self.region));
                 one.after(0).map(names).eq(other.after(0).map(names))
             }
             (Body::Other, Body::Other) => true,
@@ -125,7 +134,7 @@ impl Core {
 
     /// Refuses a rewrite; what it would have changed is named.
     #[cold]
-    fn refuse_rewrite(&self, what: String) -> crate::error::Error {
+    fn refuse_rewrite(&self, what: String) -> Error {
         self.refusals.refuse_rewrite(format!("{what}: a rewrite was refused, because it has other content"))
     }
 }

@@ -1,13 +1,14 @@
 //! The filler: computes fingerprints for stored blocks that have none (NV-Dedup 4.4.2).
 
 use super::Core;
-use crate::dedup::work::{FileId, Filled, Unfingerprinted};
+use crate::dedup::work::{Filled, Unfingerprinted};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::Body;
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
+use crate::words::FileId;
 use pmem::Flight;
 
 /// Limits of one step under the lock of the file: blocks that it fingerprints, and blocks that it looks at (about 20

@@ -224,7 +224,7 @@ impl Core {
     /// Returns the parts of the core that logs need.
     #[inline]
     fn log_ground(&self) -> log::Ground<'_> {
-        log::Ground { region: &self.region, refusals: &self.refusals, space: &self.space, table: &self.table }
+        log::Ground { region: &self.region, space: &self.space, table: &self.table }
     }
 
     /// Returns the parts of the core that policies need.

@@ -17,7 +17,7 @@
 //! If no segment is free, the request is written to blocks, as under policy `inline`.
 
 use super::Core;
-use super::background::file_id;
+use super::cache::file_id;
 use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp};
@@ -26,7 +26,6 @@ use crate::chunk::packed::NewPacked;
 use crate::chunking::Chunker;
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
-use crate::dedup::work::FileId;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -37,6 +36,7 @@ use crate::media::packed::PackedBytes;
 use crate::media::superblock::{COMPRESSED_CHUNKS, PACKED_CHUNKS};
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::space::packed::Pool;
+use crate::words::FileId;
 use crate::words::TimeNs;
 use pmem::Flight;
 use smallvec::SmallVec;

@@ -31,7 +31,7 @@ use crate::dedup::{Dedup, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
-use crate::inode::log::check_extent;
+use crate::inode::log::check_blocks;
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::location_word::LocationWord;
@@ -189,11 +189,7 @@ impl Core {
     ) -> Result<()> {
         self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
-            Some(entry) => {
-                let checked = check_extent(&self.geometry, &entry);
-                checked.map_err(|why| self.log_ground().refuse(inode.ino, why))?;
-                locked.exclusively(|state| self.publish_one(inode, state, &entry, claims))
-            }
+            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
             None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
@@ -225,6 +221,10 @@ impl Core {
             || !self.has_room_for_one_entry(inode, state)
             || !state.extents()?.splits_only_between_blocks()
         {
+            return None;
+        }
+        if check_blocks(&self.geometry, offset, extent.length, extent.media_address()?, size).is_err() {
+            // The other path refuses it.
             return None;
         }
         let entry = ExtentEntry::write(offset, extent.length, extent.location, false, time, size);

@@ -2,13 +2,12 @@
 //! deferred for a file that is gone.
 
 use super::Core;
-use super::background::file_id;
+use super::cache::file_id;
 use super::claims::Claims;
 use super::publish::{Remap, Stamp};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
 use crate::dedup::policy::Policy;
-use crate::dedup::work::FileId;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::Extent;
 use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
@@ -17,6 +16,7 @@ use crate::media::log_entry::{COOKIE_END, ENTRY_BYTES_MAX, LogEntry, XattrValue}
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::mount::{MkfsOptions, MountOptions};
 use crate::space::Purpose;
+use crate::words::FileId;
 use crate::words::{FileKind, InodeNumber, NewInode, XattrMode};
 use pmem::{DeviceSpec, Flight, OpenOptions, Region};
 

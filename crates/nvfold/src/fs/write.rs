@@ -15,7 +15,7 @@
 //! content yet.
 
 use super::Core;
-use super::background::file_id;
+use super::cache::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};

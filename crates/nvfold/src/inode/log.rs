@@ -31,7 +31,6 @@ use crate::media::log_entry::{
 };
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::refusals::Refusals;
 use crate::space::{BlockRun, Purpose, Space};
 use crate::words::FileKind;
 use pmem::{Flight, InFlight, Pm, Region};
@@ -250,8 +249,10 @@ pub fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result
 
 /// The same for a write or unmap entry.
 #[inline]
-pub fn check_extent(geometry: &Geometry, entry: &ExtentEntry) -> std::result::Result<(), &'static str> {
-    if entry.maps() {
+fn check_extent(geometry: &Geometry, entry: &ExtentEntry) -> std::result::Result<(), &'static str> {
+    if let Some(address) = entry.plain_address() {
+        check_blocks(geometry, entry.file_offset, entry.length, address, entry.size)
+    } else if entry.maps() {
         check_range(entry.file_offset, entry.length, entry.size)?;
         let holds = |address, length| geometry.holds_data(address, length);
         if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
@@ -262,10 +263,31 @@ pub fn check_extent(geometry: &Geometry, entry: &ExtentEntry) -> std::result::Re
     }
 }
 
+/// The same for the values of a write entry that references blocks: where it begins in the file, its length, the media
+/// address, and the size of the file after it.
+#[inline(always)]
+pub fn check_blocks(
+    geometry: &Geometry,
+    offset: u64,
+    length: u64,
+    address: u64,
+    size: u64,
+) -> std::result::Result<(), &'static str> {
+    check_range(offset, length, size)?;
+    if geometry.holds_data(address, length) { Ok(()) } else { Err("extent address") }
+}
+
 /// The same for a line of attributes.
 #[inline]
 pub fn check_attributes(attributes: &AttributeLine) -> std::result::Result<(), &'static str> {
     if attributes.size <= FILE_BYTES_MAX { Ok(()) } else { Err("file size in the attributes") }
+}
+
+/// Returns the error for a change of an inode's log that could not be read back.
+#[cold]
+pub fn refused(ino: u64, why: &str) -> Error {
+    let what = format!("inode {ino}: a change of its log was refused, because it could not be read back ({why})");
+    Error::Refused { what }
 }
 
 /// Checks the file range of a log entry and the file size after it.
@@ -324,8 +346,6 @@ pub fn areas_of(kind: FileKind) -> usize {
 pub struct Ground<'a> {
     /// The device.
     pub region: &'a Region,
-    /// Counts the entries that were refused.
-    pub refusals: &'a Refusals,
     /// Allocates pages.
     pub space: &'a Space,
     /// Allocates log areas.
@@ -333,22 +353,6 @@ pub struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Checks an entry that is about to be written to the log of `inode`.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if it could not be read back.
-    #[inline]
-    pub fn check_entry(&self, ino: u64, entry: &LogEntry) -> Result<()> {
-        check_entry(self.space.geometry(), entry).map_err(|why| self.refuse(ino, why))
-    }
-
-    /// Refuses a change of an inode: counts it and returns the error.
-    #[cold]
-    pub fn refuse(&self, ino: u64, why: &str) -> Error {
-        let what = format!("inode {ino}: a change of its log was refused, because it could not be read back ({why})");
-        self.refusals.refuse(what)
-    }
-
     /// Frees parts that no log references any more.
     pub fn free(&self, parts: &[Part]) {
         for start in parts.iter().filter_map(|part| part.page()) {
@@ -410,9 +414,9 @@ impl<'a> Addition<'a> {
     /// ENOSPC if there is no page for a new part. [`Error::Refused`] if the entry could not be read back.
     pub fn push(&mut self, entry: &LogEntry, lines: &[u8], flight: &mut Flight) -> Result<u64> {
         debug_assert!(!lines.is_empty() && lines.len().is_multiple_of(LINE as usize));
-        self.ground.check_entry(self.ino, entry)?;
+        check_entry(self.ground.space.geometry(), entry).map_err(|why| refused(self.ino, why))?;
         if lines.len() > ENTRY_BYTES_MAX {
-            return Err(self.ground.refuse(self.ino, "log entry length"));
+            return Err(refused(self.ino, "log entry length"));
         }
         let region = self.ground.region;
         let length = lines.len() as u64;
@@ -523,8 +527,7 @@ mod tests {
         let mut flight = Flight::new();
         // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
-        let refusals = Refusals::default();
-        let ground = Ground { region: &region, refusals: &refusals, space: &space, table: &table };
+        let ground = Ground { region: &region, space: &space, table: &table };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
         let mut lines = Vec::new();
         let entry = LogEntry::Unname { cookie: 1, time: 0 };

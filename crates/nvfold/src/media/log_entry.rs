@@ -153,6 +153,12 @@ impl ExtentEntry {
         }
     }
 
+    /// Returns the media address of a write entry that references blocks; `None` for other entries.
+    #[inline]
+    pub fn plain_address(&self) -> Option<u64> {
+        (self.maps() && self.flags & PACKED == 0).then_some(self.address)
+    }
+
     /// Returns true if the location of a write entry can exist. `holds` returns true for an address and a length in
     /// bytes that are inside the data segments.
     #[inline]

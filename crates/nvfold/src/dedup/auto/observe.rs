@@ -21,11 +21,12 @@ use crate::chunking::{Compressibility, Verdict};
 use crate::dedup::inline::Inline;
 use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
-use crate::dedup::work::{FileId, Host, Token, Unfingerprinted};
+use crate::dedup::work::{Host, Token, Unfingerprinted};
 use crate::dedup::{Dedup, Ground, Looks, Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
+use crate::words::FileId;
 use std::sync::Arc;
 
 /// One block in this many is checked for compressibility, and one cut piece in this many.
