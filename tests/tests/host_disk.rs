@@ -1,11 +1,21 @@
 //! A device of level `file` that is larger than the disk below it: what was accepted is stored, and a full disk is
 //! ENOSPC for the writer, as a full device is.
+//!
+//! The first test runs on a model of a disk, the others on a real one: a loop device with ext4 in a mount namespace of
+//! their own, which is gone with the last process in it.
 
 use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, errno};
 use nvfold_tests::device;
+use nvfold_tests::mount::{Mount, nvfold};
 use nvfold_tests::random::{self, Seed};
+use nvfold_tests::requires::tool;
 use nvfold_tests::scratch::Scratch;
+use nvfold_tests::{requires, run};
 use pmem::{DeviceSpec, OpenOptions, Region, SyncErrors};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 const DEVICE_BYTES: u64 = 256 * MIB;
@@ -125,5 +135,117 @@ fn what_is_accepted_on_a_full_disk_is_stored_with_every_policy() {
         small.region.sync().expect("sync");
         small.verify();
         small.remount().fs.unmount().expect("unmount");
+    }
+}
+
+/// The directory where a child has its disk.
+const DISK: &str = "NVFOLD_TEST_DISK";
+/// Bytes of a real disk, and of the device on it.
+const REAL_DISK_MIB: u64 = 64;
+const REAL_DEVICE_MIB: u64 = 1024;
+
+/// Runs a test of this module that is otherwise ignored, with a small disk at `$NVFOLD_TEST_DISK`.
+fn with_a_disk(test: &str) {
+    let scratch = Scratch::on_disk();
+    let (image, dir) = (scratch.join("image"), scratch.join("disk"));
+    fs::create_dir(&dir).expect("make the mount point");
+    File::create(&image).and_then(|file| file.set_len(REAL_DISK_MIB << 20)).expect("make the disk");
+    run::ok(Command::new(tool("mkfs.ext4")).args(["-q", "-m", "0", "-O", "^has_journal"]).arg(&image));
+    let mut child = Command::new(tool("unshare"));
+    let script = r#"mount -o loop "$1" "$2" && exec "$3" "$4" --exact --ignored --nocapture"#;
+    child.args(["-m", "--propagation", "private", "sh", "-ec", script, "sh"]).arg(&image).arg(&dir);
+    child.arg(std::env::current_exe().expect("own path")).arg(format!("host_disk::{test}"));
+    // `Mount::on_disk` has its device there.
+    let outcome = run::ok(child.env(DISK, &dir).env("TMPDIR", &dir));
+    assert!(outcome.stdout.contains("1 passed"), "{}", outcome.report());
+}
+
+fn disk() -> PathBuf {
+    std::env::var_os(DISK).expect("started by `with_a_disk`").into()
+}
+
+/// Copies a file of random bytes with a program that looks at the result of close(2); false if there is no space.
+fn copy(source: &Path, target: &Path) -> bool {
+    let copied = run::run(Command::new("cp").arg("--sparse=never").arg(source).arg(target).env("LC_ALL", "C"));
+    assert!(copied.status.success() || copied.stderr.contains("No space left"), "{}", copied.report());
+    copied.status.success()
+}
+
+/// Copies files to the mount until there is no space, without fsync. Returns the seeds of those that were accepted.
+fn copy_until_full(mount: &Mount, seeds: impl Iterator<Item = u64>) -> Vec<u64> {
+    let source = mount.scratch().join("source");
+    let accepted = seeds.take_while(|seed| {
+        fs::write(&source, bytes(*seed, length_of(*seed))).expect("write the source");
+        copy(&source, &mount.join(seed.to_string()))
+    });
+    accepted.collect()
+}
+
+fn length_of(seed: u64) -> usize {
+    100_000 + (seed % 7) as usize * 123_456
+}
+
+fn verify(mount: &Mount, seeds: &[u64]) {
+    for seed in seeds {
+        let read = fs::read(mount.join(seed.to_string())).expect("read");
+        assert!(read == bytes(*seed, length_of(*seed)), "file {seed}");
+    }
+}
+
+#[test]
+fn copies_that_were_accepted_are_there_after_an_unmount() {
+    requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"));
+    with_a_disk("child_copies_until_the_disk_is_full");
+}
+
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_copies_until_the_disk_is_full() {
+    for policy in Policy::ALL {
+        let mut mount = Mount::on_disk(REAL_DEVICE_MIB, policy.name());
+        let mut accepted = copy_until_full(&mount, 1..);
+        let total: usize = accepted.iter().map(|seed| length_of(*seed)).sum();
+        assert!(total as u64 > REAL_DISK_MIB / 2 * MIB, "{}: {total} bytes", policy.name());
+        verify(&mount, &accepted);
+        let failed = accepted.len() as u64 + 1;
+        let synced = File::open(mount.join(failed.to_string())).and_then(|file| file.sync_all());
+        assert!(synced.is_ok() || synced.is_err_and(|error| error.raw_os_error() == Some(errno::ENOSPC)));
+        fs::remove_file(mount.join(failed.to_string())).expect("remove on a full disk");
+        mount.remount();
+        verify(&mount, &accepted);
+        accepted.drain(..10).for_each(|seed| fs::remove_file(mount.join(seed.to_string())).expect("remove"));
+        accepted.extend(copy_until_full(&mount, 1000..1005));
+        assert!(accepted.contains(&1001), "{}: room of removed files is used again", policy.name());
+        mount.remount();
+        verify(&mount, &accepted);
+        mount.check();
+    }
+}
+
+#[test]
+fn a_disk_that_others_fill_costs_no_accepted_file() {
+    requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"));
+    with_a_disk("child_shares_the_disk");
+}
+
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_shares_the_disk() {
+    for policy in ["off", "deext"] {
+        let mut mount = Mount::on_disk(REAL_DEVICE_MIB, policy);
+        let mut accepted = copy_until_full(&mount, 1..20);
+        let mut other = File::create(disk().join("other")).expect("create");
+        while other.write_all(&[7; 4096]).is_ok() {}
+        accepted.extend(copy_until_full(&mount, 20..));
+        let failed = mount.join((accepted.len() + 1).to_string());
+        fs::remove_file(failed).expect("remove on a full disk");
+        verify(&mount, &accepted);
+        let left = accepted.split_off(5);
+        accepted.iter().for_each(|seed| fs::remove_file(mount.join(seed.to_string())).expect("remove"));
+        mount.remount();
+        verify(&mount, &left);
+        mount.check();
+        assert_eq!(nvfold(&["info"], &[mount.device()]).code(), 0);
+        fs::remove_file(disk().join("other")).expect("remove");
     }
 }

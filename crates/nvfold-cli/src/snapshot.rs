@@ -34,6 +34,9 @@ pub struct Snapshot {
     pub pid: Option<u32>,
     /// `dax`, `memory` or `file`.
     pub persistence: String,
+    /// Syncs of a device in a plain file that failed since it was mounted; absent if none did.
+    #[serde(default)]
+    pub sync_errors: Option<SyncErrors>,
     pub read_only: bool,
     /// Policy for new data; only if mounted.
     pub policy: Option<String>,
@@ -70,6 +73,34 @@ pub struct Snapshot {
     /// Wear of the segments; absent if the device must be recovered first.
     #[serde(default)]
     pub wear: Option<SegmentWear>,
+}
+
+/// Syncs that failed; see `pmem::SyncErrors`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SyncErrors {
+    pub count: u64,
+    /// Why the last one failed.
+    pub last_error: String,
+    /// True if no sync has succeeded since. What was written since the last good one is then in memory only.
+    pub is_failing: bool,
+}
+
+impl SyncErrors {
+    /// Returns those of a device; `None` if no sync has failed.
+    pub fn of(region: &Region) -> Option<SyncErrors> {
+        let pmem::SyncErrors { count, last_errno, is_failing } = region.sync_errors();
+        let last_error = std::io::Error::from_raw_os_error(last_errno).to_string();
+        (count > 0).then_some(SyncErrors { count, last_error, is_failing })
+    }
+
+    /// Describes them in a line.
+    pub fn describe(&self) -> String {
+        let state = match self.is_failing {
+            true => "what was written since the last good one is in memory only; the next one tries again",
+            false => "a later one succeeded: all is durable",
+        };
+        format!("{} failed, the last with: {}; {state}", self.count, self.last_error)
+    }
 }
 
 /// The cost model of policy nv-dedup, with its inputs and results; see `nvfold::NvDedupStats`.
@@ -521,6 +552,7 @@ impl Snapshot {
             mount_point: None,
             pid: None,
             persistence: region.level().to_string(),
+            sync_errors: SyncErrors::of(region),
             read_only: true,
             policy: None,
             compress: None,

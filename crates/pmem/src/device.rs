@@ -165,6 +165,17 @@ pub enum PmemError {
         /// Why.
         source: std::io::Error,
     },
+    /// The errno of the host: what a cut-off sync left in the journal cannot be put in its place.
+    #[error(
+        "cannot replay the journal of {device}: {source}; nothing is lost: `mount -o ro` and `nvfold export` read it \
+         without that, and a read-write mount tries again (if its disk is full, free some space there first)"
+    )]
+    Replay {
+        /// Path.
+        device: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// EBUSY: another process owns it.
     #[error("{device} is in use by {owner}; unmount it there first")]
     Busy {
@@ -232,7 +243,7 @@ impl PmemError {
     /// Returns the POSIX error number (errno).
     pub fn errno(&self) -> i32 {
         match self {
-            PmemError::Io { source, .. } => source.raw_os_error().unwrap_or(5),
+            PmemError::Io { source, .. } | PmemError::Replay { source, .. } => source.raw_os_error().unwrap_or(5),
             PmemError::Lost { .. } | PmemError::BadMemory { .. } => 5,
             PmemError::Busy { .. } => 16,
             PmemError::ReadOnlyFile { .. } => 30,
@@ -451,7 +462,8 @@ impl Mapping {
 
 /// Completes the sync that a power cut or a killed process interrupted.
 fn replay(opened: &Opened, spec: &DeviceSpec, device_bytes: u64) -> Result<(), PmemError> {
-    journal::replay(&opened.file, device_bytes).map_err(|errno| io("replay the journal of", spec, errno))
+    let failed = |errno: Errno| PmemError::Replay { device: spec.to_string(), source: errno.into() };
+    journal::replay(&opened.file, device_bytes).map_err(failed)
 }
 
 fn io(doing: &'static str, device: impl fmt::Display, errno: Errno) -> PmemError {

@@ -48,8 +48,11 @@ const HEADER_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
 /// Maximum number of pages in one sync: 256 MiB.
 pub(crate) const PAGES_MAX: usize = 65536;
-/// A journal has room for at least this many pages: 2 MiB.
+/// A journal has room for this many pages, 2 MiB, before it has more.
 pub(crate) const PAGES_MIN: usize = 512;
+/// On a full disk a new journal may have so little room. It had more before the device was unmounted, but the host may
+/// have used some of that for its own tables meanwhile.
+pub(crate) const PAGES_LEAST: usize = 64;
 /// Bytes for one sync.
 const SLOT_BYTES: u64 = BLOCK_BYTES + (PAGES_MAX * (RECORD_BYTES + PAGE)) as u64;
 /// Bytes by which a file with a journal is longer than its device.
@@ -201,13 +204,30 @@ impl Journal {
         Ok(())
     }
 
+    /// Makes room for syncs of [`PAGES_MIN`] pages, or of fewer on a full disk, but for `pages` pages and
+    /// [`PAGES_LEAST`] at least.
+    ///
+    /// # Errors
+    /// As [`Journal::make_room`].
+    pub(crate) fn make_some_room(&mut self, pages: usize) -> Result<()> {
+        let least = pages.max(PAGES_LEAST);
+        let mut wanted = pages.max(PAGES_MIN);
+        while wanted > least && self.room < least {
+            match self.make_room(wanted) {
+                Err(Errno::NOSPC | Errno::DQUOT) => wanted = (wanted / 2).max(least),
+                made => return made,
+            }
+        }
+        self.make_room(least)
+    }
+
     /// Makes pages durable, all or none. `pages` are in order.
     ///
     /// # Errors
     /// The disk's, and those of `copy`. It is then unknown whether the pages are durable, and the next sync must
     /// contain each of them, with its content of then or later. ENOSPC if there are more than [`PAGES_MAX`].
     pub(crate) fn sync(&mut self, pages: &[Page], copy: &mut CopyPages<'_>) -> Result<()> {
-        self.make_room(pages.len().max(PAGES_MIN))?;
+        self.make_some_room(pages.len())?;
         self.write_last_slot_in_place()?;
         let written = self.write(pages, copy);
         if written.is_err() {
@@ -234,6 +254,30 @@ impl Journal {
         cut_off(&self.file, self.device_bytes, self.number)?;
         (self.is_there, self.room) = (false, 0);
         self.file.sync()
+    }
+
+    /// Puts all pages in place, durably, and gives the disk of the slots back, except for [`PAGES_MIN`] pages, which no
+    /// other program can take meanwhile.
+    ///
+    /// # Errors
+    /// The disk's. Nothing is lost.
+    pub(crate) fn shrink(&mut self) -> Result<()> {
+        if self.room <= PAGES_MIN {
+            return Ok(());
+        }
+        self.write_last_slot_in_place()?;
+        self.file.sync().inspect_err(|_| self.is_placed = false)?;
+        self.last = None;
+        // As in `cut_off`: the older slot goes first.
+        let slots = [self.number + 1, self.number].map(|number| slot_at(self.device_bytes, number));
+        for slot in slots {
+            self.file.write_zeros(slot, BLOCK_BYTES)?;
+            self.file.sync()?;
+        }
+        let (kept, had) = (slot_bytes(PAGES_MIN), slot_bytes(self.room));
+        slots.iter().for_each(|slot| self.file.give_back(*slot + kept, had - kept));
+        self.room = if self.reserves { PAGES_MIN } else { self.room };
+        Ok(())
     }
 
     fn write_last_slot_in_place(&mut self) -> Result<()> {

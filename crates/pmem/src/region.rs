@@ -662,7 +662,10 @@ impl Region {
         let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| !self.mapping.read_only) else {
             return Ok(());
         };
-        writeback.admit().map_err(|errno| self.not_synced(errno))
+        writeback.admit().map_err(|(errno, doing)| match self.is_lost() {
+            true => self.not_synced(errno),
+            false => self.failed(doing, errno),
+        })
     }
 
     /// Returns the syncs that failed since the device was opened: in the background, of full memory, or asked for.
@@ -967,7 +970,7 @@ impl Region {
     #[inline]
     #[track_caller]
     fn store(&self, offset: u64, bytes: &[u8]) {
-        if bytes.len() > STORE_BYTES_MAX {
+        if bytes.len() > STORE_BYTES_MAX && self.faults.watched() {
             return self.in_parts(offset, bytes, Region::store_part);
         }
         self.store_part(offset, bytes);
@@ -1009,7 +1012,7 @@ impl Region {
         if bytes.is_empty() {
             return;
         }
-        if bytes.len() > STORE_BYTES_MAX {
+        if bytes.len() > STORE_BYTES_MAX && self.faults.watched() {
             return self.in_parts(offset, bytes, Region::stream_lines);
         }
         debug_assert!(offset.is_multiple_of(LINE_BYTES));

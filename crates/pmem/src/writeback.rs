@@ -37,7 +37,7 @@
 
 use crate::fault::Faults;
 use crate::host_file::HostFile;
-use crate::journal::{Journal, PAGES_MAX, PAGES_MIN, Page, slot_bytes};
+use crate::journal::{Journal, PAGES_LEAST, PAGES_MAX, PAGES_MIN, Page, slot_bytes};
 use crate::{BLOCK_BYTES, host};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::{Errno, Result};
@@ -59,7 +59,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The journal grows only while it takes less than this part of the disk that is free.
 const JOURNAL_PART: u64 = 8;
 /// The most bytes of one store. It has room in the smallest journal.
-pub(crate) const STORE_BYTES_MAX: usize = PAGES_MIN / 2 * PAGE;
+pub(crate) const STORE_BYTES_MAX: usize = PAGES_LEAST / 4 * PAGE;
 
 type Bytes = Box<[u8; PAGE]>;
 
@@ -239,14 +239,10 @@ impl Writeback {
         if room == wanted || (room > 0 && !is_small()) {
             return false;
         }
-        self.make_room(wanted).is_ok()
-    }
-
-    fn make_room(&self, pages: usize) -> Result<()> {
         let mut journal = self.journal.lock();
-        let made = journal.make_room(pages);
+        let made = if room == 0 { journal.make_some_room(0) } else { journal.make_room(wanted) };
         self.look_at(&journal);
-        made
+        made.is_ok()
     }
 
     fn look_at(&self, journal: &Journal) {
@@ -262,11 +258,14 @@ impl Writeback {
     /// Returns whether a change may begin: see the module.
     ///
     /// # Errors
-    /// ENOSPC if the disk has no room for a journal; those of [`Writeback::sync`].
-    pub(crate) fn admit(&self) -> Result<()> {
+    /// With what was being done: ENOSPC if the disk has no room for a journal; those of [`Writeback::sync`].
+    pub(crate) fn admit(&self) -> std::result::Result<(), (Errno, &'static str)> {
         let room = self.room.load(Ordering::Relaxed);
         if room == 0 {
-            return self.make_room(PAGES_MIN);
+            let mut journal = self.journal.lock();
+            let made = journal.make_some_room(0);
+            self.look_at(&journal);
+            return made.map_err(|errno| (errno, "reserve disk for the journal of"));
         }
         if !self.is_failing.load(Ordering::Relaxed) {
             return Ok(());
@@ -275,7 +274,10 @@ impl Writeback {
             let state = self.pages.lock();
             state.dirty.len() + state.frozen
         };
-        if held > room / 4 * 3 { self.sync() } else { Ok(()) }
+        if held <= room / 4 * 3 {
+            return Ok(());
+        }
+        self.sync().map_err(|errno| (errno, "write back"))
     }
 
     /// Reserves disk for a range of the device. If the disk is full, the journal gives way, for it can be smaller.
@@ -294,8 +296,11 @@ impl Writeback {
 
     /// Syncs, and gives the disk of the journal back, except for the least that it needs.
     fn shrink_journal(&self) -> Result<()> {
-        self.cut_journal_off()?;
-        self.make_room(PAGES_MIN)
+        self.sync()?;
+        let mut journal = self.journal.lock();
+        let shrunk = journal.shrink();
+        self.look_at(&journal);
+        shrunk
     }
 
     /// Returns the syncs that failed.
@@ -505,7 +510,7 @@ impl Writeback {
 
     fn shrink_unused_journal(&self) {
         if self.room.load(Ordering::Relaxed) > PAGES_MIN {
-            // If it fails, the journal stays for the next sync, or `admit` makes one.
+            // If it fails, the journal stays as it is.
             let _ = self.shrink_journal();
         }
     }
@@ -601,7 +606,7 @@ mod tests {
         let device = crate::DeviceSpec::Memory;
         let region = crate::Region::create(&device, 4 * PAGES_MIN as u64 * BLOCK_BYTES, &options).unwrap();
         let writeback = region.writeback().unwrap();
-        writeback.make_room(PAGES_MIN).unwrap();
+        writeback.admit().unwrap();
         let store = |page: u64| region.write(page * BLOCK_BYTES, &[1u8; 8]);
         (0..300).for_each(|page| drop(store(page)));
         let pages = writeback.freeze();

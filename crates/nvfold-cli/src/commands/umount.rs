@@ -1,6 +1,7 @@
 //! `nvfold umount`: unmounts, and returns when the device is clean and released.
 
 use crate::bounded::{self, ANSWERS_WITHIN};
+use crate::device::{self, DeviceOptions};
 use crate::failure::{Failure, Outcome};
 use crate::mounts::{self, Mounted};
 use crate::output::Output;
@@ -10,12 +11,13 @@ use crate::snapshot::{self, mount_of};
 use crate::text::escaped;
 use crate::unmount::unmount;
 use clap::Args;
+use nvfold::media::superblock::STATE_CLEAN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::mount::UnmountFlags;
 use serde::Serialize;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often a command that waits for a server checks whether it is stopped.
@@ -64,6 +66,13 @@ struct Unmounted {
 pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     let mounted = mount_of(&umount.target)?;
     let released = if umount.lazy { detach(&mounted)? } else { unmount_and_wait(&mounted, umount.timeout)? };
+    if released && was_left_unclean(&mounted) {
+        let what = format!("unmount {}", mounted.dir.display());
+        let why = "it is unmounted, but its server could not leave the device clean";
+        let hint = "the kernel's log (dmesg) says why; what was not synced before may be lost. `nvfold info` shows the \
+                    state of the device, and the next mount recovers it";
+        return Err(Failure::new(escaped(&what), why).hint(hint));
+    }
     if umount.quiet && !output.json {
         return Ok(0);
     }
@@ -106,6 +115,19 @@ fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
         }
     }
     Ok(true)
+}
+
+/// Returns whether the device of a mount that was unmounted is known not to be clean: for example, because its disk
+/// did not take the last sync.
+fn was_left_unclean(mounted: &Mounted) -> bool {
+    let device = Path::new(&mounted.source);
+    if mounted.read_only || !device.is_absolute() {
+        return false;
+    }
+    // Another process may have it by now, or this user may not read it.
+    let region = device::open(device, &DeviceOptions::default(), true).ok();
+    let superblock = region.and_then(|region| nvfold::read_superblock(&region).ok());
+    superblock.is_some_and(|(superblock, _)| superblock.state != STATE_CLEAN)
 }
 
 /// Waits for the end of a process, at most [`LOOK_EVERY`].

@@ -7,6 +7,7 @@
 use super::access::Access;
 use super::{GRACE, announce, unmount};
 use crate::failure::FAILED;
+use crate::snapshot::SyncErrors;
 use nvfold::{FileSystem, Victims};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ pub fn start(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Se
     thread::spawn(move || {
         let mut bad_ranges_told = 0;
         let mut unreadable_told = 0;
+        let mut was_failing = false;
         while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
             if !fs.region().probe() {
                 return leave_lost_device(&fs, &dir);
@@ -33,6 +35,12 @@ pub fn start(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Se
                 ));
                 bad_ranges_told += 1;
             }
+            let errors = SyncErrors::of(fs.region());
+            let is_failing = errors.as_ref().is_some_and(|errors| errors.is_failing);
+            if let Some(errors) = errors.filter(|_| is_failing != was_failing) {
+                announce(&format!("nvfold: {device}: syncs: {}", errors.describe()));
+            }
+            was_failing = is_failing;
             let unreadable = fs.stats().recovery.unreadable;
             if unreadable > unreadable_told {
                 announce(&format!(

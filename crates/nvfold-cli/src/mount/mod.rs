@@ -112,7 +112,9 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     drop(housekeeping);
     drop(daemon);
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
-    fs.unmount().doing(format!("unmount {device}"))?;
+    fs.unmount()
+        .inspect_err(|error| announce(&format!("nvfold: unmount {device}: {error}")))
+        .doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
 }
 
