@@ -6,7 +6,7 @@
 
 use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, errno};
 use nvfold_tests::device;
-use nvfold_tests::mount::{Mount, nvfold};
+use nvfold_tests::mount::{Mount, in_own_namespace, nvfold};
 use nvfold_tests::random::{self, Seed};
 use nvfold_tests::requires::tool;
 use nvfold_tests::scratch::Scratch;
@@ -151,10 +151,9 @@ fn with_a_disk(test: &str) {
     fs::create_dir(&dir).expect("make the mount point");
     File::create(&image).and_then(|file| file.set_len(REAL_DISK_MIB << 20)).expect("make the disk");
     run::ok(Command::new(tool("mkfs.ext4")).args(["-q", "-m", "0", "-O", "^has_journal"]).arg(&image));
-    let mut child = Command::new(tool("unshare"));
-    let script = r#"mount -o loop "$1" "$2" && exec "$3" "$4" --exact --ignored --nocapture"#;
-    child.args(["-m", "--propagation", "private", "sh", "-ec", script, "sh"]).arg(&image).arg(&dir);
-    child.arg(std::env::current_exe().expect("own path")).arg(format!("host_disk::{test}"));
+    let script = r#"mount -o loop image disk && cd / && exec "$TESTS" "$CHILD" --exact --ignored --nocapture"#;
+    let mut child = in_own_namespace(scratch.path(), script);
+    child.env("TESTS", std::env::current_exe().expect("own path")).env("CHILD", format!("host_disk::{test}"));
     // `Mount::on_disk` has its device there.
     let outcome = run::ok(child.env(DISK, &dir).env("TMPDIR", &dir));
     assert!(outcome.stdout.contains("1 passed"), "{}", outcome.report());
@@ -248,4 +247,41 @@ fn child_shares_the_disk() {
         assert_eq!(nvfold(&["info"], &[mount.device()]).code(), 0);
         fs::remove_file(disk().join("other")).expect("remove");
     }
+}
+
+#[test]
+fn a_disk_that_takes_no_sync_is_told_until_the_unmount_fails() {
+    requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("fallocate"));
+    with_a_disk("child_whose_syncs_fail");
+}
+
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_whose_syncs_fail() {
+    let mut mount = Mount::on_disk(REAL_DEVICE_MIB, "off");
+    fs::write(mount.join("before"), bytes(1, 50_000)).expect("write");
+    nvfold(&["sync"], &[mount.path()]).success();
+    // Somebody takes the disk of the journal away.
+    let behind = (REAL_DEVICE_MIB << 20).to_string();
+    run::ok(Command::new(tool("fallocate")).args(["-p", "-o", &behind, "-l", "1G"]).arg(mount.device()));
+    let mut other = File::create(disk().join("other")).expect("create");
+    while other.write_all(&[7; 1024]).is_ok() {}
+    fs::write(mount.join("after"), bytes(2, 50_000)).expect("write");
+    let sync = nvfold(&["sync"], &[mount.path()]);
+    assert!(sync.code() == 1 && sync.stderr.contains("No space left on device"), "{}", sync.report());
+    let fsync = File::open(mount.join("before")).and_then(|file| file.sync_all());
+    assert!(fsync.is_err(), "nothing of the device is synced");
+    for command in ["info", "stats"] {
+        let told = nvfold(&[command], &[mount.path()]).success();
+        assert!(told.stdout.contains(" failed, the last with: "), "{}", told.report());
+    }
+    assert!(fs::read(mount.join("after")).expect("read") == bytes(2, 50_000));
+    let umount = nvfold(&["umount"], &[mount.path()]);
+    assert!(umount.code() == 1 && umount.stderr.contains("could not leave the device clean"), "{}", umount.report());
+    assert!(!mount.wait_until_ended().success());
+    drop(other);
+    fs::remove_file(disk().join("other")).expect("remove");
+    mount.mount();
+    assert!(fs::read(mount.join("before")).expect("read") == bytes(1, 50_000));
+    mount.check();
 }

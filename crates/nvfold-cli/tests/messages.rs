@@ -22,6 +22,7 @@ fn device_errors() -> Vec<PmemError> {
     let device = || "/dev/shm/pool".to_owned();
     vec![
         PmemError::Io { doing: "open", device: device(), source: missing() },
+        PmemError::Replay { device: device(), source: io::Error::from_raw_os_error(28) },
         PmemError::Busy { device: device(), owner: "process 4711 (nvfold)".into() },
         PmemError::NotADevice { device: device(), what: "a directory" },
         PmemError::Size { device: device(), bytes: 5000, why: "is not a multiple of 4096" },

@@ -81,7 +81,10 @@ mod stand_in {
 
     /// Fills the hole with zeros, as a plain write: reading what another thread is giving back is a race that Miri
     /// shall report.
-    pub(crate) fn fallocate(device: &OwnedFd, _punch: FallocateFlags, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn fallocate(device: &OwnedFd, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
+        if !flags.contains(FallocateFlags::PUNCH_HOLE) {
+            return Err(Errno::OPNOTSUPP);
+        }
         let (base, end) = memory(device)?;
         if offset as usize >= end {
             return Ok(()); // the caller asks whether holes are possible

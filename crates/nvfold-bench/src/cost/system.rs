@@ -102,6 +102,7 @@ impl System {
             // A thread's generator depends on the number of earlier threads. Here it must always be the same.
             generators: Generators::Global,
             discard: Some(false),
+            compares_rewrites: false,
             ..MountOptions::default()
         }
     }

@@ -1,4 +1,4 @@
-//! Comparing what a rewrite publishes with what it replaces, in tests and debug builds.
+//! Comparing what a rewrite publishes with what it replaces: in tests, in debug builds, and where a mount asks for it.
 //!
 //! The problem: work in the background and on request moves the content of files: it cuts, shares, copies and packs
 //! data that nobody writes. A mistake there destroys files that were stored long ago, and is noticed long after.
@@ -27,7 +27,7 @@ impl Core {
     /// [`Error::Refused`] if they differ.
     #[inline]
     pub(super) fn check_rewrite(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
-        if !cfg!(debug_assertions) || !remap.stamp.keeps_content() {
+        if !remap.stamp.keeps_content() || !self.compares_rewrites {
             Ok(())
         } else {
             self.compare_extents(inode, state, remap)
@@ -75,7 +75,7 @@ impl Core {
     /// As [`Core::check_rewrite`].
     #[inline]
     pub(super) fn check_compacted(&self, inode: &Inode, state: &State, head: u64, tail: u64) -> Result<()> {
-        if !cfg!(debug_assertions) || !self.may_compare() {
+        if !self.may_compare() {
             return Ok(());
         }
         let head = InodeHead { head, commit: tail, ino: inode.ino, ..InodeHead::default() };
@@ -107,9 +107,7 @@ impl Core {
     /// True if the copy of a packed chunk at `to` is the same as the chunk at `from`; both are device offsets.
     #[inline]
     pub(super) fn is_copy(&self, from: u64, to: u64, bytes: u64) -> bool {
-        let is_same = !cfg!(debug_assertions)
-            || !self.may_compare()
-            || self.region.to_vec(from, bytes) == self.region.to_vec(to, bytes);
+        let is_same = !self.may_compare() || self.region.to_vec(from, bytes) == self.region.to_vec(to, bytes);
         if !is_same {
             self.refuse_rewrite(format!("a packed chunk at device offset {from:#x}"));
         }
@@ -120,16 +118,17 @@ impl Core {
     #[inline]
     pub(super) fn has_weak(&self, block: BlockNumber, weak: u32) -> bool {
         let now = || self.chunks.weak_function().of(&self.region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
-        let is_same = !cfg!(debug_assertions) || !self.may_compare() || now() == weak;
+        let is_same = !self.may_compare() || now() == weak;
         if !is_same {
             self.refuse_rewrite(format!("the fingerprint of the block at device offset {:#x}", block.address()));
         }
         is_same
     }
 
-    /// True if reading cannot fail: with bad memory, a comparison would report errors that its operation would not.
+    /// True if this mount compares, and reading cannot fail: with bad memory, a comparison would report errors that its
+    /// operation would not.
     fn may_compare(&self) -> bool {
-        self.region.frozen_pages().is_empty() && !self.region.is_lost()
+        self.compares_rewrites && self.region.frozen_pages().is_empty() && !self.region.is_lost()
     }
 
     /// Refuses a rewrite; what it would have changed is named.

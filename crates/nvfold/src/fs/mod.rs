@@ -140,6 +140,7 @@ pub(crate) struct Core {
     skipped: Mutex<Skipped>,
     /// Counts changes that were refused.
     refusals: Refusals,
+    compares_rewrites: bool,
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
@@ -166,6 +167,8 @@ pub(crate) struct CoreOptions {
     pub(crate) discard: bool,
     /// Whether free segments are chosen by their wear.
     pub(crate) levels_wear: bool,
+    /// See [`MountOptions`](crate::MountOptions).
+    pub(crate) compares_rewrites: bool,
     pub(crate) read_only: bool,
     pub(crate) clock: Clock,
 }
@@ -180,7 +183,7 @@ impl Core {
         index: (Arc<Entries>, Index),
     ) -> Core {
         let CoreOptions { policies, fingerprints, generators, pack, compression, cores, .. } = options;
-        let CoreOptions { discard, levels_wear, read_only, clock, .. } = options;
+        let CoreOptions { discard, levels_wear, compares_rewrites, read_only, clock, .. } = options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
             space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
@@ -200,6 +203,7 @@ impl Core {
             features: Features::default(),
             skipped: Mutex::default(),
             refusals: Refusals::default(),
+            compares_rewrites,
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),

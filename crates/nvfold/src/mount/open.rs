@@ -169,6 +169,7 @@ fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
         cores: options.cores,
         discard: options.discard.unwrap_or(region.level() == PersistenceLevel::Memory),
         levels_wear: options.levels_wear,
+        compares_rewrites: options.compares_rewrites,
         read_only: options.read_only,
         clock: options.clock.clone(),
     }

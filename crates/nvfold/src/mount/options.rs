@@ -40,6 +40,9 @@ pub struct MountOptions {
     pub discard: Option<bool>,
     /// Chooses free segments for packed chunks by their wear (DeEXT III-C). `false` serves to measure the gain.
     pub levels_wear: bool,
+    /// Before a rewrite of stored data is committed (by background work or on request), reads it and compares it with
+    /// what it replaces. On in debug builds. Benchmarks turn it off, because it reads data that nothing else reads.
+    pub compares_rewrites: bool,
     /// Source of TX_IDs (NV-Dedup 4.3.1).
     pub generators: Generators,
     /// A policy of the caller, used instead of `policy`.
@@ -62,6 +65,7 @@ impl Default for MountOptions {
             clock: Arc::new(|| 0),
             discard: None,
             levels_wear: true,
+            compares_rewrites: cfg!(debug_assertions),
             generators: Generators::default(),
             custom_policy: None,
         }
