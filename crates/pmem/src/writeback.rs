@@ -601,6 +601,7 @@ mod tests {
 
     /// The panic "a sync fits its slot": a sync failed while other threads made more pages dirty.
     #[test]
+    #[cfg_attr(miri, ignore = "it writes a file")]
     fn the_pages_of_a_failed_sync_and_those_stored_to_meanwhile_fit_one_sync() {
         let options = crate::OpenOptions { as_file: true, record_host: true, ..crate::OpenOptions::default() };
         let device = crate::DeviceSpec::Memory;
