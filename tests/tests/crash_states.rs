@@ -14,7 +14,7 @@ use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::show;
 
 /// Least number of distinct states in `make test`.
-const DISTINCT_MIN: u64 = 120_000;
+const DISTINCT_MIN: u64 = 180_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
 /// Number of random sequences.
