@@ -29,6 +29,9 @@ struct Recorder {
     disk: Mutex<Disk>,
 }
 
+/// Zeros to store or to write, part by part.
+pub(crate) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
 /// The disk below a recorded file.
 struct Disk {
     /// Pages of the file that have room on it.
@@ -196,7 +199,6 @@ impl HostFile {
 
     /// Writes zeros, which keep their disk.
     pub(crate) fn write_zeros(&self, offset: u64, length: u64) -> Result<()> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let parts = (0..length).step_by(ZEROS.len());
         parts
             .map(|at| (offset + at, (length - at).min(ZEROS.len() as u64)))

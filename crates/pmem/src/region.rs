@@ -9,6 +9,7 @@ use crate::counters::{Counter, Counters};
 use crate::device::{DeviceSpec, Mapping, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
 use crate::fault::{Faults, SECTOR_BYTES};
 use crate::flush::store_fence;
+use crate::host_file::ZEROS;
 use crate::order::{Dirty, Fenced, Group, InFlight, Pm, PmPtr};
 use crate::power_cut::HostEvent;
 use crate::profile::{BULK_LINES, Profile};
@@ -495,7 +496,6 @@ impl Region {
     /// Clears a range at level `file`. The sync makes holes of pages of zeros later.
     #[track_caller]
     fn clear_in_memory(&self, offset: u64, length: u64) {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let end = offset + length;
         let mut at = self.next_allocated(offset, end);
         self.give_back_reserved(offset, at);

@@ -239,15 +239,17 @@ impl Writeback {
         if room == wanted || (room > 0 && !is_small()) {
             return false;
         }
-        let mut journal = self.journal.lock();
-        let made = if room == 0 { journal.make_some_room(0) } else { journal.make_room(wanted) };
-        self.look_at(&journal);
-        made.is_ok()
+        self.with_journal(|journal| if room == 0 { journal.make_some_room(0) } else { journal.make_room(wanted) })
+            .is_ok()
     }
 
-    fn look_at(&self, journal: &Journal) {
+    /// Works on the journal, which may change its room.
+    fn with_journal(&self, work: impl FnOnce(&mut Journal) -> Result<()>) -> Result<()> {
+        let mut journal = self.journal.lock();
+        let done = work(&mut journal);
         self.room.store(journal.room(), Ordering::Relaxed);
         self.reserves.store(journal.reserves(), Ordering::Relaxed);
+        done
     }
 
     /// Returns whether the host can reserve disk; known once there is a journal.
@@ -262,9 +264,7 @@ impl Writeback {
     pub(crate) fn admit(&self) -> std::result::Result<(), (Errno, &'static str)> {
         let room = self.room.load(Ordering::Relaxed);
         if room == 0 {
-            let mut journal = self.journal.lock();
-            let made = journal.make_some_room(0);
-            self.look_at(&journal);
+            let made = self.with_journal(|journal| journal.make_some_room(0));
             return made.map_err(|errno| (errno, "reserve disk for the journal of"));
         }
         if !self.is_failing.load(Ordering::Relaxed) {
@@ -297,10 +297,7 @@ impl Writeback {
     /// Syncs, and gives the disk of the journal back, except for the least that it needs.
     fn shrink_journal(&self) -> Result<()> {
         self.sync()?;
-        let mut journal = self.journal.lock();
-        let shrunk = journal.shrink();
-        self.look_at(&journal);
-        shrunk
+        self.with_journal(Journal::shrink)
     }
 
     /// Returns the syncs that failed.
@@ -317,11 +314,11 @@ impl Writeback {
         if std::process::id() != self.owner {
             return Ok(());
         }
-        let mut journal = self.journal.lock();
-        let synced = self.sync_by(&mut journal);
-        self.look_at(&journal);
-        self.note(synced);
-        synced
+        self.with_journal(|journal| {
+            let synced = self.sync_by(journal);
+            self.note(synced);
+            synced
+        })
     }
 
     fn sync_by(&self, journal: &mut Journal) -> Result<()> {
@@ -538,10 +535,7 @@ impl Writeback {
             return Ok(());
         }
         self.sync()?;
-        let mut journal = self.journal.lock();
-        let closed = journal.close();
-        self.look_at(&journal);
-        closed
+        self.with_journal(Journal::close)
     }
 }
 
