@@ -46,7 +46,7 @@ test: ## All tests: units, docs, conformance suites, real programs, crashes (ins
 
 test-fast: ## Unit and documentation tests only: no mount, no root, nothing installed
 	$(CARGO) test --workspace --exclude nvfold-tests
-	$(CARGO) test -p nvfold-tests --test all tidy::
+	$(CARGO) test -p nvfold-tests tidy::
 
 miri: ## Look for undefined behaviour and data races in what Miri can run (installs a nightly toolchain if there is none)
 	scripts/miri.sh

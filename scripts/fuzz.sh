@@ -16,7 +16,7 @@ LIMITS=(-timeout=60 -rss_limit_mb=2048 -malloc_limit_mb=512 -max_len=802)
 
 if [ "${1:-}" = --seeds ]; then
     rm -rf fuzz/corpus
-    cargo run --quiet -p nvfold-tests --example fuzz_seeds -- fuzz/corpus
+    cargo run --quiet -p nvfold-tests --features seeds --example fuzz_seeds -- fuzz/corpus
     exit
 fi
 

@@ -29,6 +29,13 @@
 //! subject).
 #![forbid(unsafe_code)]
 
+// The tests are a module of this library, so that it is compiled once for them, with its own unit tests.
+#[cfg(test)]
+extern crate self as nvfold_tests;
+#[cfg(test)]
+#[path = "../tests/main.rs"]
+mod tests;
+
 pub mod block;
 pub mod causality;
 pub mod crash;

@@ -119,8 +119,8 @@ fn kill_under_load(mut mount: Mount, kills: u64, random: &mut fastrand::Rng) {
 
 /// Threads of the embedding program, each with its own directory.
 const THREADS: u8 = 3;
-const CHILD: &str = "crash::child_that_embeds_a_device_until_it_is_killed";
-const CHILD_WITH_DAEMON: &str = "crash::child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
+const CHILD: &str = "tests::crash::child_that_embeds_a_device_until_it_is_killed";
+const CHILD_WITH_DAEMON: &str = "tests::crash::child_that_embeds_a_device_and_its_daemon_until_it_is_killed";
 
 /// The operations that a child runs.
 type Operations = fn(u64) -> Box<dyn Iterator<Item = Op>>;

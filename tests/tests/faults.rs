@@ -124,7 +124,7 @@ fn a_program_outlives_the_device_that_it_embeds() {
     for bytes in [0, 4096, 20 << 20] {
         let device = Device::fresh(64);
         let mut child = Command::new(std::env::current_exe().expect("own path"))
-            .args(["faults::child_that_embeds_a_device", "--exact", "--ignored", "--nocapture"])
+            .args(["tests::faults::child_that_embeds_a_device", "--exact", "--ignored", "--nocapture"])
             .env("NVFOLD_TEST_DEVICE", device.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -32,7 +32,7 @@ fn build() -> PathBuf {
     let archives = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_archive);
     let age = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
     let archive = archives.max_by_key(age).expect("cargo builds the library for this test");
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+    let folder = beside.join("preload");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/preload-library.sh");
     run::ok(Command::new(script).arg(archive).arg(&folder));
     folder.join("libnvfold_preload.so")

@@ -153,7 +153,7 @@ fn with_a_disk(test: &str) {
     run::ok(Command::new(tool("mkfs.ext4")).args(["-q", "-m", "0", "-O", "^has_journal"]).arg(&image));
     let script = r#"mount -o loop image disk && cd / && exec "$TESTS" "$CHILD" --exact --ignored --nocapture"#;
     let mut child = in_own_namespace(scratch.path(), script);
-    child.env("TESTS", std::env::current_exe().expect("own path")).env("CHILD", format!("host_disk::{test}"));
+    child.env("TESTS", std::env::current_exe().expect("own path")).env("CHILD", format!("tests::host_disk::{test}"));
     // `Mount::on_disk` has its device there.
     let outcome = run::ok(child.env(DISK, &dir).env("TMPDIR", &dir));
     assert!(outcome.stdout.contains("1 passed"), "{}", outcome.report());

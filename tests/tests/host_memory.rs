@@ -1,7 +1,7 @@
 //! Host memory follows the stored data: after each of five histories a device holds at most 1.05 times the stored
 //! bytes plus 8 MiB, once its background rounds have run.
 //!
-//! `cargo test -p nvfold-tests --test all host_memory -- --nocapture` prints the held and the stored bytes.
+//! `cargo test -p nvfold-tests host_memory -- --nocapture` prints the held and the stored bytes.
 //! `scripts/host-memory.sh` does the same on mounts, five seconds after the last operation.
 
 use nvfold::{File, FileSystem, InodeNumber, Policy, errno};

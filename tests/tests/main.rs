@@ -1,5 +1,6 @@
-//! The end-to-end tests, in one program: linking one program takes a moment, linking seventeen takes minutes. Each
-//! file is a module; a filter by its name (`cargo test -p nvfold-tests --test all names`) selects it.
+//! The end-to-end tests. They are a module of the library that they share, so one program has all of them: to link one
+//! takes a moment, to link seventeen minutes. Each file is a module; a filter by its name selects it
+//! (`cargo test -p nvfold-tests names::`).
 //!
 //! Tests run at the same time, on as many threads as there are processors, and `crash_states` and `mutations` use all
 //! processors for minutes. So no test changes the state of the process (working directory, umask, environment,

@@ -15,6 +15,8 @@ mod nv_dedup;
 mod origins;
 mod reclaim;
 mod reference;
+#[path = "../../pmem/tests/refused.rs"]
+mod refused;
 mod repair;
 mod segments;
 mod threads;

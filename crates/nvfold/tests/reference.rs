@@ -1,11 +1,11 @@
 //! References as types: each file in `reference/fail/` forgets, doubles or forges one, and the compiler says so. Beside it
-//! lies what it says. `TRYBUILD=overwrite cargo test -p nvfold --test all reference` writes that anew when the compiler's
-//! words change.
+//! lies what it says (`refused.rs` of pmem's tests).
 //!
 //! What the compiler does not see, a reference that is dropped by name, is a panic in builds with assertions.
 
 mod policy;
 
+use crate::refused::all_are_refused;
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
 use nvfold::dedup::{Dedup, Piece};
@@ -20,11 +20,9 @@ fn a_policy_that_uses_every_reference_once_compiles_and_runs() {
     policy::main();
 }
 
-// A file that is to pass would make trybuild generate code for nvfold and all that it needs once more.
 #[test]
 fn a_reference_that_is_forgotten_doubled_or_forged_does_not_compile() {
-    let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/reference/fail/*.rs");
+    all_are_refused("nvfold", "tests/reference/fail");
 }
 
 /// Takes a reference on the last block that was stored, and forgets it.

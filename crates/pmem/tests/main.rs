@@ -6,5 +6,6 @@ mod faults;
 mod order;
 mod owner;
 mod recorder;
+mod refused;
 mod threads;
 mod writeback;

@@ -1,7 +1,9 @@
-//! Order as types: each file in `order/` breaks one rule, and the compiler says so. Beside it lies what it says.
-//! `TRYBUILD=overwrite cargo test -p pmem --test all order` writes that anew when the compiler's words change.
+//! Order as types: each file in `order/` breaks one rule, and the compiler says so. Beside it lies what it says
+//! (`refused.rs`).
 
 mod in_order;
+
+use crate::refused::all_are_refused;
 
 #[test]
 fn what_is_in_order_compiles_and_runs() {
@@ -10,6 +12,5 @@ fn what_is_in_order_compiles_and_runs() {
 
 #[test]
 fn what_is_out_of_order_does_not_compile() {
-    let cases = trybuild::TestCases::new();
-    cases.compile_fail("tests/order/fail/*.rs");
+    all_are_refused("pmem", "tests/order/fail");
 }

@@ -354,7 +354,7 @@ struct Explorer<'a> {
     disk: &'a mut Disk,
     seen: &'a Seen,
     tally: Tally,
-    /// What recoveries did, if that is asked for.
+    /// What recoveries did, if that is asked for. Then no state is judged.
     recoveries: Option<Vec<Case>>,
 }
 
@@ -451,20 +451,22 @@ impl<'a> Explorer<'a> {
             let is_new_image = self.seen.note(state.image_hash());
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
-            // When recoveries are collected, each state needs one recovery and nothing after it.
-            let whole = Road::of(state.image_hash());
-            let road = if self.recoveries.is_some() { whole.up_to_recovery() } else { whole };
-            let recovery = match self.judge(&state, point.allowed, road) {
-                Ok(recovery) => recovery,
-                Err(why) => return Err(self.violation(point, &choice, depth, &why)),
-            };
+            let road = Road::of(state.image_hash());
+            let name = || point.describe(&choice, depth);
+            if let Some(recoveries) = &mut self.recoveries {
+                let recovery = recovery(self.disk, self.subject, &state, road)
+                    .map_err(|why| violation(self.subject, point, &choice, depth, &why))?;
+                self.seen.note_holds(state.image_hash(), point.allowed);
+                let trace = Trace::of_recovery(name(), point.allowed, &recovery);
+                recoveries.push(Case { state: self.disk.since_base(&state), trace });
+                continue;
+            }
+            let recovery = self
+                .judge(&state, point.allowed, road)
+                .map_err(|why| violation(self.subject, point, &choice, depth, &why))?;
             self.seen.note_holds(state.image_hash(), point.allowed);
             let Road::ReconciledFirst { .. } = road else { continue };
             let one_in = if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries };
-            let trace = || Trace::of_recovery(point.describe(&choice, depth), point.allowed, &recovery);
-            if let Some(recoveries) = &mut self.recoveries {
-                recoveries.push(Case { state: self.disk.since_base(&state), trace: trace() });
-            }
             // The low half has chosen the road already.
             let drawn = (state.image_hash() >> 64) as u64;
             if let Some(bounds) = effort.in_recovery.get(depth)
@@ -472,7 +474,8 @@ impl<'a> Explorer<'a> {
             {
                 let mark = self.disk.mark();
                 self.disk.advance(&state);
-                let explored = self.explore_at(&trace(), bounds, effort, drawn, depth + 1);
+                let trace = Trace::of_recovery(name(), point.allowed, &recovery);
+                let explored = self.explore_at(&trace, bounds, effort, drawn, depth + 1);
                 self.disk.roll_back(mark);
                 explored?;
             }
@@ -489,11 +492,18 @@ impl<'a> Explorer<'a> {
         self.disk.put_back();
         judged
     }
+}
 
-    fn violation(&self, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
-        let name = self.subject.name;
-        Violation { text: format!("policy {name}: {}:\n  {why}", point.describe(choice, depth)) }
-    }
+/// Returns what the recovery of a state does to the media. The state is not judged.
+fn recovery(disk: &mut Disk, subject: &Subject, state: &Difference, road: Road) -> Result<Vec<Event>, String> {
+    disk.apply(state);
+    let recovery = oracle::recover(disk, subject.options(subject.policy), road.unmounts_first());
+    disk.put_back();
+    recovery
+}
+
+fn violation(subject: &Subject, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
+    Violation { text: format!("policy {}: {}:\n  {why}", subject.name, point.describe(choice, depth)) }
 }
 
 impl Point<'_> {

@@ -101,8 +101,7 @@ const EFFORT: Effort = Effort {
 /// A first look, which kills most of the mutations that can be killed. Only the survivors are worth [`EFFORT`].
 const FIRST_LOOK: Effort = Effort { bounds: Bounds { exhaustive: 3, each_max: 4, subsets: 2, torn: 2 }, ..EFFORT };
 
-/// For the recordings without a mutation, to collect their recoveries; the test of the crash states judges these
-/// recordings.
+/// For the recordings without a mutation, to collect their recoveries.
 const RECORDING: Effort = Effort { bounds: Bounds { exhaustive: 5, each_max: 16, subsets: 8, torn: 8 }, ..EFFORT };
 /// The same in `make test` for devices without chains on the media: their recoveries vary less.
 const RECORDING_OF_LESS: Effort =
@@ -176,8 +175,8 @@ pub fn try_all(choice: &Choice, seed: u64, is_kept: impl Fn(&Place, Mutation) ->
     Outcome { verdicts, unreached: sources.unreached(&places) }
 }
 
-/// Records all operations of length 1, and a few recoveries from crashes of each. The unmutated states satisfy all
-/// conditions.
+/// Records all operations of length 1, and a few recoveries from crashes of each. The test of the crash states judges
+/// these states, so here they count as judged: only a state that the mutation adds can show it.
 fn record(bases: &[Base], seen: &[Seen], is_wanted: impl Fn(&Workload, usize) -> bool, seed: u64) -> Vec<Recorded> {
     let workloads = singles();
     let subjects = |workload| (0..bases.len()).map(move |at| (workload, at));

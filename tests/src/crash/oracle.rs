@@ -69,10 +69,9 @@ impl Road {
         }
     }
 
-    /// Returns the road that reconciles first and ends there.
-    pub fn up_to_recovery(self) -> Road {
-        let unmounted = !matches!(self, Road::ReconciledFirst { unmounted: false, .. });
-        Road::ReconciledFirst { unmounted, used: false }
+    /// Returns whether the first mount ends with an unmount when it reconciles first.
+    pub fn unmounts_first(self) -> bool {
+        !matches!(self, Road::ReconciledFirst { unmounted: false, .. })
     }
 
     /// Returns all roads.
@@ -244,6 +243,19 @@ impl Judge<'_> {
         same(&now, &expected, "after it was used")?;
         Ok(expected)
     }
+}
+
+/// Lets the state on a disk recover without judging it; returns what mount, reconcile and perhaps unmount did to the
+/// media.
+///
+/// # Errors
+/// It does not recover.
+pub fn recover(disk: &mut Disk, mut options: MountOptions, unmounted: bool) -> Result<Vec<Event>, String> {
+    options.clock = clock_from(JUDGED_AT);
+    let fs = mount(disk.region(), &options)?;
+    reconcile(&fs)?;
+    end(fs, unmounted)?;
+    Ok(disk.take_events())
 }
 
 /// Unmounts, or crashes.
