@@ -14,11 +14,12 @@ use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::show;
 
 /// Least number of distinct states in `make test`.
-const DISTINCT_MIN: u64 = 180_000;
+const DISTINCT_MIN: u64 = 120_000;
 /// Seed of the sample of `make test`: one that found a bug.
 const SAMPLE: u64 = 12_210_664_842_314_253_633;
-/// Number of random sequences.
+/// Number of random sequences, and of those that `make test` runs.
 const RANDOM_SEQUENCES: usize = 20;
+const RANDOM_SEQUENCES_SHORT: usize = 10;
 const RANDOM_OPS: usize = 12;
 const VIOLATIONS_SHOWN: usize = 10;
 /// The beginning of the names of the workloads with parts of pieces.
@@ -31,7 +32,10 @@ const RANDOM_STATES: usize = 8;
 const RECOVERIES: u64 = 8;
 /// Number of states of one line alone, and of all but one, that `make test` tries at a point; `make soak` tries those
 /// of all lines. Further lines hold data that no file references yet.
-const EACH_MAX: usize = 8;
+const EACH_MAX: usize = 6;
+/// Number of words at a point of which `make test` tries every choice; `make soak` does it for two more. Each word doubles
+/// the states.
+const EXHAUSTIVE_MAX: usize = 5;
 /// For each workload of length 1 that is for all subjects, `make test` leaves out one subject in so many. It leaves out
 /// another one for the next workload, and never all that have the same policy. `make soak` leaves out none.
 const SPARED_ONE_IN: usize = 2;
@@ -63,10 +67,11 @@ fn in_this_run(whole: Effort) -> Effort {
     if soak_factor() > 1 {
         return whole;
     }
-    let Bounds { each_max, subsets, torn, .. } = whole.bounds;
+    let Bounds { exhaustive, each_max, subsets, torn } = whole.bounds;
+    let exhaustive = exhaustive.min(EXHAUSTIVE_MAX);
     let each_max = each_max.min(EACH_MAX);
     Effort {
-        bounds: Bounds { each_max, subsets: subsets / RANDOM_STATES, torn: torn / RANDOM_STATES, ..whole.bounds },
+        bounds: Bounds { exhaustive, each_max, subsets: subsets / RANDOM_STATES, torn: torn / RANDOM_STATES },
         busy_recoveries: whole.busy_recoveries * RECOVERIES,
         idle_recoveries: whole.idle_recoveries * RECOVERIES,
         ..whole
@@ -127,7 +132,12 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
     let mut pairs: Vec<Workload> =
         paired.iter().flat_map(|first| paired.iter().map(|second| pair(first, second))).collect();
     let randoms = (0..RANDOM_SEQUENCES * soak_factor() as usize).map(|_| random(generator, RANDOM_OPS));
-    let mut jobs = each_wanted(randoms.collect::<Vec<_>>().into_iter(), LONGER);
+    // All are drawn, so that the sample of pairs stays the same.
+    let mut randoms: Vec<Workload> = randoms.collect();
+    if soak_factor() == 1 {
+        randoms.truncate(RANDOM_SEQUENCES_SHORT);
+    }
+    let mut jobs = each_wanted(randoms.into_iter(), LONGER);
     if soak_factor() == 1 {
         for (subject, setting) in SUBJECTS.iter().enumerate() {
             generator.shuffle(&mut pairs);

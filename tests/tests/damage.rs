@@ -31,7 +31,7 @@ use zerocopy::FromBytes;
 const DEVICE_BYTES: u64 = 32 << 20;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 /// `make test` damages every n-th page of each table.
-const SAMPLE: usize = 6;
+const SAMPLE: usize = 9;
 
 // --- the device ----------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ const FSX_SEED: u64 = 6_624_338_297_716_797_245;
 const OPS: u64 = 200_000;
 /// The same on the mount, where an operation costs as much as twenty in the library; `make soak` runs as many as
 /// there.
-const OPS_MOUNTED: u64 = 12_000;
+const OPS_MOUNTED: u64 = 8_000;
 /// Loops of a form and operations in each (`make soak`), and operations of the one loop in `make test`.
 const FORM_LOOPS: u64 = 100;
 const FORM_OPS: usize = 3000;

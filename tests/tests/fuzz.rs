@@ -39,7 +39,7 @@ fn cases(cases: u32) -> ProptestConfig {
 }
 
 proptest! {
-    #![proptest_config(cases(5000))]
+    #![proptest_config(cases(2500))]
 
     #[test]
     fn operation_sequences_answer_as_the_model_does(
@@ -51,7 +51,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(1500))]
+    #![proptest_config(cases(1000))]
 
     #[test]
     fn fsck_mount_and_repair_agree_on_damaged_images(
@@ -73,7 +73,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(800))]
+    #![proptest_config(cases(500))]
 
     #[test]
     fn what_noise_did_not_lie_on_is_there_after_a_repair(record in any::<[u8; hostile::OVERWRITTEN_BYTES]>()) {

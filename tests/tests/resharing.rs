@@ -412,7 +412,7 @@ fn random_files(fs: &FileSystem, random: &mut fastrand::Rng) -> Vec<File> {
 fn random_files_are_unshared_as_planned_and_shared_until_nothing_is_equal() {
     for policy in POLICIES {
         let seed = Seed::new("sharing and unsharing");
-        for round in 0..150 * soak_factor() {
+        for round in 0..75 * soak_factor() {
             let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(round));
             let device = Device::of(16, policy);
             let fs = device.mount(policy);
