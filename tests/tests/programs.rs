@@ -33,7 +33,7 @@ fn git_clones_commits_and_collects_garbage_on_the_mount() {
             git(
                 &repository,
                 &format!(
-                    "git ls-files -z | awk 'BEGIN {{ RS = ORS = \"\\0\" }} NR % 97 == {round}' > ../changed
+                    "git ls-files -z | awk 'BEGIN {{ RS = ORS = \"\\0\" }} NR % 61 == {round}' > ../changed
                  head -z -n 20 ../changed | xargs -0 -r sed -i '1s/^/round {round}\\n/'
                  tail -z -n 2 ../changed | xargs -0 -r git rm -q --
                  mkdir -p moved{round}
