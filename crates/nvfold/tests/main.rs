@@ -16,6 +16,7 @@ mod origins;
 mod reclaim;
 mod reference;
 mod repair;
+mod room;
 mod segments;
 mod threads;
 mod vector;
