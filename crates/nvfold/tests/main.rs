@@ -18,6 +18,7 @@ mod reference;
 #[path = "../../pmem/tests/refused.rs"]
 mod refused;
 mod repair;
+mod room;
 mod segments;
 mod threads;
 mod vector;

@@ -272,7 +272,7 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
 
 /// Returns whether an operation changes only the stored form, not the content, and does so in several steps.
 fn in_steps(op: &Op) -> bool {
-    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::Convert)
+    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments | Op::Convert)
 }
 
 /// Returns the operations that make the tree.
@@ -380,12 +380,11 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: None,
     });
-    let of_fragments = fragments().into_iter().chain(collected()).map(|(name, crashes_from, ops)| Workload {
-        name: name.to_owned(),
-        ops,
-        crashes_from,
-        only: None,
-    });
+    let of_fragments = fragments()
+        .into_iter()
+        .chain(collected())
+        .chain(emptied())
+        .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
     let of_denova = offline().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
@@ -1172,6 +1171,18 @@ fn collected() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("collect parts of what is gone", collects, then(&[])),
         ("collect, then write over a part", follows, then(&[write(MORE, 300, 900, distinct(9))])),
         ("collect, then unlink", follows, then(&[Op::Unlink { path: at(MORE) }, Op::Unlink { path: at(EMPTY) }])),
+    ]
+}
+
+/// Returns workloads that empty segments of blocks: log pages, values, reserved, private and shared blocks move.
+fn emptied() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let then = |ops: &[Op]| [&[Op::Reconcile, Op::EmptySegments], ops].concat();
+    let unlink = |name| Op::Unlink { path: at(name) };
+    vec![
+        ("empty segments", 1, then(&[])),
+        ("empty segments, then write over what moved", 2, then(&[write(SHARED, 0, 2 * BLOCK, distinct(15))])),
+        ("empty segments, then unlink what moved", 2, then(&[unlink(SHARED), unlink(CLONE), unlink(UNSHARED)])),
+        ("empty segments, then unmount", 2, then(&[Op::Remount, unlink(CLONE)])),
     ]
 }
 

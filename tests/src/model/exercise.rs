@@ -172,6 +172,7 @@ pub fn is_job(op: &Op) -> bool {
             op,
             Op::FillStep
                 | Op::ReclaimStep { .. }
+                | Op::EmptySegments
                 | Op::DrainStep
                 | Op::ReorderStep
                 | Op::TrimStep
@@ -270,6 +271,7 @@ fn job(random: &mut fastrand::Rng) -> Op {
         59 => Op::Trim,
         60 => Op::Reconcile,
         61 => Op::Rest { ms: 100_000 },
+        62 => Op::EmptySegments,
         _ => Op::Rest { ms: random.u64(0..3000) },
     }
 }

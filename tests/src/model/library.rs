@@ -319,6 +319,10 @@ impl Library {
                 let step = || self.fs().reclaim_step(Victims::All);
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
             }
+            Op::EmptySegments => {
+                self.fs().empty_segments_of_blocks();
+                Ok(Answer::Done)
+            }
             Op::DrainStep => done(self.fs().drain_step()),
             Op::Drain => {
                 let step = || self.fs().drain_step();

@@ -287,6 +287,8 @@ pub enum Op {
     ReclaimStep {
         victims: Victims,
     },
+    /// Empties segments of blocks, as an operation does that needs a whole segment. Nothing that can be read changes.
+    EmptySegments,
     /// Does one step of sharing the queue of policy denova. Nothing that can be read changes.
     DrainStep,
     /// Does all of these steps, until the queue is empty.

@@ -225,6 +225,7 @@ impl Oracle {
             | Op::FillStep
             | Op::Reclaim
             | Op::ReclaimStep { .. }
+            | Op::EmptySegments
             | Op::DrainStep
             | Op::Drain
             | Op::ReorderStep

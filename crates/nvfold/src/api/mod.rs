@@ -18,9 +18,8 @@ use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
 use crate::fs::{Core, Worked};
-use crate::media::inode::INODES_PER_SEGMENT;
+use crate::media::BLOCK_BYTES;
 use crate::media::log_entry::NAME_BYTES_MAX;
-use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS};
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
@@ -86,6 +85,9 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
             // Dead bytes in packed segments are space, too.
             Err(Error::NoSpace { .. }) if core.make_segment() => {}
+            // Scattered free blocks make a segment.
+            Err(Error::NoSpace { blocks_needed, blocks_free, .. })
+                if blocks_free >= blocks_needed && core.make_segment_of_blocks() => {}
             // So are the unreferenced bytes of chunks of which extents use only a few bytes.
             Err(Error::NoSpace { .. }) if core.collect_for_space() => {}
             result => return result,
@@ -486,6 +488,13 @@ impl FileSystem {
         Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
     }
 
+    /// For tests: empties segments of blocks, as an operation does that needs a whole segment and finds none. Returns
+    /// true if one became free.
+    #[doc(hidden)]
+    pub fn empty_segments_of_blocks(&self) -> bool {
+        self.core().empty_segments_of_blocks()
+    }
+
     /// Makes all acknowledged operations durable, all or nothing. It costs nothing except at persistence level
     /// `file`: there each changed page is written twice, and the call waits for the disk once. Without a call, a sync
     /// happens a second after the changes stop, and at the latest 5 s after a change.
@@ -501,7 +510,8 @@ impl FileSystem {
         let core = self.core();
         core.space.look_at_host();
         let free = core.free_blocks();
-        let possible = core.table.end() + free / SEGMENT_BLOCKS * INODES_PER_SEGMENT;
+        // Wherever the free blocks lie, they can become segments of the table: `Core::make_segment_of_blocks`.
+        let possible = core.table.possible(free);
         StatFs {
             block_bytes: BLOCK_BYTES as u32,
             blocks: core.space.total_blocks(),

@@ -215,6 +215,15 @@ impl<'a> Claims<'a> {
         self.entered.push((block.into(), count, *fingerprint));
     }
 
+    /// Records a new block with the content of one that is stored already, and with its fingerprint. The caller enters
+    /// it in the index after the commit: equal blocks are not merged.
+    pub(super) fn enter_copy(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
+        if count > 1 || fingerprint.strong.is_some() || !self.core.chunks.finds_private() {
+            self.tx.add(block, count, fingerprint);
+        }
+        self.entered.push((block.into(), count, Fingerprint::default()));
+    }
+
     /// Keeps packed chunks from moving until the claims are published or dropped. Called before chunks are placed or
     /// extended.
     pub(super) fn pin(&mut self) {

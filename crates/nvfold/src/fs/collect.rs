@@ -507,7 +507,7 @@ impl Core {
 
 impl Collector {
     /// Subtracts re-pointed ranges, which publishing counted as dead.
-    fn forget_dead(&self, ranges: &[Range<u64>]) {
+    pub(super) fn forget_dead(&self, ranges: &[Range<u64>]) {
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let less = |dead: u64| Some(dead.saturating_sub(bytes));
         let _ = self.may_be_dead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);

@@ -21,6 +21,7 @@
 //! | `policy` | the policy and the compression of a file's new data |
 //! | `background`, `share_queued`, `fill` | work that policies defer |
 //! | `reclaim` | emptying segments of packed chunks |
+//! | `evacuate` | emptying segments of blocks |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
 //! | `freeze_lock` | the freeze lock |
 //!
@@ -36,7 +37,7 @@
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
 //!    journal slot, superblock, work queue
 //!
-//! The locks of the segment that is being emptied and of the collection round are taken before any inode. Operations
+//! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
 //! only try them and never wait for them.
 //!
 //! Readers take the inode's lock shared. A writer holds it exclusively until its commit word is fenced. So readers
@@ -52,6 +53,7 @@ mod commit;
 mod compact;
 mod compare;
 mod decide;
+mod evacuate;
 mod fill;
 mod freeze_lock;
 mod marks;
@@ -104,6 +106,7 @@ use crate::words::{Clock, Refused, Skipped, TimeNs};
 use cache::{Cache, Damaged};
 use collect::Collector;
 use commit::Journal;
+use evacuate::Evacuation;
 use freeze_lock::FreezeLock;
 use origins::OriginTally;
 use pmem::Region;
@@ -145,6 +148,7 @@ pub(crate) struct Core {
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
     collector: Collector,
+    evacuation: Evacuation,
     origin_tally: OriginTally,
     /// Inodes below this number are already in the totals and in the recount. It is `u64::MAX` when no recount is
     /// under way.
@@ -207,6 +211,7 @@ impl Core {
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),
+            evacuation: Evacuation::default(),
             origin_tally: OriginTally::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,

@@ -190,6 +190,7 @@ impl Core {
     /// and no segment is reserved for reclamation any more.
     pub(crate) fn end_reclaiming(&self) {
         self.end_collecting();
+        self.end_evacuating();
         if let Some(victim) = self.victim.lock().take() {
             self.space.give_up_victim(victim.segment);
         }

@@ -127,7 +127,7 @@ impl Core {
     }
 
     /// Returns the weak fingerprint of a chunk that the index can find: from its entry, or computed again.
-    fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
+    pub(super) fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
         let function = self.chunks.weak_function();
         let of_entry = || self.chunks.entry(chunk).weak(function);
         let stored = self.chunks.has_entry(chunk).then(of_entry).flatten();

@@ -134,6 +134,29 @@ impl Core {
         Ok(staged)
     }
 
+    /// Stores the values again of which `leaves` says that a block has to be free.
+    pub(super) fn store_values_again(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        leaves: impl Fn(BlockNumber) -> bool,
+    ) -> Result<()> {
+        let is_leaving = |value: &XattrValue| value_blocks(value).any(&leaves);
+        let leaving = state.xattrs.iter().filter(|(_, value)| is_leaving(value));
+        let names: Vec<Vec<u8>> = leaving.map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let value = self.read_value(&state.xattrs[&name]);
+            self.region.check()?;
+            let mut flight = Flight::new();
+            let changes = [XattrChange { name: &name, value: Some(&value) }];
+            let staged = self.stage_xattrs(state, &changes, state.attributes.ctime, &mut flight)?;
+            let attributes = Some(state.attributes);
+            self.change(inode, state, staged.entries(), attributes, Purpose::Log, flight)?;
+            staged.published(inode, state);
+        }
+        Ok(())
+    }
+
     /// Returns the value of an extended attribute.
     ///
     /// # Errors

@@ -12,14 +12,18 @@
 use crate::error::{Error, Result, errno};
 use crate::media::inode::{COMMIT_WORD, INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, USE_WORD};
 use crate::media::log_area::AreaHead;
+use crate::media::log_entry::PAGE_LINES;
 use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
-use crate::space::{Space, clear_segment};
+use crate::space::{KEPT_BLOCKS, Space, clear_segment};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::{Dirty, Flight, Pm, Region};
 use zerocopy::IntoBytes;
+
+/// Blocks of a log with a line for each inode of a segment of the table: with their names, or with their removals.
+const LINES_BLOCKS: u64 = INODES_PER_SEGMENT.div_ceil(PAGE_LINES);
 
 /// The inode table of one device.
 pub struct InodeTable {
@@ -197,7 +201,7 @@ impl InodeTable {
     /// takes the lowest number above all that were in use.
     ///
     /// # Errors
-    /// ENOSPC if the table cannot grow.
+    /// ENOSPC if the table cannot grow, or if the names of its inodes could then not be removed any more.
     pub fn allocate(&self, space: &Space) -> Result<u64> {
         let mut used = self.used.lock();
         loop {
@@ -303,6 +307,14 @@ impl InodeTable {
         }
     }
 
+    /// Returns how many inodes the table could have if all of these free blocks were for it and for the names.
+    pub fn possible(&self, free_blocks: u64) -> u64 {
+        let segments = self.segments.read().len() as u64;
+        let more = free_blocks.saturating_sub(blocks_left(segments)) / (SEGMENT_BLOCKS + 2 * LINES_BLOCKS);
+        // Number 0 is not used.
+        (segments + more) * INODES_PER_SEGMENT - 1
+    }
+
     fn grow(&self, space: &Space) -> Result<()> {
         let ordinal = self.segments.read().len();
         let ordinal32 = u32::try_from(ordinal).map_err(|_| Error::Posix {
@@ -310,12 +322,21 @@ impl InodeTable {
             why: "the inode table is as large as it can be",
             errno: errno::ENOSPC,
         })?;
+        if !space.has_free(SEGMENT_BLOCKS + blocks_left(ordinal as u64 + 1)) {
+            return Err(space.no_space_for_segment("create an inode"));
+        }
         let segment = space.allocate_segment("create an inode")?;
         clear_segment(&self.region, segment).inspect_err(|_| space.free_segment(segment))?;
         space.write_use(segment, KIND_INODES, ordinal32);
         self.segments.write().push(segment);
         Ok(())
     }
+}
+
+/// Returns how many blocks a table leaves free when it grows to so many segments, so that all of its inodes can be
+/// removed again.
+fn blocks_left(segments: u64) -> u64 {
+    KEPT_BLOCKS + segments * LINES_BLOCKS
 }
 
 fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {

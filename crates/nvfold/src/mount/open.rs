@@ -105,6 +105,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
             free_index_segments(core, &uses)?;
         }
         saved_in.into_iter().flatten().try_for_each(|run| core.space.discard_run(run))?;
+        core.space.keep_spare_for_packed();
     }
     match core.region.check() {
         // Operations that touch the bad memory report it.

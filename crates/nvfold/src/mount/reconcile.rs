@@ -175,6 +175,7 @@ impl Mounted {
                         self.core.walked.store(u64::MAX, Ordering::Release);
                         self.core.space.free_empty_packed();
                         self.core.give_up_empty_packed();
+                        self.core.space.keep_spare_for_packed();
                         Reconcile::Done
                     }
                 }

@@ -20,6 +20,7 @@
 //! unmarked segment holds nothing, on the media and in the host's memory, even after a crash.
 
 mod backing;
+pub mod evacuate;
 pub(crate) mod free;
 mod holes;
 pub mod packed;
@@ -153,6 +154,8 @@ pub struct Space {
     /// back.
     noted: Box<[AtomicU32]>,
     round: Mutex<Round>,
+    /// For each segment: the number of blocks that could not be moved out of it; see [`evacuate`].
+    stayed: Box<[AtomicU16]>,
 }
 
 impl Space {
@@ -191,6 +194,7 @@ impl Space {
             packed: PackedSpace::new(segments, cores),
             noted: zeroed(segments),
             round: Mutex::default(),
+            stayed: zeroed(segments),
         };
         if space.backing.is_needed() {
             space.free_blocks.take(total_blocks, 0);
@@ -229,7 +233,7 @@ impl Space {
 
     /// Returns the DRAM that the allocator takes, in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1;
+        let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1 + 2;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 

@@ -21,9 +21,9 @@ use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::{HEADER_BYTES, HEADERS_MAX, PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::KIND_PACKED;
-use crate::media::{PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::media::{PACKED_BYTES_MAX, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::{Flight, Region};
 use std::ops::Range;
@@ -128,12 +128,15 @@ pub struct PackedSpace {
     pub(super) spare: Mutex<Option<u64>>,
     /// Bytes of live chunks in each segment at the end of the last round of background reclamation.
     live_before: Box<[AtomicU32]>,
-    /// Bytes of chunks appended to each segment until it was closed, without headers; 0: unknown, because it was
-    /// closed before the mount.
+    /// Bytes of chunks appended to each segment until it was closed, without headers, and room that was left for more
+    /// than the longest chunk; 0: unknown, because it was closed before the mount.
     data: Box<[AtomicU32]>,
     /// The segments that the last search for a victim compared; the next search begins after them.
     pub(super) compared: Mutex<Range<u64>>,
+    /// The sets of the cores, and behind them the mover's: its first segment is the one that was the spare.
     sets: Vec<Padded<Mutex<Set>>>,
+    /// True while only the mover may append to its own set: from the choice of a victim until there is a spare again.
+    pub(super) is_emptying: AtomicBool,
     /// The number of pools on this device.
     pools: usize,
     live_bytes: Padded<AtomicU64>,
@@ -152,7 +155,8 @@ impl PackedSpace {
             data: zeroed(segments),
             spare: Mutex::default(),
             compared: Mutex::new(0..0),
-            sets: (0..sets).map(|_| Padded::default()).collect(),
+            sets: (0..=sets).map(|_| Padded::default()).collect(),
+            is_emptying: AtomicBool::new(false),
             pools: if segments < SEGMENTS_FOR_UPDATED { POOLS / 2 } else { POOLS },
             live_bytes: Padded::default(),
             segments: AtomicU64::new(0),
@@ -248,7 +252,7 @@ impl PackedSpace {
     /// Restores an open segment; for the mount. It stays closed if its pool has an open segment in every set.
     pub fn adopt_open(&self, pool: usize, open: Open) {
         let pool = pool % self.pools;
-        for (at, set) in self.sets.iter().enumerate() {
+        for (at, set) in self.of_cores().iter().enumerate() {
             let mut set = set.lock();
             if set[pool].is_none() {
                 set[pool] = Some(open);
@@ -263,12 +267,22 @@ impl PackedSpace {
         self.state[segment as usize].store(OPEN + set, Ordering::SeqCst);
     }
 
+    fn of_cores(&self) -> &[Padded<Mutex<Set>>] {
+        &self.sets[..self.movers()]
+    }
+
+    /// Returns the number of the mover's set.
+    fn movers(&self) -> usize {
+        self.sets.len() - 1
+    }
+
     /// Locks the set of this thread's core, or any that is not locked.
     fn lock_set(&self) -> (usize, MutexGuard<'_, Set>) {
-        let own = thread_number() % self.sets.len();
-        let order = (0..self.sets.len()).map(|step| (own + step) % self.sets.len());
-        let free = order.into_iter().find_map(|at| Some((at, self.sets[at].try_lock()?)));
-        free.unwrap_or_else(|| (own, self.sets[own].lock()))
+        let sets = self.of_cores();
+        let own = thread_number() % sets.len();
+        let order = (0..sets.len()).map(|step| (own + step) % sets.len());
+        let free = order.into_iter().find_map(|at| Some((at, sets[at].try_lock()?)));
+        free.unwrap_or_else(|| (own, sets[own].lock()))
     }
 }
 
@@ -279,35 +293,11 @@ impl Space {
     /// # Errors
     /// `ENOSPC` when no completely free segment is left, and no open one has room.
     pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
-        self.append_in(pool, number, bytes, flight, |set| self.open_packed(set, pool))
-    }
-
-    /// Does the same as [`Space::append`] for reclamation, which frees a segment by this: it may use the spare one.
-    pub fn append_moved(
-        &self,
-        pool: Pool,
-        number: PackedNumber,
-        bytes: PackedBytes,
-        flight: &mut Flight,
-    ) -> Result<u64> {
-        let open = |set| self.open_packed(set, pool).or_else(|error| self.open_spare(set, pool).ok_or(error));
-        self.append_in(pool, number, bytes, flight, open)
-    }
-
-    /// Appends a chunk; `open` opens a new segment for a set.
-    fn append_in(
-        &self,
-        pool: Pool,
-        number: PackedNumber,
-        bytes: PackedBytes,
-        flight: &mut Flight,
-        open: impl Fn(u8) -> Result<Open>,
-    ) -> Result<u64> {
         debug_assert!(bytes.is_sound());
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
         if !set[place].is_some_and(|open| self.fits_in_open_segment(&open, bytes.stored)) {
-            let next = match open(at as u8) {
+            let next = match self.open_packed(at as u8, pool) {
                 Ok(next) => next,
                 Err(error) => {
                     drop(set);
@@ -324,11 +314,46 @@ impl Space {
 
     /// Appends a chunk to any open segment with room, regardless of pool and set: the last resort.
     fn append_anywhere(&self, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Option<u64> {
-        self.packed.sets.iter().find_map(|set| {
+        self.packed.sets.iter().enumerate().find_map(|(at, set)| {
             let mut set = set.lock();
-            let open = set.iter_mut().flatten().find(|open| self.fits_in_open_segment(open, bytes.stored))?;
+            // Read under the lock: the mover opens the spare under it, after it has begun.
+            let is_kept = at == self.packed.movers() && self.packed.is_emptying.load(Ordering::SeqCst);
+            let mut segments = set.iter_mut().flatten().filter(|_| !is_kept);
+            let open = segments.find(|open| self.fits_in_open_segment(open, bytes.stored))?;
             Some(self.append_to(open, number, bytes, flight))
         })
+    }
+
+    /// Does the same as [`Space::append`] for a chunk that moves out of a victim, which will be free by this: it may
+    /// use the spare segment, to which nothing else is appended meanwhile. All that lives in a victim fits in it.
+    pub fn append_moved(
+        &self,
+        pool: Pool,
+        number: PackedNumber,
+        bytes: PackedBytes,
+        flight: &mut Flight,
+    ) -> Result<u64> {
+        let appended = self.append(pool, number, bytes, flight);
+        appended.or_else(|error| self.append_to_spare(pool, number, bytes, flight).ok_or(error))
+    }
+
+    fn append_to_spare(
+        &self,
+        pool: Pool,
+        number: PackedNumber,
+        bytes: PackedBytes,
+        flight: &mut Flight,
+    ) -> Option<u64> {
+        let at = self.packed.movers();
+        let [open, ..] = &mut *self.packed.sets[at].lock();
+        if !open.is_some_and(|open| self.fits_in_open_segment(&open, bytes.stored)) {
+            let spare = self.packed.spare.lock().take()?;
+            if let Some(full) = open.replace(self.open_segment(spare, at as u8, pool)) {
+                self.close_packed(&full);
+            }
+        }
+        let open = open.as_mut().filter(|open| self.fits_in_open_segment(open, bytes.stored))?;
+        Some(self.append_to(open, number, bytes, flight))
     }
 
     /// Returns whether a chunk of `length` bytes can be appended to an open segment.
@@ -490,7 +515,7 @@ impl Space {
     }
 
     /// Marks a free segment as one of packed chunks, durably. Its wear counts these openings.
-    pub(super) fn open_segment(&self, segment: u64, set: u8, pool: Pool) -> Open {
+    fn open_segment(&self, segment: u64, set: u8, pool: Pool) -> Open {
         self.note_opened(segment);
         self.write_use(segment, KIND_PACKED, 0);
         self.packed.note_open(segment, set);
@@ -508,7 +533,9 @@ impl Space {
     }
 
     fn close_packed(&self, open: &Open) {
-        self.packed.data[open.segment as usize].store(open.front as u32, Ordering::Relaxed);
+        // Room for the longest chunk that was not used counts as dead.
+        let data = (SEGMENT_BYTES - open.headers * HEADER_BYTES).saturating_sub(PACKED_BYTES_MAX).max(open.front);
+        self.packed.data[open.segment as usize].store(data as u32, Ordering::Relaxed);
         self.packed.state[open.segment as usize].store(CLOSED, Ordering::SeqCst);
         self.take_live(open.segment, 1);
     }

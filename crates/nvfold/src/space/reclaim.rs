@@ -6,7 +6,9 @@
 //! The idea: the segment with the fewest live bytes is emptied first. In the background this is done only if it frees
 //! more than it moves, and not while chunks of the segment still die, because it will soon cost less. If space is
 //! short, fuller segments are emptied too. One spare segment is kept, so that a device without a free one can still
-//! be reclaimed: the victim's live chunks move to the spare, and the victim becomes the new spare.
+//! be reclaimed: the victim's live chunks move to the spare, and the victim becomes the new spare. Until then nothing
+//! else is appended to it. Otherwise it could be full before the victim is empty, and no segment could be emptied any
+//! more.
 //!
 //! ```text
 //! live bytes     emptied in the background
@@ -28,11 +30,12 @@
 //! whose wear is far below that of the free ones is emptied too, and its place goes to data that is updated. The
 //! paper levels wear only among the segments that are written, and has no such rule.
 
-use super::packed::{CLOSED, Open, Pool, STUCK};
+use super::packed::{CLOSED, STUCK};
 use super::wear::{Heat, spread};
 use super::{SEGMENT_BYTES, Space};
 use crate::error::Result;
 use crate::media::PACKED_BYTES_MAX;
+use crate::sync::atomic::Ordering;
 use std::ops::Range;
 
 /// Which segments are worth emptying.
@@ -41,7 +44,7 @@ pub enum Victims {
     /// Segments that free more than they cost, unless they will soon cost less; fuller ones too when the device is
     /// nearly full; and segments that lag far behind in wear.
     Worthwhile,
-    /// All segments that would free room for a chunk.
+    /// All segments that would free room for a chunk of middling length (32 KiB).
     All,
 }
 
@@ -80,7 +83,11 @@ impl Space {
             least.filter(|least| self.lags_in_wear(*least, window.clone()))
         };
         let chosen = emptiest.or_else(|| (victims == Victims::Worthwhile).then(lagging).flatten())?;
-        self.begin_moving(chosen).then_some(chosen)
+        let begun = self.begin_moving(chosen);
+        if begun {
+            self.packed.is_emptying.store(true, Ordering::SeqCst);
+        }
+        begun.then_some(chosen)
     }
 
     fn closed_in(&self, window: Range<u64>) -> impl Iterator<Item = u64> + Clone + '_ {
@@ -98,7 +105,7 @@ impl Space {
         match victims {
             // With short chunks, headers take a good part of a segment. Measured by its size, a segment without dead
             // chunks would be emptied again and again.
-            Victims::All => self.packed.data_in(segment).saturating_sub(PACKED_BYTES_MAX),
+            Victims::All => self.packed.data_in(segment).saturating_sub(PACKED_BYTES_MAX / 2),
             Victims::Worthwhile if self.is_nearly_full() => SEGMENT_BYTES / 4 * 3,
             Victims::Worthwhile if self.packed.rests(segment) => SEGMENT_BYTES / 2,
             Victims::Worthwhile => SEGMENT_BYTES / 4,
@@ -125,15 +132,21 @@ impl Space {
     /// It is freed if nothing in it is live; otherwise it is not chosen again. Returns whether it is free.
     pub fn put_back(&self, segment: u64) -> bool {
         let stays = self.packed.live_in(segment) > 0;
-        self.packed.end_moving(segment, if stays { STUCK } else { CLOSED });
-        self.take_live(segment, 1);
+        self.end_emptying(segment, if stays { STUCK } else { CLOSED });
         !stays
     }
 
     /// Gives up a victim so that it can be chosen again.
     pub fn give_up_victim(&self, segment: u64) {
-        self.packed.end_moving(segment, CLOSED);
+        self.end_emptying(segment, CLOSED);
+    }
+
+    /// Lets go of a victim. What is left of the segment that was the spare is for all from now on, if there is a spare
+    /// again; otherwise the next victim needs it.
+    fn end_emptying(&self, segment: u64, state: u8) {
+        self.packed.end_moving(segment, state);
         self.take_live(segment, 1);
+        self.packed.is_emptying.store(!self.has_spare(), Ordering::SeqCst);
     }
 
     /// Takes a segment as the spare, if there is none and the device is large enough.
@@ -148,10 +161,13 @@ impl Space {
         Ok(())
     }
 
-    /// Opens the spare segment.
-    pub(super) fn open_spare(&self, set: u8, pool: Pool) -> Option<Open> {
-        let spare = self.packed.spare.lock().take()?;
-        Some(self.open_segment(spare, set, pool))
+    /// Takes a segment as the spare if there are segments of packed chunks: for a mount, before logs and blocks take
+    /// the last free one.
+    pub fn keep_spare_for_packed(&self) {
+        if self.packed.segments() > 0 {
+            // Without a free segment, the first victim that is emptied becomes the spare.
+            let _ = self.keep_spare();
+        }
     }
 
     /// Keeps a free segment as the spare, if there is none and other segments need one. Returns whether it did.
