@@ -21,6 +21,7 @@
 //! | `policy` | the policy and the compression of a file's new data |
 //! | `background`, `share_queued`, `fill` | work that policies defer |
 //! | `reclaim` | emptying segments of packed chunks |
+//! | `effort` | how much an operation without space works for some |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
 //! | `freeze_lock` | the freeze lock |
 //!
@@ -52,6 +53,7 @@ mod commit;
 mod compact;
 mod compare;
 mod decide;
+mod effort;
 mod fill;
 mod freeze_lock;
 mod marks;
@@ -77,6 +79,7 @@ mod write;
 mod xattr;
 
 pub(crate) use commit::store_words;
+pub(crate) use effort::Effort;
 pub(crate) use origins::Origin;
 pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;
