@@ -215,7 +215,7 @@ fn an_operation_that_finds_no_space_collects_first() {
         file.write_at(0, &text(FILE, 10_000 + at as u64))
             .unwrap_or_else(|error| panic!("{at}: {error} {:?}", fs.stats()));
     }
-    assert!(fs.stats().reclaim.collected_bytes > 10 * SEGMENT_BYTES, "{:?}", fs.stats().reclaim);
+    assert!(fs.stats().reclaim.collected_bytes > 4 * SEGMENT_BYTES, "{:?}", fs.stats().reclaim);
     assert_clones(&fs, &clones);
     for at in 0..sources.len() / 2 {
         assert!(read(&open(&fs, &format!("new {at}"))) == text(FILE, 10_000 + at as u64));

@@ -1,9 +1,9 @@
 //! An open file: reads and writes of its bytes, and operations on ranges of it.
 
-use super::change;
+use super::{change, change_with};
 use crate::compression::Compression;
 use crate::error::{Error, Result};
-use crate::fs::{self, Core, Step};
+use crate::fs::{self, Core, Effort, Step};
 use crate::inode::Inode;
 use crate::mount::Mounted;
 use crate::sync::atomic::Ordering;
@@ -83,6 +83,12 @@ impl File {
         change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
     }
 
+    #[inline]
+    fn write<T>(&self, operation: impl Fn(&Core, &Inode, &Effort) -> Result<T>) -> Result<T> {
+        let Pin { mounted, inode } = &*self.pin;
+        change_with(mounted, "write", |effort| self.answer(operation(&mounted.core, inode, effort)))
+    }
+
     /// Returns the number of the inode.
     pub fn ino(&self) -> InodeNumber {
         InodeNumber(self.pin.inode.ino)
@@ -102,12 +108,12 @@ impl File {
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.change("write", |core, inode| core.write(inode, Some(offset), data)).map(drop)
+        self.write(|core, inode, effort| core.write(inode, Some(offset), data, effort)).map(drop)
     }
 
     /// Appends all of `data` atomically; returns the byte offset at which it begins. Errors as for `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.change("write", |core, inode| core.write(inode, None, data))
+        self.write(|core, inode, effort| core.write(inode, None, data, effort))
     }
 
     /// Writes all of `data` as [`File::write_at`] does, and passes hints about where its bytes were copied from (ICID
@@ -135,7 +141,7 @@ impl File {
     fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
         let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
-        self.change("write", |core, inode| core.write_from(inode, at, data, &origins))
+        self.write(|core, inode, effort| core.write_from(inode, at, data, &origins, effort))
     }
 
     /// Sets the size in bytes; growing a file leaves a hole. EFBIG.

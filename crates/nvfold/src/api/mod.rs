@@ -17,7 +17,7 @@ use crate::dedup::denova::options::DedupMode;
 use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
-use crate::fs::{Core, Worked};
+use crate::fs::{Core, Effort, Worked};
 use crate::media::BLOCK_BYTES;
 use crate::media::log_entry::NAME_BYTES_MAX;
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
@@ -62,11 +62,18 @@ pub struct FileSystem {
 /// first waits for recovery, which may find free blocks from before a crash, then for background work that may free
 /// space, then for reclamation.
 fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
+    change_with(mounted, doing, |_| operation())
+}
+
+/// The same for an operation that also frees space itself. All work for space takes from one [`Effort`], but not the
+/// wait for recovery: that is needed once a mount, and what it finds may be most of the device.
+fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Effort) -> Result<T>) -> Result<T> {
     let core = &mounted.core;
+    let effort = Effort::default();
     // Only once: the retried operation may open a packed segment again.
     let mut may_give_up = true;
     loop {
-        match core.change_by(doing, &operation) {
+        match core.change_by(doing, || operation(&effort)) {
             Err(error @ Error::NoSpace { .. }) if core.is_reconciling() => {
                 // If recovery cannot finish, no further space becomes known, and the known space was not enough.
                 if mounted.reconcile().is_err() {
@@ -74,31 +81,37 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
                 }
             }
             Err(error @ Error::NoSpace { blocks_needed, .. })
-                if core.policies.space_freeing_policy().may_free_space() =>
+                if !effort.is_spent() && core.policies.space_freeing_policy().may_free_space() =>
             {
-                // The queue may hold data that is already stored. The operation fails only when nothing more can be
-                // shared.
-                if make_room(core, blocks_needed).is_err() {
+                // The queue may hold data that is already stored.
+                if make_room(core, blocks_needed, &effort).is_err() {
                     return Err(error);
                 }
             }
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
             // Dead bytes in packed segments are space, too.
-            Err(Error::NoSpace { .. }) if core.make_segment() => {}
+            Err(Error::NoSpace { .. }) if core.make_segment(&effort) => {}
             // Scattered free blocks make a segment.
             Err(Error::NoSpace { blocks_needed, blocks_free, .. })
-                if blocks_free >= blocks_needed && core.make_segment_of_blocks() => {}
+                if blocks_free >= blocks_needed && core.make_segment_of_blocks(&effort) => {}
             // So are the unreferenced bytes of chunks of which extents use only a few bytes.
-            Err(Error::NoSpace { .. }) if core.collect_for_space() => {}
+            Err(Error::NoSpace { .. }) if core.collect_for_space(&effort) => {}
             result => return result,
         }
     }
 }
 
-/// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do.
-fn make_room(core: &Core, blocks: u64) -> Result<()> {
+/// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do, or
+/// no effort.
+fn make_room(core: &Core, blocks: u64, effort: &Effort) -> Result<()> {
     let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
-    while core.space.free_blocks() < enough && !core.step_of(core.policies.space_freeing_policy())? {}
+    while core.space.free_blocks() < enough && !effort.is_spent() {
+        // Also when there is nothing to do, so that the attempts of a call end.
+        effort.worked();
+        if core.step_of(core.policies.space_freeing_policy())? {
+            break;
+        }
+    }
     Ok(())
 }
 
@@ -492,7 +505,13 @@ impl FileSystem {
     /// true if one became free.
     #[doc(hidden)]
     pub fn empty_segments_of_blocks(&self) -> bool {
-        self.core().empty_segments_of_blocks()
+        loop {
+            let effort = Effort::default();
+            let has_freed = self.core().empty_segments_of_blocks(&effort);
+            if has_freed || !effort.is_spent() {
+                return has_freed;
+            }
+        }
     }
 
     /// Makes all acknowledged operations durable, all or nothing. It costs nothing except at persistence level

@@ -28,6 +28,7 @@
 
 use super::Core;
 use super::claims::Claims;
+use super::effort::{Effort, Vain};
 use super::marks::{Marked, Marks, Part};
 use super::packed::{ToPack, may_compress};
 use super::publish::{Mapped, Remap, Stamp};
@@ -41,8 +42,8 @@ use crate::media::packed::PackedBytes;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::packed::Pool;
 use crate::space::reclaim::Victims;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, spin_loop};
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -66,14 +67,17 @@ const LEAVINGS_PART: u64 = 16;
 const LEAVINGS_BYTES_MIN: u64 = 1 << 20;
 /// How many steps of emptying segments a round without room waits for; about ten steps empty a segment.
 const STEPS_WITHOUT_ROOM_MAX: u32 = 64;
-/// How often an operation that needs space asks again while another thread collects, before it gives up.
-const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
+/// After a round in vain, an operation without space begins another one if this part of the device (a thousandth) was
+/// freed or may have died since.
+const VAIN_PART: u64 = 1024;
 
 /// The collection under way, and the totals since mount.
 pub(super) struct Collector {
     round: Mutex<Option<Round>>,
     /// Bytes that may have died in live chunks since the last round began.
     may_be_dead: AtomicU64,
+    /// When an operation last collected in vain.
+    vain: Vain,
     /// Value of the freeze lock's counter of operations when it was last read.
     passed: AtomicU64,
     chunks: AtomicU64,
@@ -86,6 +90,7 @@ impl Default for Collector {
         Collector {
             round: Mutex::default(),
             may_be_dead: AtomicU64::new(1),
+            vain: Vain::default(),
             passed: AtomicU64::default(),
             chunks: AtomicU64::default(),
             saved_bytes: AtomicU64::default(),
@@ -175,8 +180,7 @@ impl Core {
             Victims::Worthwhile => u64::MAX,
         };
         let is_asked = self.collector.may_be_dead.load(Ordering::Relaxed) >= least;
-        self.chunks.entries.may_pack()
-            && (is_asked || self.collector.round.try_lock().is_none_or(|round| round.is_some()))
+        self.chunks.entries.may_pack() && (is_asked || self.is_collecting())
     }
 
     /// True if no operation has changed anything since the last call.
@@ -186,22 +190,42 @@ impl Core {
     }
 
     /// Collects for an operation that found too little space and holds no lock now. Returns true if that saved space.
-    pub(crate) fn collect_for_space(&self) -> bool {
+    /// If no effort is left, the next operation goes on with the round.
+    pub(crate) fn collect_for_space(&self, effort: &Effort) -> bool {
+        let in_vain =
+            !self.is_collecting() && self.collector.vain.would_repeat(self.collectable_bytes(), self.least_for_round());
+        if self.is_reconciling() || in_vain {
+            return false;
+        }
         let (before, _) = self.collector.done();
-        let mut patience = PATIENCE;
-        while patience > 0 {
+        while !effort.is_spent() {
             let _inside = self.freeze_lock.enter_background();
             let may_work = !self.read_only && !self.region.is_lost() && self.may_collect(Victims::All);
             match may_work.then(|| self.collect_some()) {
-                Some(Ok(Worked::GoesOn)) => {}
-                Some(Ok(Worked::Waits)) => {
-                    patience -= 1;
-                    spin_loop();
-                }
+                Some(Ok(Worked::GoesOn)) => effort.worked(),
+                Some(Ok(Worked::Waits)) => effort.waited(),
                 _ => break,
             }
         }
-        self.collector.done().0 > before
+        let has_gained = self.collector.done().0 > before;
+        if !has_gained && !effort.is_spent() {
+            self.collector.vain.record(self.collectable_bytes());
+        }
+        has_gained
+    }
+
+    /// Returns the bytes that are free, or may be dead in live chunks.
+    fn collectable_bytes(&self) -> u64 {
+        self.space.free_blocks() * BLOCK_BYTES + self.collector.may_be_dead.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many more bytes must be free, or may be dead, before an operation begins a round after one in vain.
+    fn least_for_round(&self) -> u64 {
+        self.geometry.device_bytes / VAIN_PART
+    }
+
+    fn is_collecting(&self) -> bool {
+        self.collector.round.try_lock().is_none_or(|round| round.is_some())
     }
 
     /// Does one step of collecting, of at most a millisecond.

@@ -18,10 +18,12 @@
 //! operation has not published yet) keeps its segment, and that segment is not tried again before more of it is free.
 //! A crash leaves counts too high, which reconcile corrects.
 //!
-//! It runs only when an operation needs a segment, in steps of at most a millisecond.
+//! It runs only when an operation needs a segment, in steps of at most a millisecond, for as long as the operation's
+//! [`Effort`] lasts.
 
 use super::Core;
 use super::claims::Claims;
+use super::effort::Effort;
 use super::publish::{Mapped, Remap, Stamp};
 use super::reclaim::Worked;
 use crate::error::{Error, Result};
@@ -32,8 +34,8 @@ use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, SEGMENT_BYTES};
 use crate::space::Purpose;
 use crate::space::evacuate::Emptied;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, spin_loop};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -42,9 +44,6 @@ use std::ops::Range;
 const STEP_LOOKS: usize = 2048;
 /// Number of blocks that a step copies.
 const STEP_BLOCKS: u64 = 64;
-/// How often an operation asks again while another thread works, before it gives up.
-const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
-
 /// The pass under way, and how many segments were emptied since mount.
 #[derive(Default)]
 pub(super) struct Evacuation {
@@ -87,26 +86,22 @@ impl Found {
 
 impl Core {
     /// Empties segments of blocks for an operation that needs a whole one and holds no lock. Returns true if that made
-    /// any free.
-    pub(crate) fn make_segment_of_blocks(&self) -> bool {
+    /// any free. If no effort is left, the next operation goes on with the pass.
+    pub(crate) fn make_segment_of_blocks(&self, effort: &Effort) -> bool {
         // What moves would go to a free one.
-        !self.space.has_whole_segment() && self.empty_segments_of_blocks()
+        !self.space.has_whole_segment() && self.empty_segments_of_blocks(effort)
     }
 
     /// Does one pass, or ends the one under way. Returns true if a segment became free meanwhile.
-    pub(crate) fn empty_segments_of_blocks(&self) -> bool {
+    pub(crate) fn empty_segments_of_blocks(&self, effort: &Effort) -> bool {
         let done = || self.evacuation.segments.load(Ordering::Relaxed);
         let before = done();
-        let mut patience = PATIENCE;
-        while patience > 0 && done() == before {
+        while !effort.is_spent() && done() == before {
             let _inside = self.freeze_lock.enter_background();
             let may_work = !self.read_only && !self.region.is_lost();
             match may_work.then(|| self.evacuate_some()) {
-                Some(Ok(Worked::GoesOn)) => {}
-                Some(Ok(Worked::Waits)) => {
-                    patience -= 1;
-                    spin_loop();
-                }
+                Some(Ok(Worked::GoesOn)) => effort.worked(),
+                Some(Ok(Worked::Waits)) => effort.waited(),
                 _ => break,
             }
         }

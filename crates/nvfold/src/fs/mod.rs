@@ -22,6 +22,7 @@
 //! | `background`, `share_queued`, `fill` | work that policies defer |
 //! | `reclaim` | emptying segments of packed chunks |
 //! | `evacuate` | emptying segments of blocks |
+//! | `effort` | how much an operation without space works for some |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
 //! | `freeze_lock` | the freeze lock |
 //!
@@ -53,6 +54,7 @@ mod commit;
 mod compact;
 mod compare;
 mod decide;
+mod effort;
 mod evacuate;
 mod fill;
 mod freeze_lock;
@@ -79,6 +81,7 @@ mod write;
 mod xattr;
 
 pub(crate) use commit::store_words;
+pub(crate) use effort::Effort;
 pub(crate) use origins::Origin;
 pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;

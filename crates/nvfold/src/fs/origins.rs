@@ -23,6 +23,7 @@
 
 use super::Core;
 use super::claims::Claims;
+use super::effort::Effort;
 use super::packed::{Cut, ToPack};
 use super::publish::{Mapped, Remap, Stamp};
 use super::range::{range_end, whole_blocks};
@@ -169,6 +170,7 @@ impl Core {
         at: Option<u64>,
         data: &[u8],
         origins: &[Origin<'_>],
+        effort: &Effort,
     ) -> Result<(u64, u64)> {
         range_end("write", at.unwrap_or(0), data.len() as u64)?;
         let mut origins = match self.follows_origins(inode) {
@@ -179,10 +181,10 @@ impl Core {
         let (offset, shared) = loop {
             let compared = self.compare(data, &origins);
             if compared.equal.is_empty() {
-                break (self.write(inode, at, data)?, 0);
+                break (self.write(inode, at, data, effort)?, 0);
             }
             compares += 1;
-            let refused = match self.write_compared(inode, at, data, &origins, &compared)? {
+            let refused = match self.write_compared(inode, at, data, &origins, &compared, effort)? {
                 Ok(offset) => {
                     self.origin_tally.shared_extents.add(compared.equal.len() as u64);
                     break (offset, compared.equal.iter().map(|equal| equal.extent.length).sum());
@@ -242,6 +244,7 @@ impl Core {
         data: &[u8],
         origins: &[Origin<'_>],
         compared: &Compared,
+        effort: &Effort,
     ) -> Result<std::result::Result<u64, Refused>> {
         let policy = self.policy_for(inode);
         // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
@@ -255,7 +258,7 @@ impl Core {
             pieces = pieces_of(&new, offset, data, policy);
         }
         let request = Request { offset, data, new: &new, origins, compared };
-        if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut pieces)? {
+        if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut pieces, effort)? {
             return Ok(Err(refused));
         }
         drop(state);
@@ -289,11 +292,12 @@ impl Core {
         offset: u64,
         data: &[u8],
         pieces: &mut [Piece<'_>],
+        effort: &Effort,
     ) -> Result<()> {
         let new = new_ranges(&[], data.len() as u64);
         let request = Request { offset, data, new: &new, origins: &[], compared: &Compared::default() };
         // Without origins there is no source that could have changed.
-        self.write_parts(inode, state, &request, pieces).map(drop)
+        self.write_parts(inode, state, &request, pieces, effort).map(drop)
     }
 
     /// Publishes a request: short pieces go to packed chunks if there is room, or else to blocks.
@@ -303,11 +307,12 @@ impl Core {
         state: &mut State,
         request: &Request<'_>,
         pieces: &mut [Piece<'_>],
+        effort: &Effort,
     ) -> Result<std::result::Result<(), Refused>> {
         let mut room = if self.chunks.entries.may_pack() { Room::Packed } else { Room::Blocks };
         loop {
             match self.write_parts_to(inode, state, request, pieces, room) {
-                Err(Error::NoSpace { .. }) if room == Room::Packed && self.reclaim_segment() => {}
+                Err(Error::NoSpace { .. }) if room == Room::Packed && self.reclaim_segment(effort) => {}
                 Err(Error::NoSpace { .. }) if room == Room::Packed => {
                     // The packed segments that the attempt opened are empty again, so blocks can use them.
                     self.give_up_empty_packed();

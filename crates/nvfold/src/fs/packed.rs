@@ -20,6 +20,7 @@ use super::Core;
 use super::cache::file_id;
 use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
+use super::effort::Effort;
 use super::publish::{Mapped, Remap, Stamp};
 use super::write::whole_pieces;
 use crate::chunk::packed::NewPacked;
@@ -98,6 +99,7 @@ impl Core {
         data: &[u8],
         policy: &dyn Dedup,
         streams: &Streams,
+        effort: &Effort,
     ) -> Result<u64> {
         // The offset of an append is only known under the lock. A wrong guess merely costs cutting the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
@@ -117,7 +119,7 @@ impl Core {
         let is_seam = !goes_on || !is_right;
         let mut over = Vec::new();
         let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
-        while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment() {
+        while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment(effort) {
             cut = Cut::new(streams.begin(offset), data, policy);
             written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         }

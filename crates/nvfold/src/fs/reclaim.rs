@@ -17,14 +17,14 @@
 //! that cannot be moved (a damaged header, bad memory) keeps its segment from being freed, and has no other effect.
 
 use super::Core;
+use super::effort::{Effort, Vain};
 use crate::chunk::{Moving, Released};
 use crate::dedup::stream::pool_of;
 use crate::error::Result;
 use crate::media::packed::{HEADERS_MAX, header_offset};
-use crate::media::{PackedNumber, SEGMENT_BYTES};
+use crate::media::{BLOCK_BYTES, PackedNumber, SEGMENT_BYTES};
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::spin_loop;
 use crate::words::ReclaimStats;
 use pmem::Flight;
 
@@ -32,8 +32,6 @@ use pmem::Flight;
 const STEP_HEADERS: u64 = 1024;
 /// Approximate number of bytes that a step copies; they take about a tenth of a millisecond.
 const STEP_BYTES: u64 = 256 << 10;
-/// How often an operation that needs space checks whether readers have left a segment, before it gives up.
-const PATIENCE: u32 = if cfg!(feature = "shuttle") { 100 } else { 1 << 20 };
 
 /// The segment that is being emptied.
 pub(super) struct Victim {
@@ -52,6 +50,8 @@ pub(super) struct Victim {
 #[derive(Default)]
 pub(super) struct Reclaimed {
     segments: AtomicU64,
+    /// When an operation last found no segment to empty.
+    vain: Vain,
     moved_chunks: AtomicU64,
     moved_bytes: AtomicU64,
 }
@@ -87,27 +87,38 @@ impl Core {
     }
 
     /// Empties one segment for an operation that found too little space and holds no pin. Returns false if there is
-    /// none to empty.
-    pub(super) fn reclaim_segment(&self) -> bool {
+    /// none to empty, or no effort is left; the next operation goes on with the segment then.
+    pub(super) fn reclaim_segment(&self, effort: &Effort) -> bool {
+        let is_emptying = self.victim.try_lock().is_none_or(|victim| victim.is_some());
+        if self.is_reconciling() || !is_emptying && self.reclaimed.vain.would_repeat(self.reclaimable_bytes(), 1) {
+            return false;
+        }
         let before = self.reclaimed.segments.load(Ordering::Relaxed);
-        let mut patience = PATIENCE;
         while self.reclaimed.segments.load(Ordering::Relaxed) == before {
+            if effort.is_spent() {
+                return false;
+            }
             match self.reclaim_some(Victims::All) {
-                Worked::GoesOn => {}
-                Worked::Waits if patience > 0 => {
-                    patience -= 1;
-                    spin_loop();
+                Worked::GoesOn => effort.worked(),
+                Worked::Waits => effort.waited(),
+                Worked::Nothing => {
+                    self.reclaimed.vain.record(self.reclaimable_bytes());
+                    return false;
                 }
-                Worked::Waits | Worked::Nothing => return false,
             }
         }
         true
     }
 
+    /// Returns the bytes that are free, or dead in segments of packed chunks.
+    fn reclaimable_bytes(&self) -> u64 {
+        self.space.free_blocks() * BLOCK_BYTES + self.space.packed.dead_bytes()
+    }
+
     /// The same for a caller that is not inside an operation.
-    pub(crate) fn make_segment(&self) -> bool {
+    pub(crate) fn make_segment(&self, effort: &Effort) -> bool {
         let _inside = self.freeze_lock.enter_background();
-        !self.read_only && !self.region.is_lost() && self.reclaim_segment()
+        !self.read_only && !self.region.is_lost() && self.reclaim_segment(effort)
     }
 
     pub(crate) fn reclaim_stats(&self) -> ReclaimStats {

@@ -2,6 +2,7 @@
 //! deferred for a file that is gone.
 
 use super::Core;
+use super::Effort;
 use super::cache::file_id;
 use super::claims::Claims;
 use super::publish::{Remap, Stamp};
@@ -334,4 +335,88 @@ fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
         assert_eq!(filled.chunks > 0, new.is_some());
         fs.unmount().unwrap();
     }
+}
+
+/// Text of which no two files have a part in common.
+fn text_of(file: usize) -> Vec<u8> {
+    (0..).map(|line| format!("line {line} of file {file}\n").into_bytes()).take(4000).flatten().collect()
+}
+
+/// A device with packed chunks of which a clone maps 200 bytes each.
+fn device_with_parts() -> (Region, FileSystem, Vec<u8>) {
+    let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount_with(&region, Policy::DeExt);
+    let mut parts = Vec::new();
+    let clone = create(&fs, "file", b"");
+    for file in 0..60 {
+        let (name, text) = (format!("source {file}"), text_of(file));
+        let source = create(&fs, &name, &text);
+        for at in (0..text.len() - 4096).step_by(4096) {
+            assert_eq!(clone.clone_from(&source, at as u64 + 100, parts.len() as u64, 200).unwrap(), 200);
+            parts.extend_from_slice(&text[at + 100..at + 300]);
+        }
+        drop(source);
+        fs.unlink(ROOT, name.as_bytes()).unwrap();
+    }
+    (region, fs, parts)
+}
+
+/// Calls `work` with this many steps at a time until it has some left. Returns the number of calls and of steps.
+fn in_calls_of(steps: u32, mut work: impl FnMut(&Effort)) -> (u32, u32) {
+    for calls in 1.. {
+        let effort = Effort::of(steps);
+        work(&effort);
+        if !effort.is_spent() {
+            return (calls, calls * steps - effort.steps_left());
+        }
+    }
+    unreachable!("the work ends");
+}
+
+#[test]
+fn a_failing_call_collects_a_little_and_the_next_one_goes_on() {
+    let [(once, all), (calls, steps)] = [1_000_000, 3].map(|steps| {
+        let (region, fs, parts) = device_with_parts();
+        let done = in_calls_of(steps, |effort| _ = fs.core().collect_for_space(effort));
+        assert!(fs.core().collector.done().0 > 300, "{:?}", fs.stats().reclaim);
+        assert_whole(&region, fs, &parts);
+        done
+    });
+    // A call that ends with its last step does not know that it was the last one.
+    assert!(once == 1 && all > 20 && steps == all && calls == all / 3 + 1, "{once} {all} {calls} {steps}");
+}
+
+#[test]
+fn a_failing_call_moves_a_little_and_the_next_one_goes_on() {
+    let [(once, all), (calls, steps)] = [1_000_000, 2].map(|steps| {
+        let (region, fs, parts) = device_with_parts();
+        (0..150).for_each(|file| drop(create(&fs, &format!("more {file}"), &text_of(100 + file))));
+        let gone = (0..150).filter(|file| file % 3 > 0);
+        gone.for_each(|file| fs.unlink(ROOT, format!("more {file}").as_bytes()).unwrap());
+        let empty_all = |effort: &Effort| while fs.core().reclaim_segment(effort) {};
+        let done = in_calls_of(steps, empty_all);
+        assert!(fs.stats().reclaim.segments > 2, "{:?}", fs.stats().reclaim);
+        assert_whole(&region, fs, &parts);
+        done
+    });
+    assert!(once == 1 && all > 6 && steps == all && calls == all / 2 + 1, "{once} {all} {calls} {steps}");
+}
+
+#[test]
+fn work_in_vain_is_not_done_again_before_something_is_freed() {
+    let (region, fs, parts) = device_with_parts();
+    let core = fs.core();
+    let work = |steps| {
+        let effort = Effort::of(steps);
+        while core.reclaim_segment(&effort) || core.collect_for_space(&effort) {}
+        steps - effort.steps_left()
+    };
+    assert!(work(1_000_000) > 20);
+    // The round may have filled segments that have dead bytes again.
+    while work(1_000_000) > 0 {}
+    // Fewer bytes die than a round may be about.
+    fs.open(fs.lookup(ROOT, b"file").unwrap().ino).unwrap().write_at(0, &parts[..100]).unwrap();
+    assert_eq!(work(1_000_000), 0, "collected for 100 bytes");
+    assert_whole(&region, fs, &parts);
 }

@@ -18,6 +18,7 @@ use super::Core;
 use super::cache::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
+use super::effort::Effort;
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
 use crate::dedup::work::Unfingerprinted;
@@ -99,12 +100,12 @@ fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
 
 impl Core {
     /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`. Returns the offset.
-    pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8]) -> Result<u64> {
+    pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8], effort: &Effort) -> Result<u64> {
         // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
-            return self.write_stream(inode, at, data, policy, streams);
+            return self.write_stream(inode, at, data, policy, streams, effort);
         }
         let mut pieces = whole_pieces(policy, guess, data)?;
         let mut state = inode.write()?;
@@ -115,7 +116,7 @@ impl Core {
         let extents = self.file_extents(&state, "write")?;
         let end = offset + data.len() as u64;
         if !data.is_empty() && self.follows_origins(inode) && self.begins_or_ends_in_shared(extents, offset, end) {
-            self.write_exactly(inode, &mut state, offset, data, &mut pieces)?;
+            self.write_exactly(inode, &mut state, offset, data, &mut pieces, effort)?;
         } else if !data.is_empty() {
             let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
             self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
