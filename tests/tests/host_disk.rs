@@ -1,8 +1,8 @@
 //! A device of level `file` that is larger than the disk below it: what was accepted is stored, and a full disk is
-//! ENOSPC for the writer, as a full device is.
+//! ENOSPC for the writer, as a full device is. And a device in memory that is larger than the memory of its process may be.
 //!
-//! The first test runs on a model of a disk, the others on a real one: a loop device with ext4 in a mount namespace of
-//! their own, which is gone with the last process in it.
+//! The first tests run on a model of a disk and of a memory limit (`cgroup.rs` has real ones). The others run on a real
+//! disk: a loop device with ext4 in a mount namespace of their own, which is gone with the last process in it.
 
 use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, errno};
 use nvfold_tests::device;
@@ -20,9 +20,11 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 const DEVICE_BYTES: u64 = 256 * MIB;
 const DISK_BYTES: u64 = 48 * MIB;
+/// What a device may take that is not reserved: a journal at level `file`, pages of tables that are read.
+const HELD_BESIDE: u64 = MIB;
 const ROOT: InodeNumber = InodeNumber::ROOT;
 
-/// A file system on a device whose disk is a model of one: it has room for so many pages of the file.
+/// A file system on a device whose disk or memory is a model of one: it has room for so many pages of the file.
 struct Small {
     region: Region,
     fs: FileSystem,
@@ -32,8 +34,8 @@ struct Small {
 }
 
 impl Small {
-    fn new(policy: Policy, scratch: &Scratch) -> Small {
-        let options = OpenOptions { as_file: true, record_host: true, ..OpenOptions::default() };
+    fn new(policy: Policy, scratch: &Scratch, as_file: bool) -> Small {
+        let options = OpenOptions { as_file, record_host: true, ..OpenOptions::default() };
         let spec = DeviceSpec::Path(scratch.join(&format!("device {policy:?}")));
         let region = Region::create(&spec, DEVICE_BYTES, &options).expect("create");
         let mkfs = MkfsOptions { index: device::index_of(policy), ..MkfsOptions::default() };
@@ -95,6 +97,9 @@ impl Small {
             assert_eq!(file.read_at(0, &mut read).expect("read"), *length);
             assert!(read == bytes(*seed, *length), "{:?}: file {seed}, {length} bytes", self.policy);
         }
+        // A host with the limit of the model would have killed the process.
+        let held = self.region.allocated_bytes();
+        assert!(held <= DISK_BYTES + HELD_BESIDE, "{:?}: {held} bytes are held", self.policy);
         assert_eq!(self.region.sync_errors(), SyncErrors::default(), "{:?}: no sync failed", self.policy);
     }
 
@@ -115,16 +120,26 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_accepted_on_a_full_disk_is_stored_with_every_policy() {
+    fill_with_every_policy(true, 3);
+}
+
+#[test]
+fn what_is_accepted_in_limited_memory_is_stored_with_every_policy() {
+    fill_with_every_policy(false, 1);
+}
+
+/// Fills a device, and again `rounds` times after some files were removed.
+fn fill_with_every_policy(as_file: bool, rounds: usize) {
     let seed = Seed::new("host_disk");
     let scratch = Scratch::new();
     for policy in Policy::ALL {
         let mut random = seed.generator();
-        let mut small = Small::new(policy, &scratch);
+        let mut small = Small::new(policy, &scratch, as_file);
         let statfs = small.fs.statfs();
         assert!(statfs.blocks_free * 4096 <= DISK_BYTES, "{policy:?}: {statfs:?}");
         let accepted = small.fill(&mut random);
         assert!(accepted >= DISK_BYTES / 2, "{policy:?}: {accepted} bytes");
-        for _ in 0..3 {
+        for _ in 0..rounds {
             small.verify();
             small = small.remount();
             small.verify();

@@ -37,6 +37,9 @@ pub struct Snapshot {
     /// Syncs of a device in a plain file that failed since it was mounted; absent if none did.
     #[serde(default)]
     pub sync_errors: Option<SyncErrors>,
+    /// The tightest memory limit of the server, if the device is in memory; absent if there is none.
+    #[serde(default)]
+    pub memory_limit: Option<MemoryLimit>,
     pub read_only: bool,
     /// Policy for new data; only if mounted.
     pub policy: Option<String>,
@@ -100,6 +103,48 @@ impl SyncErrors {
             false => "a later one succeeded: all is durable",
         };
         format!("{} failed, the last with: {}; {state}", self.count, self.last_error)
+    }
+}
+
+/// A limit on the memory of the server; see `pmem::MemoryLimit`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct MemoryLimit {
+    /// The directory of the control group.
+    pub cgroup: String,
+    pub limit_bytes: u64,
+    /// What is in use, page cache included.
+    pub used_bytes: u64,
+    /// The part of it that the kernel can drop at once.
+    pub cache_bytes: u64,
+    /// What the device may still take.
+    pub room_bytes: u64,
+    /// How often the limit was reached, and how many processes were killed because of a limit.
+    pub reached: u64,
+    pub killed: u64,
+}
+
+impl MemoryLimit {
+    /// Returns the limit of this process.
+    fn of_this_process() -> Option<MemoryLimit> {
+        let limit = pmem::MemoryLimit::of_this_process()?;
+        let room_bytes = limit.room_bytes();
+        let pmem::MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, reached, killed, .. } = limit;
+        let cgroup = cgroup.display().to_string();
+        Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed })
+    }
+
+    /// Describes it in a line.
+    pub fn describe(&self) -> String {
+        let [limit, used, cache, room] =
+            [self.limit_bytes, self.used_bytes, self.cache_bytes, self.room_bytes].map(size::show);
+        let killed = match self.killed {
+            0 => "no process was killed".into(),
+            count => format!("{count} processes were killed"),
+        };
+        format!(
+            "{limit} ({}): {used} in use with {cache} of clean page cache, room for {room}; reached {} times, {killed}",
+            self.cgroup, self.reached
+        )
     }
 }
 
@@ -527,6 +572,9 @@ impl Snapshot {
             mount_point: Some(mounts::show(dir)),
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
+            memory_limit: (region.level() == pmem::PersistenceLevel::Memory)
+                .then(MemoryLimit::of_this_process)
+                .flatten(),
             policy: Some(fs.policy().name().to_owned()),
             compress: Some(fs.compression().to_string()),
             space: Some(space(fs, &stats)),
@@ -553,6 +601,7 @@ impl Snapshot {
             pid: None,
             persistence: region.level().to_string(),
             sync_errors: SyncErrors::of(region),
+            memory_limit: None,
             read_only: true,
             policy: None,
             compress: None,

@@ -1,6 +1,6 @@
 //! mkfs, info, df, stats, dedup-stats, fsck: on devices that are good, and on everything that is not.
 
-use crate::common::Scratch;
+use crate::common::{Scratch, noise};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
@@ -44,6 +44,28 @@ fn the_level_of_a_file_in_memory_is_memory_and_no_more() {
     let level = scratch.nvfold(&["info", "dev", "--json"]).ok().json()["persistence"].clone();
     let in_memory = scratch.path("dev").starts_with("/dev/shm");
     assert_eq!(level, if in_memory { "memory" } else { "file" });
+}
+
+/// Damage in content without a fingerprint is no finding, so fsck says how much it did not compare.
+#[test]
+fn fsck_says_of_what_it_has_no_fingerprint() {
+    const MARK: &[u8] = b"sixteen bytes of content that are damaged";
+    let content = [MARK, &noise(3 * BLOCK as usize, 7)].concat();
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    fs::create_dir(scratch.path("tree")).unwrap();
+    fs::write(scratch.path("tree/file"), &content[..3 * BLOCK as usize + 1]).unwrap();
+    scratch.nvfold(&["import", "dev", "tree", "-o", "policy=off,pack=off"]).ok();
+    let bytes = fs::read(scratch.path("dev")).unwrap();
+    let at = bytes.windows(MARK.len()).position(|window| window == MARK).unwrap();
+    overwrite(&scratch, "dev", at as u64, b"other");
+    let found = scratch.nvfold(&["fsck", "-n", "dev", "--json"]).ok().json();
+    assert_eq!(found["uncompared_bytes"], 4 * BLOCK, "{found}");
+    let text = scratch.nvfold(&["fsck", "-n", "dev"]).ok().stdout;
+    let told = "not compared: 16 KiB of file data (nothing to compare it with is stored); damaged";
+    assert!(text.contains(told), "{text}");
+    let text = scratch.nvfold(&["fsck", "-n", "dev", "--metadata-only"]).ok().stdout;
+    assert!(text.contains("16 KiB of file data (--metadata-only)"), "{text}");
 }
 
 #[test]

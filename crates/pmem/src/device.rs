@@ -8,6 +8,7 @@
 //! checked against the length first. The length is a multiple of 4096, so the words that a range touches lie in the
 //! device if the range does. The mapping lives as long as the last `Region` of it.
 
+use crate::cgroup::Room;
 use crate::copy::Streaming;
 use crate::counters::Tally;
 use crate::fault::Faults;
@@ -127,7 +128,8 @@ pub struct OpenOptions {
     pub huge_pages: bool,
     /// Treat a device in memory as one of level `file`, for tests of that level.
     pub as_file: bool,
-    /// At level `file`, record every change of the file: `Region::take_host_events`.
+    /// At level `file`, record every change of the file: `Region::take_host_events`. There and at level `memory`, let
+    /// `Region::limit_host` limit the disk or the memory of the device.
     pub record_host: bool,
     /// Smallest number for the device's descriptor, for a process whose program relies on the low numbers.
     pub descriptor_min: i32,
@@ -284,6 +286,8 @@ pub(crate) struct Mapping {
     pub(crate) recorder: Option<Mutex<Vec<Event>>>,
     /// Stores that are not on the disk yet; only at level `file`.
     pub(crate) writeback: Option<Arc<Writeback>>,
+    /// What limits the memory of the device; only at level `memory`, and only if something does.
+    pub(crate) room: Option<Room>,
     /// Called before every store.
     pub(crate) store_observer: Mutex<Option<Arc<StoreObserver>>>,
 }
@@ -403,7 +407,10 @@ impl Mapping {
         let read = table(options.track_wear, Wear::of_blocks)?;
         let line_wear = table(options.track_lines, Wear::of_lines)?;
         let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
-        if options.huge_pages {
+        let is_memory = level == PersistenceLevel::Memory && !options.read_only;
+        let room = is_memory.then(|| Room::of_this_process(options.record_host)).flatten();
+        // What is reserved is allocated in small pages; a huge one would take more than that.
+        if options.huge_pages && room.is_none() {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
             let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
         }
@@ -424,6 +431,7 @@ impl Mapping {
             length,
             file,
             writeback: writeback.flatten(),
+            room,
             name: spec.to_string(),
             level,
             read_only: options.read_only,

@@ -30,6 +30,7 @@
 //! | `counters`, `wear`, `thread` | what was written, flushed and fenced, and how often which block and line |
 //! | `recorder` | every store, flush and fence, and the states a crash could leave |
 //! | `writeback`, `journal`, `host_file` | level `file`: dirty pages, and the sync that writes all of them or none |
+//! | `cgroup` | level `memory`: room under the memory limits of the process |
 //! | `power_cut` | the states that a power cut could leave at level `file` |
 //! | `host` | the system calls about a device, and their stand-ins under Miri |
 //! | [`clock`] | time of day, processor time, time owed to emulated devices |
@@ -42,6 +43,7 @@
 
 mod atomic;
 mod cache;
+mod cgroup;
 pub mod clock;
 mod copy;
 mod counters;
@@ -68,6 +70,7 @@ mod wear;
 mod writeback;
 mod xxh3;
 
+pub use cgroup::MemoryLimit;
 pub use counters::Counters;
 pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};

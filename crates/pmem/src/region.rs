@@ -623,25 +623,35 @@ impl Region {
         writeback.cut_journal_off().map_err(|errno| self.not_synced(errno))
     }
 
-    /// Returns whether stores need disk that another program may take first: at level `file`, on a host that can
-    /// reserve disk. Then a caller reserves the places of what it accepts. Known after [`Region::admit`].
+    /// Returns whether stores need disk or memory that another program may take first: at level `file` on a host that
+    /// can reserve disk, known after [`Region::admit`], and at level `memory` if the memory of this process is limited
+    /// ([`MemoryLimit`](crate::MemoryLimit)). Then a caller reserves the places of what it accepts.
     pub fn reserves(&self) -> bool {
-        !self.mapping.read_only && self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.reserves())
+        let disk = || self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.reserves());
+        !self.mapping.read_only && (self.mapping.room.is_some() || disk())
     }
 
-    /// Reserves disk of the host for a range, until [`Region::punch`] gives it back. Its content stays. Only where
-    /// [`Region::reserves`] says so; elsewhere nothing happens.
+    /// Reserves disk or memory of the host for a range, until [`Region::punch`] gives it back. Its content stays. Only
+    /// where [`Region::reserves`] says so; elsewhere nothing happens.
     ///
     /// # Errors
     /// The host's: ENOSPC or EDQUOT if it has no room. A part of the range may have its disk then.
     pub fn reserve(&self, offset: u64, length: u64) -> Result<(), PmemError> {
         assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        if let Some(room) = &self.mapping.room {
+            let held = || self.allocated_ranges(offset, length);
+            let reserved = room.reserve(&self.mapping.file, offset..offset + length, held);
+            return reserved.map_err(|errno| self.failed("reserve memory for", errno));
+        }
         let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| self.reserves()) else { return Ok(()) };
         writeback.reserve(offset, length).map_err(|errno| self.failed("reserve disk for", errno))
     }
 
     /// Returns how many bytes the host can still reserve, where [`Region::reserves`] says so.
     pub fn host_free_bytes(&self) -> Option<u64> {
+        if let Some(room) = &self.mapping.room {
+            return Some(room.free_bytes(&self.mapping.file, u64::MAX));
+        }
         self.mapping.writeback.as_ref().filter(|_| self.reserves()).map(|writeback| writeback.file().free_bytes())
     }
 
@@ -892,8 +902,11 @@ impl Region {
     }
 
     /// For tests with `record_host`: lets the host's disk have room for this many bytes of the file, the journal
-    /// included; `u64::MAX`: for all.
+    /// included, or at level `memory` its memory for this many; `u64::MAX`: for all.
     pub fn limit_host(&self, bytes: u64) {
+        if let Some(room) = &self.mapping.room {
+            room.limit(bytes);
+        }
         if let Some(writeback) = &self.mapping.writeback {
             writeback.file().limit(bytes);
         }

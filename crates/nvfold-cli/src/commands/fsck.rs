@@ -11,6 +11,7 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
+use crate::size;
 use crate::text::{counted, escaped};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
@@ -95,6 +96,8 @@ struct Report {
     extents: u64,
     blocks: u64,
     chunks: u64,
+    /// Bytes of file data that were not compared with a fingerprint.
+    uncompared_bytes: u64,
     metadata_blocks: u64,
     log_areas: u64,
     log_lines: u64,
@@ -220,7 +223,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
         true => CONSISTENT,
     };
     let report = Report { undo, ..Report::new(&name, checked, started.elapsed().as_secs_f64()) };
-    report::emit(output.json, "fsck", &report, || describe(&report, repair))?;
+    report::emit(output.json, "fsck", &report, || describe(&report, repair, fsck.metadata_only))?;
     Ok(code)
 }
 
@@ -257,6 +260,7 @@ impl Report {
             extents: checked.extents,
             blocks: checked.blocks,
             chunks: checked.chunks,
+            uncompared_bytes: checked.uncompared_bytes,
             metadata_blocks: checked.metadata_blocks,
             log_areas: checked.log_areas,
             log_lines: checked.log_lines,
@@ -265,7 +269,7 @@ impl Report {
     }
 }
 
-fn describe(report: &Report, repair: bool) -> String {
+fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
     let mut lines = Vec::new();
     for finding in &report.findings {
         let state = if finding.repaired { "repaired" } else { "left" };
@@ -309,6 +313,11 @@ fn describe(report: &Report, repair: bool) -> String {
         }
         (true, _) => "the device is consistent".into(),
     });
+    if report.uncompared_bytes > 0 {
+        let why = if metadata_only { "--metadata-only" } else { "nothing to compare it with is stored" };
+        let bytes = size::show(report.uncompared_bytes);
+        lines.push(format!("not compared: {bytes} of file data ({why}); damaged content there is not seen"));
+    }
     if let Some(undo) = &report.undo {
         lines.push(format!(
             "what was overwritten is in {undo}; `nvfold fsck --restore {undo} {}` puts it back",

@@ -74,6 +74,7 @@ fn describe(snapshot: &Snapshot) -> String {
         ("last mounted", show_time(superblock.mounted_ns)),
         ("read-write mounts", superblock.read_write_mounts.to_string()),
     ];
+    facts.extend(snapshot.memory_limit.as_ref().map(|limit| ("memory limit", limit.describe())));
     facts.extend(snapshot.sync_errors.as_ref().map(|errors| ("syncs", errors.describe())));
     facts.extend(snapshot.recovery.as_ref().map(|recovery| ("recovery", recovery.describe())));
     report::facts(&facts)

@@ -228,6 +228,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
         ("skipped in the background", space.background_skipped.to_string()),
     ];
+    rows.extend(report.snapshot.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
     rows.extend(report.snapshot.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
     if space.refused > 0 {

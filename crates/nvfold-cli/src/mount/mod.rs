@@ -21,6 +21,7 @@ mod handshake;
 mod hints;
 mod housekeeping;
 mod lookups;
+mod memory;
 mod notices;
 mod options;
 mod pages;
@@ -79,6 +80,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let dir = check_dir(&plan.dir)?;
     let fs = mount_device(plan)?;
     let device = mounts::show(&plan.device);
+    memory::prepare(fs.region(), &device);
     let counters = Arc::new(Counters::default());
     let access = Access::new(plan.options.read_only);
     end_on_panic(&dir);

@@ -7,6 +7,7 @@
 //! bounded. The server sees each page enter the cache, because the kernel requests it or writes it. It does not see
 //! which pages are used again. So the oldest pages are dropped first, a window at a time.
 
+use super::memory;
 use nvfold::InodeNumber;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -16,9 +17,10 @@ const PAGE_BYTES: u64 = 4096;
 const WINDOW_PAGES: u64 = 256;
 /// Bytes in a window.
 pub const WINDOW_BYTES: u64 = WINDOW_PAGES * PAGE_BYTES;
-/// The kernel may hold 1/64 of the memory, but at least 64 MiB.
+/// The kernel may hold 1/64 of the memory, but at least 64 MiB, or an eighth where that is less.
 const SHARE_OF_MEMORY: u64 = 64;
 const BYTES_LEAST: u64 = 64 << 20;
+const SHARE_OF_LITTLE_MEMORY: u64 = 8;
 
 /// Whether the kernel caches pages of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,12 +67,9 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Bounds the pages to 1/64 of the memory of this machine.
+    /// Bounds the pages by the memory that this process may use.
     pub fn bounded() -> Pages {
-        let system = rustix::system::sysinfo();
-        // The unit is 1 byte on all 64-bit machines.
-        let memory = system.totalram as u64 * u64::from(system.mem_unit);
-        Pages::of((memory / SHARE_OF_MEMORY).max(BYTES_LEAST) / PAGE_BYTES)
+        Pages::of(most_bytes(memory::memory_bytes()) / PAGE_BYTES)
     }
 
     fn of(most: u64) -> Pages {
@@ -129,6 +128,10 @@ impl Held {
     }
 }
 
+fn most_bytes(memory: u64) -> u64 {
+    (memory / SHARE_OF_MEMORY).max(BYTES_LEAST).min(memory / SHARE_OF_LITTLE_MEMORY)
+}
+
 fn count(bits: &Bits) -> u64 {
     bits.iter().map(|word| u64::from(word.count_ones())).sum()
 }
@@ -138,6 +141,12 @@ mod tests {
     use super::*;
 
     const FILE: InodeNumber = InodeNumber(7);
+
+    #[test]
+    fn the_bound_follows_the_memory() {
+        let in_mib = [300, 1 << 10, 64 << 10].map(|mib: u64| most_bytes(mib << 20) >> 20);
+        assert_eq!(in_mib, [37, 64, 1024]);
+    }
     const OTHER: InodeNumber = InodeNumber(8);
 
     #[test]

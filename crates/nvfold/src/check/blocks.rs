@@ -81,6 +81,9 @@ impl Survey<'_> {
                     let place = block.0 - first;
                     used[(place / 64) as usize] |= 1 << (place % 64);
                 }
+                if references > 0 && !is_reserved && !(data && has_fingerprint(entry)) {
+                    self.report.uncompared_bytes += BLOCK_BYTES;
+                }
                 if is_empty && references == 1 && !is_table {
                     // A private block: nothing else needs a check.
                     self.report.blocks += 1;

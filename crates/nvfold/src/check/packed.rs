@@ -178,6 +178,9 @@ impl Survey<'_> {
         }
         self.takes(number, entry);
         self.note_transaction(entry);
+        if !(data && has_fingerprint(entry)) {
+            self.report.uncompared_bytes += entry.content_bytes();
+        }
         self.report.chunks += 1;
         let told = || format!("packed chunk {} is named by {references} extents and {}", number.0, counted(entry));
         if entry.taken() < u64::from(references) || self.is_unfinished(entry) && !may_be_unfinished(entry, references) {

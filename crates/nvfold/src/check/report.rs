@@ -93,6 +93,9 @@ pub struct Report {
     pub extra_references: u64,
     /// Chunk entries in use.
     pub chunks: u64,
+    /// Bytes of file data whose content was not compared, because no fingerprint of it is stored, or because
+    /// [`CheckOptions::data`] is off. Damage in them is no finding, unless it is memory that cannot be read.
+    pub uncompared_bytes: u64,
     /// Log pages and xattr blocks.
     pub metadata_blocks: u64,
     /// Slots of the inode table that are log areas.

@@ -1,7 +1,9 @@
-//! Which free blocks have their disk: a device in a sparse file (level `file`) may be larger than the disk below it.
+//! Which free blocks have their disk: a device in a sparse file (level `file`) may be larger than the disk below it, and
+//! a device in memory larger than the memory that its process may use.
 //!
 //! The problem: what a write accepts must be stored later, when the sync comes. If the disk is full then, it is too late
-//! for an error.
+//! for an error. In memory it is too late when the page is stored to: at the limit the kernel kills a process. What is
+//! said of disk here holds for memory too; `Region` knows which of them it reserves.
 //!
 //! The idea: a segment is *backed* while the host has reserved the disk of its blocks, of their chunk entries and of its
 //! entry in the segment table. Only the free blocks of backed segments are counted as free blocks that can be taken;
@@ -14,7 +16,8 @@
 //!                 of the others          taken when one is backed    (unbacked)
 //! ```
 //!
-//! At the other levels, and on hosts that cannot reserve disk, every segment counts as backed.
+//! Where nothing limits the memory of the process, at level `dax`, and on hosts that cannot reserve disk, every segment
+//! counts as backed.
 //!
 //! What is written outside of free blocks has its disk reserved by the mount: superblocks, journal, generators, segments
 //! of tables. After a mount, segments that hold data are not backed. Their blocks in use, and the entries of these,
