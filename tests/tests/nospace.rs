@@ -22,7 +22,7 @@ const POLICIES: [Policy; 3] = [Policy::Off, Policy::Inline, Policy::NvDedup];
 /// Rounds of the directed operations: the logs outgrow their lines in the slot and their pages.
 const ROUNDS: u64 = 30;
 /// Rounds of an operation and its opposite: each of them sometimes needs a new page for a log.
-const TURNS: u64 = 140;
+const TURNS: u64 = 200;
 /// Random operations.
 const RANDOM_OPS: usize = 5000;
 /// After so many failures the file system is unmounted, or crashes, and is checked again.

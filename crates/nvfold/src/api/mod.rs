@@ -81,10 +81,11 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
                 }
             }
             Err(error @ Error::NoSpace { blocks_needed, .. })
-                if !effort.is_spent() && core.policies.space_freeing_policy().may_free_space() =>
+                if core.policies.space_freeing_policy().may_free_space() =>
             {
-                // The queue may hold data that is already stored.
-                if make_room(core, blocks_needed, &effort).is_err() {
+                // The queue may hold data that is already stored. The operation fails only when nothing more can be
+                // shared.
+                if make_room(core, blocks_needed).is_err() {
                     return Err(error);
                 }
             }
@@ -101,17 +102,11 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
     }
 }
 
-/// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do, or
-/// no effort.
-fn make_room(core: &Core, blocks: u64, effort: &Effort) -> Result<()> {
+/// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do. It
+/// takes from no [`Effort`]: what is in the queue is looked at once, by this call or another.
+fn make_room(core: &Core, blocks: u64) -> Result<()> {
     let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
-    while core.space.free_blocks() < enough && !effort.is_spent() {
-        // Also when there is nothing to do, so that the attempts of a call end.
-        effort.worked();
-        if core.step_of(core.policies.space_freeing_policy())? {
-            break;
-        }
-    }
+    while core.space.free_blocks() < enough && !core.step_of(core.policies.space_freeing_policy())? {}
     Ok(())
 }
 
