@@ -1,12 +1,13 @@
 //! Repair and its undo file: cut off anywhere and done again, put back bit by bit, and never on the wrong device.
 
 use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
-use nvfold::media::inode::{INODE_BYTES, USE_WORD};
+use nvfold::media::inode::{INODE_BYTES, InodeHead, USE_WORD};
 use nvfold::media::superblock::{Geometry, LAST_COPY, STATE_REPAIR, Superblock, VERSION};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::io;
+use std::mem::offset_of;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use zerocopy::{Immutable, IntoBytes};
@@ -393,5 +394,37 @@ fn an_inode_whose_slot_is_zeros_is_eio_and_its_number_is_not_used_again() {
         let report = check(&region, &REPAIR).unwrap();
         assert!(report.is_consistent(), "{:#?}", report.findings);
         assert_eq!(contents(&region).len(), 23 + 20, "{is_clean}, {report:#?}");
+    }
+}
+
+/// The byte `in_use` of a damaged slot is 0 by chance, and the directory with its name is damaged too.
+#[test]
+fn a_damaged_slot_is_not_taken_for_a_free_one() {
+    for is_clean in [false, true] {
+        let region = populated(1);
+        let fs = mount(&region).unwrap();
+        let [dir, victim] = [&b"dir 0"[..], b"dir 0/file 3"].map(|path| fs.resolve(path).unwrap().ino.0);
+        if is_clean {
+            fs.unmount().unwrap()
+        } else {
+            drop(fs)
+        }
+        let slots = Geometry::of(DEVICE_BYTES).unwrap().first_segment() * SEGMENT_BYTES;
+        let mut damaged = noise(2, 512);
+        damaged[offset_of!(InodeHead, in_use)] = 0;
+        put(&region, slots + dir * INODE_BYTES, &noise(1, 512)[..]);
+        put(&region, slots + victim * INODE_BYTES, &damaged[..]);
+        let fs = mount(&region).unwrap();
+        fs.reconcile().unwrap();
+        for number in 0..20 {
+            let made = fs.create(ROOT, format!("new {number}").as_bytes(), &NEW).unwrap().ino.0;
+            assert_ne!(made, victim, "unmounted before: {is_clean}");
+        }
+        fs.unmount().unwrap();
+        let report = check(&region, &REPAIR).unwrap();
+        assert!(report.is_consistent(), "{:#?}", report.findings);
+        let given_up: Vec<u64> = report.given_up.iter().map(|lost| lost.ino).collect();
+        assert_eq!(given_up, [dir, victim], "unmounted before: {is_clean}");
+        assert_eq!(contents(&region).len(), 23 + 20, "{report:#?}");
     }
 }

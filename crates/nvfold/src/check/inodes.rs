@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::fs::share_queued::{each_pending, token_of};
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::{
-    COMMIT_WORD, HEAD_WORD, IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD,
+    COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_area::AreaHead;
@@ -48,11 +48,11 @@ impl Survey<'_> {
 
     fn inode(&mut self, ino: u64, slot: u64, stores: &[WordStore]) {
         // Most slots are free, and the journal never holds the word with their use.
-        let in_use = u64::to_le_bytes(self.region.load_u64(slot + USE_WORD))[IN_USE_BYTE] != 0;
+        let is_free = is_free(self.region.load_u64(slot + USE_WORD));
         if self.region.check().is_err() {
             return self.bad.slots.push((ino, slot));
         }
-        if !in_use {
+        if is_free {
             return;
         }
         let area: AreaHead = self.region.read(slot);

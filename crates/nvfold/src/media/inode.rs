@@ -76,8 +76,12 @@ pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;
 pub const PARENT_WORD: u64 = offset_of!(InodeHead, parent) as u64;
 /// Offset of the word with kind, use and generation.
 pub const USE_WORD: u64 = offset_of!(InodeHead, kind) as u64;
-/// The byte of that word that is [`InodeHead::in_use`].
-pub const IN_USE_BYTE: usize = offset_of!(InodeHead, in_use) - offset_of!(InodeHead, kind);
+
+/// Returns whether this use word is one of a free slot: nothing but the generation is in it. `in_use` alone does not
+/// tell, because one byte of a damaged slot may be 0 by chance, and nobody else may get the number of such a slot.
+pub fn is_free(use_word: u64) -> bool {
+    use_word as u32 == 0
+}
 
 impl InodeHead {
     /// Returns a sealed head with an empty inline log.

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::fs::Core;
 use crate::inode::Inode;
 use crate::media::SEGMENT_BYTES;
-use crate::media::inode::{IN_USE_BYTE, INODE_BYTES, INODES_PER_SEGMENT, USE_WORD};
+use crate::media::inode::{INODE_BYTES, INODES_PER_SEGMENT, USE_WORD, is_free};
 use crate::media::log_area::{AreaHead, KIND_LOG_AREA};
 use crate::media::segment::{KIND_BLOCKS, SegmentUse};
 use crate::parallel;
@@ -92,7 +92,8 @@ fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [
         for (slot, bytes) in (at..).step_by(INODE_BYTES as usize).zip(slots.chunks_exact(INODE_BYTES as usize)) {
             // The content of a slot in bad memory is unknown, so its number must not be reused.
             let is_bad = || has_bad_memory && !core.region.sound_or_forget(slot, INODE_BYTES);
-            let is_used = bytes[USE_WORD as usize + IN_USE_BYTE] != 0 || is_bad();
+            let use_word = u64::from_le_bytes(*bytes[USE_WORD as usize..].first_chunk().expect("a slot is longer"));
+            let is_used = !is_free(use_word) || is_bad();
             let index = (slot - start) / INODE_BYTES;
             words[(index / 64) as usize] |= u64::from(is_used) << (index % 64);
             let is_area = |area: AreaHead| area.is_whole(slot) && area.number == ordinal * INODES_PER_SEGMENT + index;
