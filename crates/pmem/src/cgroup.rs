@@ -381,6 +381,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it makes files")]
     fn clean_page_cache_is_room_and_a_part_of_the_limit_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let v2 = v2(dir.path(), "314572800\n", 200 * MIB);
@@ -406,6 +407,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it makes files")]
     fn the_tightest_group_counts_and_no_limit_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let own = v2(&dir.path().join("a/b"), "max\n", 10 * MIB);
@@ -424,6 +426,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "it makes files")]
     fn memory_is_reserved_or_refused_before_it_is_taken() {
         let dir = tempfile::tempdir().unwrap();
         let device = host::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
