@@ -60,7 +60,6 @@ const KEPT: &[Reason] = &[
         Mutation::Swap,
         "the fence is for the next user of the entry; what the operation did before it is durable already",
     ),
-    ("fs/release.rs", "release_by", 1, Mutation::Swap, "the same for blocks (drop fence is killed)"),
     (
         "inode/table.rs",
         "free_areas",
