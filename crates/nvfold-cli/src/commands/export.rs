@@ -31,8 +31,8 @@ pub struct Export {
     /// Path on the device to copy
     #[arg(long, value_name = "PATH", default_value = "/")]
     from: PathBuf,
-    /// Number of threads that copy
-    #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
+    /// Number of threads that copy [default: one for each processor]
+    #[arg(long, default_value_t = device::processors(), hide_default_value = true, value_parser = trees::threads)]
     threads: usize,
     #[command(flatten)]
     device_options: DeviceOptions,

@@ -33,8 +33,8 @@ pub struct Import {
     /// [default: /NAME for each SRC]
     #[arg(long, value_name = "PATH")]
     to: Option<PathBuf>,
-    /// Number of threads that copy
-    #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
+    /// Number of threads that copy [default: one for each processor]
+    #[arg(long, default_value_t = device::processors(), hide_default_value = true, value_parser = trees::threads)]
     threads: usize,
     /// Policy: inline shares equal blocks while copying, nv-dedup as far as that pays, denova after copying; off stores
     /// everything

@@ -31,8 +31,8 @@ pub struct Verify {
     /// Path of its copy on the device [default: /NAME of SRC]
     #[arg(long, value_name = "PATH")]
     at: Option<PathBuf>,
-    /// Number of threads that compare
-    #[arg(long, default_value_t = device::processors(), value_parser = trees::threads)]
+    /// Number of threads that compare [default: one for each processor]
+    #[arg(long, default_value_t = device::processors(), hide_default_value = true, value_parser = trees::threads)]
     threads: usize,
     /// The copy was made with --one-file-system
     #[arg(short = 'x', long)]
