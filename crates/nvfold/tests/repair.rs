@@ -397,10 +397,12 @@ fn an_inode_whose_slot_is_zeros_is_eio_and_its_number_is_not_used_again() {
     }
 }
 
-/// The byte `in_use` of a damaged slot is 0 by chance, and the directory with its name is damaged too.
+/// The directory with the name of a damaged slot is damaged too. Of the slot, the byte `in_use` is 0 by chance, or the
+/// first two words, which say where its log lies, are whole.
 #[test]
-fn a_damaged_slot_is_not_taken_for_a_free_one() {
-    for is_clean in [false, true] {
+fn a_damaged_slot_is_not_taken_for_a_free_or_half_created_one() {
+    for (is_clean, has_log_words) in [(false, false), (false, true), (true, false), (true, true)] {
+        let context = format!("unmounted before: {is_clean}, whole words: {has_log_words}");
         let region = populated(1);
         let fs = mount(&region).unwrap();
         let [dir, victim] = [&b"dir 0"[..], b"dir 0/file 3"].map(|path| fs.resolve(path).unwrap().ino.0);
@@ -411,20 +413,24 @@ fn a_damaged_slot_is_not_taken_for_a_free_one() {
         }
         let slots = Geometry::of(DEVICE_BYTES).unwrap().first_segment() * SEGMENT_BYTES;
         let mut damaged = noise(2, 512);
-        damaged[offset_of!(InodeHead, in_use)] = 0;
+        if has_log_words {
+            region.read_into(slots + victim * INODE_BYTES, &mut damaged[..offset_of!(InodeHead, overflow)]);
+        } else {
+            damaged[offset_of!(InodeHead, in_use)] = 0;
+        }
         put(&region, slots + dir * INODE_BYTES, &noise(1, 512)[..]);
         put(&region, slots + victim * INODE_BYTES, &damaged[..]);
         let fs = mount(&region).unwrap();
         fs.reconcile().unwrap();
         for number in 0..20 {
             let made = fs.create(ROOT, format!("new {number}").as_bytes(), &NEW).unwrap().ino.0;
-            assert_ne!(made, victim, "unmounted before: {is_clean}");
+            assert_ne!(made, victim, "{context}");
         }
         fs.unmount().unwrap();
         let report = check(&region, &REPAIR).unwrap();
         assert!(report.is_consistent(), "{:#?}", report.findings);
         let given_up: Vec<u64> = report.given_up.iter().map(|lost| lost.ino).collect();
-        assert_eq!(given_up, [dir, victim], "unmounted before: {is_clean}");
+        assert_eq!(given_up, [dir, victim], "{context}");
         assert_eq!(contents(&region).len(), 23 + 20, "{report:#?}");
     }
 }

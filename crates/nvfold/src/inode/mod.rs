@@ -18,7 +18,8 @@ pub mod table;
 
 use crate::error::{Error, Result};
 use crate::media::BlockNumber;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
+use crate::media::log_area::KIND_LOG_AREA;
 use crate::media::log_entry::{LogEntry, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
@@ -344,14 +345,20 @@ impl Inode {
         Ok(Some(Inode::new(ino, slot, &head, kind, state)))
     }
 
-    /// True if the creation of an unreadable inode may have been cut off by a crash: its log is empty, or begins with
-    /// an attribute that an inode is created with. Such an inode has no data that could be lost.
+    /// True if the creation of an unreadable inode, or log area, may have been cut off by a crash: the words with its
+    /// number and its use are whole, because each is stored at once, and its log is empty, or begins with an attribute
+    /// that an inode is created with. Such an inode has no data that could be lost.
     pub fn may_be_half_created(region: &Region, slot: u64, ino: u64) -> bool {
         let head: InodeHead = region.read(slot);
         let (tail, start) = (head.tail(), slot + INLINE_LOG);
         let mut lines = vec![0; (INODE_BYTES - INLINE_LOG) as usize];
         region.read_into(start, &mut lines);
         if region.check().is_err() {
+            return false;
+        }
+        let has_kind = FileKind::from_byte(head.kind).is_some() || head.kind == KIND_LOG_AREA;
+        let is_in_use = has_kind && head.in_use == IN_USE && head.spare0 == 0;
+        if !is_in_use || head.ino != ino && head.ino != 0 {
             return false;
         }
         let is_birth = |entry: &LogEntry| matches!(entry, LogEntry::XattrSet { .. } | LogEntry::Skip);
