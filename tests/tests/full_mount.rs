@@ -170,7 +170,8 @@ fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
     let _ = log.sync_all();
     drop(log);
     let size = size_after_close(&path);
-    assert!(size >= before && size < before + (DEVICE_MIB << 20), "{size}");
+    // No upper bound: space may come back after a page found none, so there may be holes between what is stored.
+    assert!(size >= before, "{size} after {before}");
     mount.remount();
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
 }
