@@ -31,11 +31,14 @@
 //! | killed | `memory.oom_control`: `oom_kill` | `memory.events`: `oom_kill` |
 
 use crate::host;
+use crate::owner::decoded;
 use parking_lot::Mutex;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
+use std::ffi::OsString;
 use std::ops::Range;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -82,8 +85,7 @@ pub struct MemoryLimit {
 impl MemoryLimit {
     /// Returns how many bytes a device may still take.
     pub fn room_bytes(&self) -> u64 {
-        let in_use = self.used_bytes.saturating_sub(self.cache_bytes);
-        self.limit_bytes.saturating_sub(self.kept_bytes).saturating_sub(in_use)
+        room_of(self.limit_bytes, self.used_bytes, self.cache_bytes)
     }
 
     /// Returns the tightest limit of this process; `None` if nothing limits its memory, or if the limits cannot be read.
@@ -200,10 +202,10 @@ impl Group {
     /// if there is that much without it.
     fn room_bytes(&self, enough: u64) -> u64 {
         let Some(limit) = self.limit() else { return u64::MAX };
-        let (most, used) = (limit.saturating_sub(kept_of(limit)), self.used());
-        match most.saturating_sub(used) {
+        let used = self.used();
+        match room_of(limit, used, 0) {
             free if free >= enough => free,
-            _ => most.saturating_sub(used.saturating_sub(self.clean_cache())),
+            _ => room_of(limit, used, self.clean_cache()),
         }
     }
 
@@ -229,6 +231,12 @@ impl Group {
             killed: killed.unwrap_or(0),
         })
     }
+}
+
+/// Returns how many bytes a device may take of a limit, of which so many are in use, and of these so many clean page
+/// cache.
+fn room_of(limit: u64, used: u64, cache: u64) -> u64 {
+    limit.saturating_sub(kept_of(limit)).saturating_sub(used.saturating_sub(cache))
 }
 
 /// Returns the part of a limit that is left to processes.
@@ -297,7 +305,7 @@ fn groups_between(version: Version, mount: &Path, below: &Path) -> Vec<Group> {
 /// controller.
 fn mounted(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
     let (place, kind) = line.split_once(" - ")?;
-    let mut place = place.split(' ').skip(3).map(unescaped);
+    let mut place = place.split(' ').skip(3).map(|field| PathBuf::from(OsString::from_vec(decoded(field.as_bytes()))));
     let mut kind = kind.split(' ');
     let (root, mount) = (place.next()?, place.next()?);
     let is_it = match (version, kind.next()?) {
@@ -305,13 +313,7 @@ fn mounted(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
         (Version::V2, "cgroup2") => true,
         _ => false,
     };
-    is_it.then(|| (root.into(), mount.into()))
-}
-
-/// Replaces the escapes of mountinfo: `\040` is a space.
-fn unescaped(text: &str) -> String {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_owned(), |text, (escape, character)| text.replace(escape, character))
+    is_it.then_some((root, mount))
 }
 
 #[cfg(test)]

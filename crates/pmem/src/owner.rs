@@ -76,7 +76,7 @@ fn is_mounted(table: &[u8], device: &Path) -> bool {
 }
 
 /// Decodes what separates fields in the table: `\040` is a blank.
-fn decoded(field: &[u8]) -> Vec<u8> {
+pub(crate) fn decoded(field: &[u8]) -> Vec<u8> {
     let mut parts = field.split(|byte| *byte == b'\\');
     let mut plain = parts.next().unwrap_or_default().to_vec();
     for part in parts {

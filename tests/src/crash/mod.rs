@@ -452,19 +452,21 @@ impl<'a> Explorer<'a> {
             let count = if depth == 0 { &mut self.tally.in_operations } else { &mut self.tally.in_recovery };
             *count += u64::from(is_new_image);
             let road = Road::of(state.image_hash());
-            let name = || point.describe(&choice, depth);
+            let recovery = if self.recoveries.is_some() {
+                self.recover(&state, road)
+            } else {
+                self.judge(&state, point.allowed, road)
+            };
+            let recovery = match recovery {
+                Ok(recovery) => recovery,
+                Err(why) => return Err(self.violation(point, &choice, depth, &why)),
+            };
+            self.seen.note_holds(state.image_hash(), point.allowed);
+            let trace = || Trace::of_recovery(point.describe(&choice, depth), point.allowed, &recovery);
             if let Some(recoveries) = &mut self.recoveries {
-                let recovery = recovery(self.disk, self.subject, &state, road)
-                    .map_err(|why| violation(self.subject, point, &choice, depth, &why))?;
-                self.seen.note_holds(state.image_hash(), point.allowed);
-                let trace = Trace::of_recovery(name(), point.allowed, &recovery);
-                recoveries.push(Case { state: self.disk.since_base(&state), trace });
+                recoveries.push(Case { state: self.disk.since_base(&state), trace: trace() });
                 continue;
             }
-            let recovery = self
-                .judge(&state, point.allowed, road)
-                .map_err(|why| violation(self.subject, point, &choice, depth, &why))?;
-            self.seen.note_holds(state.image_hash(), point.allowed);
             let Road::ReconciledFirst { .. } = road else { continue };
             let one_in = if is_busy(&recovery) { effort.busy_recoveries } else { effort.idle_recoveries };
             // The low half has chosen the road already.
@@ -474,8 +476,7 @@ impl<'a> Explorer<'a> {
             {
                 let mark = self.disk.mark();
                 self.disk.advance(&state);
-                let trace = Trace::of_recovery(name(), point.allowed, &recovery);
-                let explored = self.explore_at(&trace, bounds, effort, drawn, depth + 1);
+                let explored = self.explore_at(&trace(), bounds, effort, drawn, depth + 1);
                 self.disk.roll_back(mark);
                 explored?;
             }
@@ -492,18 +493,20 @@ impl<'a> Explorer<'a> {
         self.disk.put_back();
         judged
     }
-}
 
-/// Returns what the recovery of a state does to the media. The state is not judged.
-fn recovery(disk: &mut Disk, subject: &Subject, state: &Difference, road: Road) -> Result<Vec<Event>, String> {
-    disk.apply(state);
-    let recovery = oracle::recover(disk, subject.options(subject.policy), road.unmounts_first());
-    disk.put_back();
-    recovery
-}
+    /// Lets one state recover without judging it; returns what recovery did.
+    fn recover(&mut self, state: &Difference, road: Road) -> Result<Vec<Event>, String> {
+        self.disk.apply(state);
+        let options = self.subject.options(self.subject.policy);
+        let recovery = oracle::recover(self.disk, options, road.unmounts_first());
+        self.disk.put_back();
+        recovery
+    }
 
-fn violation(subject: &Subject, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
-    Violation { text: format!("policy {}: {}:\n  {why}", subject.name, point.describe(choice, depth)) }
+    fn violation(&self, point: &Point<'_>, choice: &[bool], depth: usize, why: &str) -> Violation {
+        let name = self.subject.name;
+        Violation { text: format!("policy {name}: {}:\n  {why}", point.describe(choice, depth)) }
+    }
 }
 
 impl Point<'_> {

@@ -198,15 +198,8 @@ impl Core {
             return false;
         }
         let (before, _) = self.collector.done();
-        while !effort.is_spent() {
-            let _inside = self.freeze_lock.enter_background();
-            let may_work = !self.read_only && !self.region.is_lost() && self.may_collect(Victims::All);
-            match may_work.then(|| self.collect_some()) {
-                Some(Ok(Worked::GoesOn)) => effort.worked(),
-                Some(Ok(Worked::Waits)) => effort.waited(),
-                _ => break,
-            }
-        }
+        let step = || if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) };
+        self.work_for_space(effort, || false, step);
         let has_gained = self.collector.done().0 > before;
         if !has_gained && !effort.is_spent() {
             self.collector.vain.record(self.collectable_bytes());

@@ -7,6 +7,9 @@
 //! work keeps its place between steps, so the next operation that fails goes on where this one stopped. And work that
 //! ended without any gain is not begun again before something was freed ([`Vain`]).
 
+use super::Core;
+use super::reclaim::Worked;
+use crate::error::Result;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::spin_loop;
 use std::cell::Cell;
@@ -46,7 +49,7 @@ impl Effort {
     }
 
     /// Records a step of work.
-    pub(crate) fn worked(&self) {
+    pub(super) fn worked(&self) {
         self.waits.set(self.waits.get().saturating_sub(WAITS_PER_STEP));
     }
 
@@ -54,6 +57,27 @@ impl Effort {
     pub(super) fn waited(&self) {
         self.waits.set(self.waits.get().saturating_sub(1));
         spin_loop();
+    }
+}
+
+impl Core {
+    /// Does steps of work for an operation that found too little space and holds no lock now: until it `is_enough`, or
+    /// nothing is left to do, or no effort.
+    pub(super) fn work_for_space(
+        &self,
+        effort: &Effort,
+        is_enough: impl Fn() -> bool,
+        step: impl Fn() -> Result<Worked>,
+    ) {
+        while !effort.is_spent() && !is_enough() {
+            let _inside = self.freeze_lock.enter_background();
+            let may_work = !self.read_only && !self.region.is_lost();
+            match may_work.then(&step) {
+                Some(Ok(Worked::GoesOn)) => effort.worked(),
+                Some(Ok(Worked::Waits)) => effort.waited(),
+                _ => break,
+            }
+        }
     }
 }
 

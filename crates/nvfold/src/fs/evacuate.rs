@@ -96,15 +96,7 @@ impl Core {
     pub(crate) fn empty_segments_of_blocks(&self, effort: &Effort) -> bool {
         let done = || self.evacuation.segments.load(Ordering::Relaxed);
         let before = done();
-        while !effort.is_spent() && done() == before {
-            let _inside = self.freeze_lock.enter_background();
-            let may_work = !self.read_only && !self.region.is_lost();
-            match may_work.then(|| self.evacuate_some()) {
-                Some(Ok(Worked::GoesOn)) => effort.worked(),
-                Some(Ok(Worked::Waits)) => effort.waited(),
-                _ => break,
-            }
-        }
+        self.work_for_space(effort, || done() > before, || self.evacuate_some());
         done() > before
     }
 
