@@ -28,11 +28,10 @@
 
 use super::Core;
 use super::claims::Claims;
-use super::effort::{Effort, Vain};
+use super::effort::{Effort, Vain, Worked};
 use super::marks::{Marked, Marks, Part};
 use super::packed::{ToPack, may_compress};
 use super::publish::{Mapped, Remap, Stamp};
-use super::reclaim::Worked;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent, Extents};

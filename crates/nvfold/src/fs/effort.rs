@@ -8,7 +8,6 @@
 //! ended without any gain is not begun again before something was freed ([`Vain`]).
 
 use super::Core;
-use super::reclaim::Worked;
 use crate::error::Result;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::spin_loop;
@@ -58,6 +57,17 @@ impl Effort {
         self.waits.set(self.waits.get().saturating_sub(1));
         spin_loop();
     }
+}
+
+/// The outcome of a step of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Worked {
+    /// There is more to do.
+    GoesOn,
+    /// A reader may still use what has moved, or another thread does this work.
+    Waits,
+    /// Nothing is left that is worth the work.
+    Nothing,
 }
 
 impl Core {

@@ -23,9 +23,8 @@
 
 use super::Core;
 use super::claims::Claims;
-use super::effort::Effort;
+use super::effort::{Effort, Worked};
 use super::publish::{Mapped, Remap, Stamp};
-use super::reclaim::Worked;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};

@@ -17,7 +17,7 @@
 //! that cannot be moved (a damaged header, bad memory) keeps its segment from being freed, and has no other effect.
 
 use super::Core;
-use super::effort::{Effort, Vain};
+use super::effort::{Effort, Vain, Worked};
 use crate::chunk::{Moving, Released};
 use crate::dedup::stream::pool_of;
 use crate::error::Result;
@@ -54,17 +54,6 @@ pub(super) struct Reclaimed {
     vain: Vain,
     moved_chunks: AtomicU64,
     moved_bytes: AtomicU64,
-}
-
-/// The outcome of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Worked {
-    /// There is more to do.
-    GoesOn,
-    /// A reader may still use what has moved, or another thread does this work.
-    Waits,
-    /// No segment is worth emptying.
-    Nothing,
 }
 
 impl Core {
