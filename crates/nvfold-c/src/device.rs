@@ -16,7 +16,7 @@ use crate::background::{self, Background};
 use crate::causality::Follows;
 use crate::failure::{Failure, Outcome};
 use crate::options::Options;
-use nvfold::{AutoOptions, DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
+use nvfold::{AutoOptions, DeExtOptions, DeNovaOptions, FileSystem, MkfsOptions, MountOptions};
 use parking_lot::{Mutex, RwLock};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::collections::BTreeMap;
@@ -99,6 +99,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         auto: AutoOptions { prefer: options.prefer, ..AutoOptions::default() },
         pack: options.pack,
         compression: options.compression,
+        deext: DeExtOptions { classes: options.cut, ..DeExtOptions::default() },
         denova: DeNovaOptions { mode: options.mode, ..DeNovaOptions::default() },
         // What a thread owes to an emulated device has passed too.
         stopwatch: Some(Arc::new(move || pmem::clock::device_ns(start))),

@@ -4,13 +4,13 @@
 #![forbid(unsafe_code)]
 
 use crate::failure::{Failure, Outcome};
-use nvfold::{Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
+use nvfold::{Classes, Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
 use pmem::Profile;
 
 const SYNTAX: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME \
                          prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
-                         compress=off|lz4|zstd[:LEVEL] mode=immediate|inline|delayed:MS:ENTRIES threads=N discard \
-                         nodiscard profile=NAME";
+                         compress=off|lz4|zstd[:LEVEL] cut=auto|content|fixed \
+                         mode=immediate|inline|delayed:MS:ENTRIES threads=N discard nodiscard profile=NAME";
 
 /// Threads that write at once, where nothing is said.
 const THREADS: usize = 4;
@@ -34,6 +34,8 @@ pub struct Options {
     pub prefer: Prefer,
     pub pack: Pack,
     pub compression: Compression,
+    /// How policy `deext` cuts data.
+    pub cut: Classes,
     pub mode: DedupMode,
     pub threads: usize,
     pub discard: Option<bool>,
@@ -56,6 +58,7 @@ impl Default for Options {
             prefer: Prefer::default(),
             pack: Pack::default(),
             compression: Compression::default(),
+            cut: Classes::default(),
             mode: nvfold::DeNovaOptions::default().mode,
             threads: THREADS,
             discard: None,
@@ -113,6 +116,7 @@ impl Options {
             "prefer" => self.prefer = Prefer::from_name(value).ok_or("none of balanced, space, speed, wear")?,
             "pack" => self.pack = Pack::from_name(value).ok_or("neither auto nor on nor off")?,
             "compress" => self.compression = Compression::named(value.as_bytes()).ok_or("not a compression")?,
+            "cut" => self.cut = Classes::from_name(value).ok_or("none of auto, content, fixed")?,
             "mode" => self.mode = DedupMode::parse(value).ok_or("not a mode")?,
             "threads" => {
                 let threads = value.parse().ok().filter(|threads| (1..=THREADS_MAX).contains(threads));

@@ -3,14 +3,15 @@
 use crate::failure::{Doing, Failure, Outcome};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
-    AutoOptions, Compression, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind, MethodChoice, MountOptions,
-    NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, Verify,
+    AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,
+    MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, Verify,
 };
 use pmem::Region;
 
 /// All options with their values, for messages and help.
 pub const SYNTAX: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
                              prefer=space|balanced|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
+                             cut=auto|content|fixed \
                              weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
                              strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
                              method=auto|paper|non|ws|str|wb generators=per-core|global \
@@ -24,7 +25,9 @@ pub fn help() -> String {
          deext for each directory, by measured costs on this device and by the data written there. prefer= says what to save: \
          space, time and space equally (balanced), writers' time (speed), or bytes written to the device (wear). pack= packs \
          ends of files that do not fill a block; auto does so where it pays. compress= compresses packed data that is \
-         compressible: ends of files and pieces of policy deext; LEVEL is 1 to 22, default 3. For policy denova, mode= says \
+         compressible: ends of files and pieces of policy deext; LEVEL is 1 to 22, default 3. cut= says how deext cuts: compressible \
+         data by its content and other data every 16 KiB (auto), all by its content, which also finds archives and model weights \
+         that an inserted byte has moved, or none (fixed). For policy denova, mode= says \
          when to share: inline (at once), immediate (as soon as anything is queued), or delayed (at most ENTRIES queue entries \
          every MS milliseconds). cpu= limits its daemon to that percentage of one processor, unless less than guard= percent of \
          the space is free. reorder= sorts a chain of the pm index when a look-up read at least READS entries to find one with \
@@ -40,6 +43,8 @@ pub struct DedupOptions {
     pub pack: Pack,
     /// How packed data is compressed.
     pub compression: Compression,
+    /// How policy deext cuts data.
+    pub cut: Classes,
     /// The function for weak fingerprints. `None`: the one that the device's index uses, or else the default.
     pub weak: Option<WeakFunction>,
     pub nv_dedup: NvDedupOptions,
@@ -62,6 +67,7 @@ impl DedupOptions {
             "prefer" => "space",
             "pack" => "auto",
             "compress" => "zstd",
+            "cut" => "content",
             "weak" => "xxh3",
             "strong" => "blake3",
             "verify" => "bytes",
@@ -94,6 +100,7 @@ impl DedupOptions {
             "prefer" => self.auto.prefer = named(value, Prefer::from_name, &Prefer::ALL.map(Prefer::name))?,
             "pack" => self.pack = named(value, Pack::from_name, &Pack::ALL.map(Pack::name))?,
             "compress" => self.compression = parse_compression(value)?,
+            "cut" => self.cut = named(value, Classes::from_name, &Classes::ALL.map(Classes::name))?,
             "weak" => self.weak = Some(parse_weak(value)?),
             "strong" if value == "bytes" => nv_dedup.strong = None,
             "strong" => {
@@ -129,7 +136,8 @@ impl DedupOptions {
 
     /// Mounts a device with these options and those of `mount`. Fails if they do not fit the device.
     pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
-        let DedupOptions { policy, pack, compression, weak, mut nv_dedup, denova, auto, generators } = self.clone();
+        let DedupOptions { policy, pack, compression, cut, weak, mut nv_dedup, denova, auto, generators } =
+            self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
         if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
             && weak != own
@@ -140,7 +148,8 @@ impl DedupOptions {
                 .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
         }
         nv_dedup.weak = weak.unwrap_or_default();
-        let options = MountOptions { policy, pack, compression, nv_dedup, denova, auto, generators, ..mount };
+        let deext = DeExtOptions { classes: cut, ..mount.deext };
+        let options = MountOptions { policy, pack, compression, nv_dedup, denova, deext, auto, generators, ..mount };
         FileSystem::mount(region, options).doing(name)
     }
 }
@@ -265,6 +274,16 @@ mod tests {
     }
 
     #[test]
+    fn every_way_to_cut_can_be_named() {
+        assert_eq!(DedupOptions::default().cut, Classes::Dual);
+        for classes in Classes::ALL {
+            let mut options = DedupOptions::default();
+            options.take_list(&format!("policy=deext,cut={}", classes.name())).unwrap();
+            assert_eq!(options.cut, classes);
+        }
+    }
+
+    #[test]
     fn compression_is_read_with_its_level() {
         let read = |list: &str| {
             let mut options = DedupOptions::default();
@@ -302,6 +321,8 @@ mod tests {
             ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, md5-salted, bytes"),
             ("prefer=money", "`money` is none of balanced, space, speed, wear"),
             ("prefer", "it needs a value: prefer=space"),
+            ("cut=text", "`text` is none of auto, fixed, content"),
+            ("cut", "it needs a value: cut=content"),
             ("verify=weak", "`weak` is none of bytes, strong"),
             ("period=0", "`0` is not a number of chunks, 1 at least"),
             ("period=-1", "`-1` is not a number of chunks, 1 at least"),

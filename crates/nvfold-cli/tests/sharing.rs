@@ -74,6 +74,28 @@ fn a_device_is_shared_and_unshared_and_its_trees_stay_what_they_are() {
     assert_eq!(scratch.nvfold(&["undedup", "dev", "--json"]).ok().number("changed_bytes"), 0);
 }
 
+/// Weights, archives and the like do not compress, so by default they are cut every 16 KiB.
+#[test]
+fn data_that_does_not_compress_is_found_where_it_moved_if_all_is_cut_by_content() {
+    let scratch = Scratch::new();
+    let data = noise(4 << 20, 8);
+    fs::create_dir(scratch.path("tree")).unwrap();
+    fs::write(scratch.path("tree/one"), &data).unwrap();
+    fs::write(scratch.path("tree/two"), [b"a line in front\n", &data[..]].concat()).unwrap();
+    let stored = |cut: &str| {
+        let device = format!("dev-{cut}");
+        scratch.device(&device, "64M");
+        scratch.nvfold(&["import", &device, "tree", "-o", &format!("policy=deext,cut={cut}")]).ok();
+        scratch.nvfold(&["verify", &device, "tree"]).ok();
+        scratch.nvfold(&["fsck", &device]).ok();
+        scratch.nvfold(&["stats", &device, "--json"]).ok().json()["space"]["stored_bytes"].as_u64().unwrap()
+    };
+    for (cut, copies) in [("content", 1), ("auto", 2), ("fixed", 2)] {
+        let (stored, expected) = (stored(cut), copies * (4 << 20));
+        assert!((expected..expected + (1 << 18)).contains(&stored), "cut={cut}: {stored}");
+    }
+}
+
 #[test]
 fn undedup_without_space_says_how_much_is_missing_and_changes_nothing() {
     let scratch = Scratch::new();

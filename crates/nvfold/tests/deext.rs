@@ -178,6 +178,29 @@ fn encoded_data_is_shared_in_fixed_pieces() {
 }
 
 #[test]
+fn encoded_data_that_moved_is_shared_where_all_is_cut_by_content() {
+    let data = noise(8 * MIB, 3);
+    let moved: Vec<u8> = std::iter::once(b'!').chain(data.iter().copied()).collect();
+    for index in [IndexKind::Dram, IndexKind::Pm] {
+        let region = device(64, index);
+        let deext = DeExtOptions { classes: Classes::ContentOnly, ..DeExtOptions::default() };
+        let options = MountOptions { policy: Policy::DeExt, deext, ..MountOptions::default() };
+        let fs = FileSystem::mount(region.clone(), options).unwrap();
+        for (name, data) in [("one", &data), ("moved", &moved)] {
+            let file = create(&fs, name);
+            (0..data.len()).step_by(100_000).for_each(|at| {
+                file.write_at(at as u64, &data[at..data.len().min(at + 100_000)]).unwrap();
+            });
+        }
+        settle(&fs);
+        let stored = fs.stats().stored_bytes as usize;
+        assert!(stored < data.len() + data.len() / 50, "{stored} bytes are stored of {} twice", data.len());
+        assert!(read(&open(&fs, "one")) == data && read(&open(&fs, "moved")) == moved);
+        unmount(&region, fs);
+    }
+}
+
+#[test]
 fn pieces_of_all_lengths_are_stored_and_freed() {
     for index in IndexKind::ALL {
         let region = device(128, index);

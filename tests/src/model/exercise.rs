@@ -13,8 +13,8 @@
 
 use nvfold::media::BLOCK_BYTES;
 use nvfold::{
-    AllocateMode, AutoOptions, Compression, IndexKind, MkfsOptions, MountOptions, Pack, Policy, Prefer, RenameMode,
-    Stats, Victims, errno,
+    AllocateMode, AutoOptions, Classes, Compression, DeExtOptions, IndexKind, MkfsOptions, MountOptions, Pack, Policy,
+    Prefer, RenameMode, Stats, Victims, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -54,6 +54,8 @@ pub struct Setup {
     pub pack: Pack,
     /// Compression of packed chunks.
     pub compression: Compression,
+    /// How policy `deext` cuts.
+    pub cut: Classes,
     /// What policy `auto` prefers.
     pub prefer: Prefer,
     /// How many blocks writers may take, if the device is small and nearly full.
@@ -73,6 +75,7 @@ impl Setup {
             index: [device::index_of(policy), other][pick(6) / 3],
             pack: Pack::ALL[pick(3)],
             compression: [Compression::Off, Compression::ZSTD, Compression::Off, Compression::Lz4][pick(4)],
+            cut: [Classes::Dual, Classes::Dual, Classes::ContentOnly][pick(3)],
             prefer: Prefer::ALL[pick(4)],
             free_blocks: [None, None, Some(150), None, Some(400)][pick(5)],
             has_stopwatch: pick(2) == 0,
@@ -86,11 +89,12 @@ impl Setup {
         let region = region.expect("a memory device");
         let format = MkfsOptions { index: self.index, ..MkfsOptions::default() };
         nvfold::FileSystem::mkfs(&region, &format).expect("mkfs");
-        let Setup { policy, pack, compression, prefer, .. } = *self;
+        let Setup { policy, pack, compression, cut, prefer, .. } = *self;
         let options = MountOptions {
             policy,
             pack,
             compression,
+            deext: DeExtOptions { classes: cut, ..DeExtOptions::default() },
             auto: AutoOptions { prefer, period: AUTO_PERIOD },
             clock: time.clock(),
             stopwatch: self.has_stopwatch.then(|| time.stopwatch()),

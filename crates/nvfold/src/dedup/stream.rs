@@ -28,12 +28,12 @@ const SAMPLE_STEP: usize = 16;
 const FIXED: Chunker = Chunker::Fixed16K;
 const FIXED_BYTES: u64 = FIXED.lengths().max() as u64;
 
-/// How policy `deext` cuts. Values other than the defaults exist to be measured against them.
+/// How policy `deext` cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeExtOptions {
     /// What decides how a piece is cut.
     pub classes: Classes,
-    /// The mean length of content-defined pieces.
+    /// The mean length of content-defined pieces; the paper's exists to be measured against ours.
     pub mean: Mean,
 }
 
@@ -45,8 +45,28 @@ pub enum Classes {
     Dual,
     /// No check: all data is cut every 16 KiB.
     FixedOnly,
-    /// No check: all data is cut by its content.
+    /// No check: all data is cut by its content. Finds data that does not compress (archives, model weights) where an
+    /// inserted byte has moved it; cutting it takes longer, and its pieces are shorter.
     ContentOnly,
+}
+
+impl Classes {
+    /// All values.
+    pub const ALL: [Classes; 3] = [Classes::Dual, Classes::FixedOnly, Classes::ContentOnly];
+
+    /// Returns its name on the command line: the value of `cut=`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Classes::Dual => "auto",
+            Classes::FixedOnly => "fixed",
+            Classes::ContentOnly => "content",
+        }
+    }
+
+    /// Returns the value with this name, if there is one.
+    pub fn from_name(name: &str) -> Option<Classes> {
+        Classes::ALL.into_iter().find(|classes| classes.name() == name)
+    }
 }
 
 /// Mean length of content-defined pieces.
@@ -146,6 +166,11 @@ impl Stream {
     /// Returns the file offset of the next byte.
     pub fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Returns the number of bytes of the tail that are kept in DRAM.
+    pub fn tail_bytes(&self) -> u64 {
+        self.tail.as_ref().map_or(0, |tail| tail.bytes.capacity() as u64)
     }
 
     /// Cuts the next bytes. The first piece includes the bytes of `tail`; the caller publishes a new tail if the last
