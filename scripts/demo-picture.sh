@@ -21,9 +21,17 @@ awk -F = '
         box(left, y, px(megabytes), 32, class)
         text(left + px(megabytes) + 10, y + 21, "figure", "start", sprintf("%.0f MB", megabytes))
     }
+    # The same for a device and its process.
+    function stacked(y, name, device, process, note) {
+        text(left - 12, y + 21, "name", "end", name)
+        box(left, y, px(device), 32, "device")
+        box(left + px(device), y, px(process), 32, "process")
+        text(left + px(device + process) + 10, y + 21, "figure", "start", sprintf("%.0f MB%s", device + process, note))
+    }
     END {
         left = 190; wide = 400
         tmpfs = mb("tmpfs_bytes"); device = mb("device_bytes"); process = mb("process_bytes"); after = mb("after_rm_bytes")
+        after_process = mb("after_rm_process_bytes")
         scale = tmpfs > device + process ? tmpfs : device + process
         print "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 760 262\" width=\"760\" height=\"262\" role=\"img\""
         printf "     aria-label=\"Host memory: tmpfs %.0f MB, nvfold %.0f MB\">\n", tmpfs, device + process
@@ -31,18 +39,14 @@ awk -F = '
         print "    .card { fill: #ffffff; stroke: #d0d7de } .title { font: 600 16px sans-serif; fill: #1f2328 }"
         print "    .sub, .note { font: 13px sans-serif; fill: #59636e } .name { font: 14px sans-serif; fill: #1f2328 }"
         print "    .figure { font: 600 14px sans-serif; fill: #1f2328 }"
-        print "    .tmpfs { fill: #8c959f } .device { fill: #0f766e } .process { fill: #f59e0b } .empty { fill: #0f766e }"
+        print "    .tmpfs { fill: #8c959f } .device { fill: #0f766e } .process { fill: #f59e0b }"
         print "  </style>"
         print "  <rect x=\"0.5\" y=\"0.5\" width=\"759\" height=\"261\" rx=\"8\" class=\"card\"/>"
         text(24, 34, "title", "start", "Host memory for two copies of one tree")
         text(24, 55, "sub", "start", sprintf("%d files, %.0f MB a copy; measured by make demo", value["files"], mb("tree_bytes")))
         bar(76, "tmpfs", "tmpfs", tmpfs)
-        text(left - 12, 141, "name", "end", "nvfold")
-        box(left, 120, px(device), 32, "device")
-        box(left + px(device), 120, px(process), 32, "process")
-        text(left + px(device + process) + 10, 141, "figure", "start", \
-            sprintf("%.0f MB: %.0f %% less", device + process, 100 - 100 * (device + process) / tmpfs))
-        bar(164, "nvfold after rm -r", "empty", after)
+        stacked(120, "nvfold", device, process, sprintf(": %.0f %% less", 100 - 100 * (device + process) / tmpfs))
+        stacked(164, "nvfold after rm -r", after, after_process, "")
         box(left, 218, 12, 12, "device");        text(left + 18, 229, "note", "start", sprintf("device %.0f MB", device))
         box(left + 130, 218, 12, 12, "process"); text(left + 148, 229, "note", "start", sprintf("process %.0f MB", process))
         text(left, 250, "note", "start", \

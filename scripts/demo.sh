@@ -149,7 +149,8 @@ done
 
 step "5  Host memory for the two copies"
 # The process also maps the device; those pages are the device's and are counted there.
-PROCESS=$(($(kib_of RssAnon "/proc/$PID/status") + $(kib_of RssFile "/proc/$PID/status")))
+process_memory() { echo $(($(kib_of RssAnon "/proc/$PID/status") + $(kib_of RssFile "/proc/$PID/status"))); }
+PROCESS=$(process_memory)
 CACHE=$(($(kib_of Cached /proc/meminfo) - $(kib_of Shmem /proc/meminfo) - IDLE_CACHE))
 [ "$CACHE" -ge 0 ] || CACHE=0
 DEVICE_NOW=$(allocated "$DEVICE")
@@ -175,11 +176,15 @@ for _ in $(seq 20); do
     [ "$(allocated "$DEVICE")" -gt $((DEVICE_NOW / 20)) ] || break
     sleep 0.5
 done
-row "device, mounted and empty" "$(mb "$(allocated "$DEVICE")")" "$(since "$started") s after the rm began"
+EMPTY=$(allocated "$DEVICE")
+row "device, mounted and empty" "$(mb "$EMPTY")" "$(since "$started") s after the rm began"
+EMPTY_PROCESS=$(process_memory)
+row "process" "$(mb "$EMPTY_PROCESS")"
+figure after_rm_bytes "$EMPTY"
+figure after_rm_process_bytes "$EMPTY_PROCESS"
 "$NVFOLD" umount "$SCRATCH/mnt" >/dev/null
 AFTER=$(allocated "$DEVICE")
 row "device, unmounted" "$(mb "$AFTER")"
-figure after_rm_bytes "$AFTER"
 "$NVFOLD" fsck "$DEVICE" | sed 's/^/  fsck: /'
 
 # --------------------------------------------------------------------------------------------------- verdict

@@ -212,12 +212,13 @@ fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
 /// A mount trusts the totals of a saved state, and fsck compares them with the logs; adding them up overflowed.
 #[test]
 fn totals_of_a_saved_state_that_cannot_be_are_named() {
-    for total in [48, 56, 64, 72] {
+    // Of mapped bytes and blocks, fsck also says that they do not add up with the others.
+    for (total, findings) in [(48, 2), (56, 2), (64, 1), (72, 1)] {
         let content =
             damaged(Kind::Small, |_, content| edit_saved_state(content, |header| header[total..][..8].fill(0xff)));
         let region = Slate::new(content.len_bytes()).with(&content);
         let found = check(&region, &CheckOptions::default()).expect("fsck").findings.len();
-        assert_eq!(found, 1, "the total at {total}");
+        assert_eq!(found, findings, "the total at {total}");
         assert_agreed(&content);
     }
 }

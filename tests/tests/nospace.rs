@@ -37,6 +37,7 @@ struct Totals {
     logical_bytes: u64,
     stored_bytes: u64,
     saved_bytes: u64,
+    /// Metadata, and what is reserved for it: a failed operation may leave a chunk entry with a count of 1.
     metadata_bytes: u64,
 }
 
@@ -50,7 +51,7 @@ impl Totals {
             logical_bytes: stats.logical_bytes,
             stored_bytes: stats.stored_bytes,
             saved_bytes: stats.saved_bytes,
-            metadata_bytes: stats.metadata_bytes - kept_bytes,
+            metadata_bytes: stats.metadata_bytes + stats.reserved_bytes - kept_bytes,
         }
     }
 }

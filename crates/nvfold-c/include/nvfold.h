@@ -83,7 +83,7 @@ struct nvfold_stats {
    */
   uint64_t stored_bytes;
   /**
-   * Saved by sharing.
+   * Saved by sharing, less what is stored and in no file any more: logical - stored - compressed away.
    */
   uint64_t saved_bytes;
   /**
@@ -91,7 +91,7 @@ struct nvfold_stats {
    */
   uint64_t compressed_away_bytes;
   /**
-   * Tables, logs, directories and attributes.
+   * Tables, logs, directories and attributes in use.
    */
   uint64_t metadata_bytes;
   /**
@@ -103,6 +103,10 @@ struct nvfold_stats {
    * icid+inline and icid+deext; see nvfold_memcpy).
    */
   uint64_t shared_by_origin_bytes;
+  /**
+   * Set aside for tables, and not in use.
+   */
+  uint64_t reserved_bytes;
 };
 
 /**

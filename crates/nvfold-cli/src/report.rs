@@ -12,6 +12,8 @@ pub fn version_of(command: &str) -> u32 {
     match command {
         // Version 2 has one baseline for all policies.
         "estimate" => 2,
+        // Version 2 subtracts dead bytes from what is saved, and what is reserved from the metadata.
+        "df" | "stats" | "dedup-stats" | "top" => 2,
         _ => 1,
     }
 }

@@ -12,7 +12,9 @@ use crate::report;
 use crate::size;
 use crate::traffic::{SegmentWear, Traffic};
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats};
+use nvfold::{
+    DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats, errno,
+};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,6 +24,10 @@ use std::time::Duration;
 
 /// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON. It is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
+
+/// The virtual extended attribute of every file in a mount whose value is its [`Usage`] as JSON, or `null` if that is not
+/// known yet. Root and the user who mounted it may read it. It is not listed.
+pub const USAGE_ATTRIBUTE: &str = "user.nvfold.usage";
 
 /// Everything known about a file system.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -49,6 +55,9 @@ pub struct Snapshot {
     pub superblock: SuperblockFacts,
     /// Absent if the device must be recovered first.
     pub space: Option<Space>,
+    /// What every stored byte is for; only where it was asked for, by a user who may, and if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     /// The index; absent if the device must be recovered first.
     pub index: Option<Index>,
     /// Recovery by the mount; only if mounted.
@@ -496,10 +505,18 @@ pub struct Space {
     pub device_bytes: u64,
     pub logical_bytes: u64,
     pub stored_bytes: u64,
+    /// Bytes saved by sharing, less what is stored and no file maps any more: logical - stored - compressed away.
     pub saved_bytes: u64,
     /// Bytes saved by compression.
     pub compressed_away_bytes: u64,
+    /// Tables, logs and attributes in use.
     pub metadata_bytes: u64,
+    /// What is set aside for tables and not in use.
+    #[serde(default)]
+    pub reserved_bytes: u64,
+    /// What packed segments hold beside live chunks.
+    #[serde(default)]
+    pub packed_rest_bytes: u64,
     pub free_bytes: u64,
     pub available_bytes: u64,
     pub device_allocated_bytes: u64,
@@ -510,6 +527,10 @@ pub struct Space {
     pub index_entries: u64,
     pub index_dram_bytes: u64,
     pub space_dram_bytes: u64,
+    #[serde(default)]
+    pub tables_dram_bytes: u64,
+    #[serde(default)]
+    pub streams_dram_bytes: u64,
     pub inode_dram_bytes: u64,
     pub inodes_cached: u64,
     pub pieces_offered: u64,
@@ -543,6 +564,38 @@ pub struct Space {
     pub transactions: u64,
     /// Pieces since mount, by policy; only policies that look for equal blocks while data is written.
     pub by_policy: BTreeMap<String, Pieces>,
+}
+
+/// What every stored byte is for, in bytes: stored + saved + compressed away = logical + dead + padding. See
+/// `nvfold::Usage`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    pub logical_bytes: u64,
+    pub stored_bytes: u64,
+    pub saved_bytes: u64,
+    pub compressed_away_bytes: u64,
+    pub dead_bytes: u64,
+    pub padding_bytes: u64,
+}
+
+impl Usage {
+    /// Makes it from what the library tells.
+    pub fn of(usage: nvfold::Usage) -> Usage {
+        let nvfold::Usage { logical_bytes, stored_bytes, saved_bytes, .. } = usage;
+        let nvfold::Usage { compressed_away_bytes, dead_bytes, padding_bytes, .. } = usage;
+        Usage { logical_bytes, stored_bytes, saved_bytes, compressed_away_bytes, dead_bytes, padding_bytes }
+    }
+
+    /// Describes it in one line.
+    pub fn describe(&self) -> String {
+        let [stored, saved, compressed] =
+            [self.stored_bytes, self.saved_bytes, self.compressed_away_bytes].map(size::show);
+        let [logical, dead, padding] = [self.logical_bytes, self.dead_bytes, self.padding_bytes].map(size::show);
+        format!(
+            "stored {stored} + saved {saved} + compressed away {compressed} = logical {logical} + dead {dead} + \
+             padding {padding}"
+        )
+    }
 }
 
 /// Pieces offered to a policy, and the results.
@@ -607,6 +660,7 @@ impl Snapshot {
             compress: None,
             superblock: superblock_facts(superblock),
             space: None,
+            usage: None,
             index: None,
             recovery: None,
             nv_dedup: None,
@@ -625,6 +679,23 @@ impl Snapshot {
     /// Describes the file system at a mount point, at any path below one, on a mounted device, or on an unmounted
     /// device.
     pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+        Snapshot::find(target, options, false)
+    }
+
+    /// The same, and what every stored byte is for, which takes a look at all files.
+    pub fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+        let mut snapshot = Snapshot::find(target, options, true)?;
+        if let Some(dir) = &snapshot.mount_point {
+            snapshot.usage = match bounded::get(Path::new(dir), USAGE_ATTRIBUTE, ANSWERS_WITHIN) {
+                // Another user may not ask, and an older server does not know.
+                Err(error) if [Some(errno::EPERM), Some(errno::ENODATA)].contains(&error.raw_os_error()) => None,
+                usage => serde_json::from_slice(&usage.doing(dir)?).doing(format!("read the usage of {dir}"))?,
+            };
+        }
+        Ok(snapshot)
+    }
+
+    fn find(target: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Snapshot> {
         if let Some(mounted) = mounts::at(target) {
             return ask(&mounted.dir);
         }
@@ -635,7 +706,7 @@ impl Snapshot {
         }
         match mounts::of_device(target) {
             Some(mounted) => ask(&mounted.dir),
-            None => read_device(target, options),
+            None => read_device(target, options, with_usage),
         }
     }
 
@@ -667,7 +738,7 @@ pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Snapshot> {
     serde_json::from_slice(&value).doing(format!("read the report of {}", dir.display()))
 }
 
-fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
+fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Snapshot> {
     let region = device::open(path, options, true)?;
     let (superblock, _) = nvfold::read_superblock(&region).doing(mounts::show(path))?;
     let mut snapshot = Snapshot::of_superblock(&region, &superblock, &mounts::show(path));
@@ -676,6 +747,9 @@ fn read_device(path: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
         snapshot.space = Some(space(&fs, &stats));
+        if with_usage {
+            snapshot.usage = fs.usage().doing(mounts::show(path))?.map(Usage::of);
+        }
         snapshot.wear = Some(wear(stats.wear, fs.region(), &superblock));
         snapshot.denova = stats.denova.clone().map(DeNova::of);
         let index = Index::of(&fs, &stats);
@@ -756,20 +830,15 @@ impl Recovery {
 /// Returns the space of a file system that this process has mounted.
 pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
     let statfs = fs.statfs();
-    let Stats { logical_bytes, stored_bytes, .. } = *stats;
-    // A read-only mount does not read the chunk table, so savings are computed from the logical and the stored bytes.
-    let compressed_away_bytes = stats.compressed_away_bytes;
-    let saved_bytes = match fs.is_read_only() {
-        true => logical_bytes.saturating_sub(stored_bytes).saturating_sub(compressed_away_bytes),
-        false => stats.saved_bytes,
-    };
     Space {
         device_bytes: stats.device_bytes,
-        logical_bytes,
-        stored_bytes,
-        saved_bytes,
-        compressed_away_bytes,
+        logical_bytes: stats.logical_bytes,
+        stored_bytes: stats.stored_bytes,
+        saved_bytes: stats.saved_bytes,
+        compressed_away_bytes: stats.compressed_away_bytes,
         metadata_bytes: stats.metadata_bytes,
+        reserved_bytes: stats.reserved_bytes,
+        packed_rest_bytes: stats.packed_rest_bytes,
         free_bytes: stats.free_bytes,
         available_bytes: statfs.blocks_available * u64::from(statfs.block_bytes),
         device_allocated_bytes: stats.device_allocated_bytes,
@@ -780,6 +849,8 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         index_entries: stats.index.entries,
         index_dram_bytes: stats.index.dram_bytes,
         space_dram_bytes: stats.space_dram_bytes,
+        tables_dram_bytes: stats.tables_dram_bytes,
+        streams_dram_bytes: stats.streams_dram_bytes,
         inode_dram_bytes: stats.inode_dram_bytes,
         inodes_cached: stats.inodes_cached,
         pieces_offered: stats.pieces_offered,

@@ -6,6 +6,7 @@ mod common;
 mod compress;
 mod denova;
 mod devices;
+mod figures;
 mod messages;
 mod mounts;
 mod nv_dedup;

@@ -260,7 +260,7 @@ fn scripts_get_lines_and_json() {
     let mut lines = BufReader::new(stream.stdout.take().unwrap()).lines();
     for _ in 0..3 {
         let line: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        assert_eq!((&line["version"], &line["command"]), (&1.into(), &"top".into()));
+        assert_eq!((&line["version"], &line["command"]), (&2.into(), &"top".into()));
         assert!(line["mounts"][0]["seconds"].as_f64().unwrap() >= 0.1, "{line}");
     }
     drop(lines);

@@ -104,6 +104,33 @@ pub struct NewInode {
     pub rdev: u32,
 }
 
+/// What every stored byte is for: `stored + saved + compressed away = logical + dead + padding`. Sizes are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that the extents of all files map, each counted once per extent.
+    pub logical_bytes: u64,
+    /// Bytes of data blocks and packed chunks in use.
+    pub stored_bytes: u64,
+    /// Bytes that are mapped and not stored once more, because another extent maps the same bytes.
+    pub saved_bytes: u64,
+    /// Bytes saved by compression; each packed chunk counts once.
+    pub compressed_away_bytes: u64,
+    /// Bytes of chunks in use that no extent maps, and that are not padding.
+    pub dead_bytes: u64,
+    /// Bytes of blocks in use after the last byte that an extent maps.
+    pub padding_bytes: u64,
+}
+
+impl Usage {
+    /// Returns whether the two sides are equal.
+    pub fn adds_up(&self) -> bool {
+        let Usage { logical_bytes, stored_bytes, saved_bytes, compressed_away_bytes, dead_bytes, padding_bytes } =
+            *self;
+        let sum = |parts: [u64; 3]| parts.map(u128::from).iter().sum::<u128>();
+        sum([stored_bytes, saved_bytes, compressed_away_bytes]) == sum([logical_bytes, dead_bytes, padding_bytes])
+    }
+}
+
 /// Requests with origins ([`crate::Origin`]) since mount, to files whose policy follows origins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginStats {

@@ -913,7 +913,10 @@ fn a_saved_state_that_says_something_else_than_the_logs_is_found() {
     device.finds_and_repairs(2, "other entries");
     let device = Device::make();
     device.change_saved_state(|state| state.data_blocks += 1);
-    device.finds_and_repairs(2, "saved totals");
+    device.finds_and_repairs(2, "saved totals are");
+    let device = Device::make();
+    device.change_saved_state(|state| state.mapped_bytes += 1);
+    device.finds_and_repairs(2, "saved totals do not add up");
     let device = Device::make();
     let inode_words = device.saved_state().1.segments * 17;
     device.change_payload(inode_words + 3, |used| used ^ 1);

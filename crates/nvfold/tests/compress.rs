@@ -87,11 +87,10 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| random.below(1 << 40) as u8).collect()
 }
 
-/// What files name is stored, shared or compressed away, where no byte of a chunk is unnamed.
+/// What files map is stored, shared or compressed away, and no byte of a chunk is dead.
 fn assert_adds_up(fs: &FileSystem) {
-    let stats = fs.stats();
-    let told = stats.stored_bytes + stats.saved_bytes + stats.compressed_away_bytes;
-    assert_eq!(told, stats.logical_bytes, "{stats:?}");
+    let usage = fs.usage().unwrap().expect("nothing is being recovered");
+    assert!(usage.adds_up() && usage.dead_bytes == 0, "{usage:?}");
 }
 
 /// All entries of packed chunks that count, and where they lie.

@@ -150,6 +150,8 @@ impl Exerciser {
         // The last crash may still be reconciled beside the operations.
         self.fs.reconcile().unwrap();
         let before = sizes(&self.fs);
+        let usage = self.fs.usage().unwrap().expect("reconciled");
+        assert!(usage.adds_up(), "{usage:?}");
         self.files.clear();
         let orderly = self.random.below(3) == 0;
         if orderly {

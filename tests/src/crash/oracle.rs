@@ -24,7 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
-use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs};
+use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs, Usage};
 use pmem::{Action, Event, Region};
 
 use super::defect::{Defect, Moment};
@@ -133,7 +133,7 @@ impl Judge<'_> {
             self.spoil(Moment::Reconciled, &fs)?;
             let tree = Tree::of(&fs)?;
             allows(self.allowed, &tree, "after reconcile")?;
-            let stats = fs.stats();
+            let (stats, usage) = (fs.stats(), usage(&fs, "after reconcile")?);
             self.spoil(Moment::Counted, &fs)?;
             end(fs, ends_in_order)?;
             let recovery = self.disk.take_events();
@@ -142,7 +142,7 @@ impl Judge<'_> {
                 return Ok(recovery);
             }
             self.spoil_media(Moment::Recovered, &region);
-            consistent(&region, &stats, "after recovery")?;
+            consistent(&region, &stats, usage, "after recovery")?;
             if !used {
                 lock(&self.passed.0).insert(key);
                 return Ok(recovery);
@@ -168,12 +168,12 @@ impl Judge<'_> {
         };
         self.spoil(Moment::Used, &fs)?;
         fs.trim().map_err(|error| format!("after it was used: {error}"))?;
-        let (used, stats) = (Tree::of(&fs)?, fs.stats());
+        let (used, stats, usage) = (Tree::of(&fs)?, fs.stats(), usage(&fs, "after it was used")?);
         same(&used, &expected, "after it was used and reconciled")?;
         self.spoil(Moment::Counted, &fs)?;
         end(fs, !ends_in_order)?;
         self.spoil_media(Moment::Ended, &region);
-        consistent(&region, &stats, "after it was used")?;
+        consistent(&region, &stats, usage, "after it was used")?;
         let fs = mount(&region, &self.options)?;
         reconcile(&fs)?;
         self.spoil(Moment::MountedAtLast, &fs)?;
@@ -298,9 +298,15 @@ fn stored_at(event: &Event) -> Option<u64> {
     }
 }
 
+/// Returns what every stored byte is for.
+fn usage(fs: &FileSystem, when: &str) -> Result<Usage, String> {
+    let usage = fs.usage().map_err(|error| format!("the usage {when}: {error}"))?;
+    usage.ok_or_else(|| format!("the usage {when} is not known"))
+}
+
 /// Checks that fsck finds nothing, not even traces, that the allocator treats exactly the unreferenced blocks as
-/// free, and that the totals match the logs.
-fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> {
+/// free, that the totals match the logs, and that they add up.
+fn consistent(region: &Region, stats: &Stats, usage: Usage, when: &str) -> Result<(), String> {
     let report = fsck(region)?;
     if let Some(finding) = report.findings.first() {
         return Err(format!("fsck {when} finds {finding:?}"));
@@ -314,14 +320,16 @@ fn consistent(region: &Region, stats: &Stats, when: &str) -> Result<(), String> 
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let packed = report.packed_segments * INODE_SEGMENT_BLOCKS;
     let free = (total - tables - packed - report.blocks - report.metadata_blocks) * BLOCK_BYTES;
-    let Stats { free_bytes, inodes, log_areas, logical_bytes, stored_bytes, saved_bytes, .. } = *stats;
-    let told = [free_bytes, inodes, log_areas, logical_bytes, stored_bytes, saved_bytes];
-    let [stored, saved] = [report.blocks, report.extra_references].map(|blocks| blocks * BLOCK_BYTES);
-    let (stored, saved) = (stored + report.packed_bytes, saved + report.packed_saved_bytes);
-    let counted = [free, report.inodes, report.log_areas, report.mapped_bytes, stored, saved];
+    let Stats { free_bytes, inodes, log_areas, logical_bytes, stored_bytes, .. } = *stats;
+    let told = [free_bytes, inodes, log_areas, logical_bytes, stored_bytes];
+    let stored = report.blocks * BLOCK_BYTES + report.packed_bytes;
+    let counted = [free, report.inodes, report.log_areas, report.mapped_bytes, stored];
     if told != counted {
-        let what = "[free bytes, inodes, log areas, logical, stored, saved bytes]";
+        let what = "[free bytes, inodes, log areas, logical, stored bytes]";
         return Err(format!("{when} the totals {what} are {told:?}, and fsck counts {counted:?}"));
+    }
+    if !usage.adds_up() || usage != report.usage {
+        return Err(format!("{when} the usage is {usage:?}, and fsck counts {:?}", report.usage));
     }
     Ok(())
 }

@@ -36,14 +36,16 @@ struct Node {
 pub struct Space {
     logical_bytes: u64,
     stored_bytes: u64,
-    saved_bytes: u64,
+    /// What sharing saves; `None` if it is not known, because an inode is damaged.
+    saved_bytes: Option<u64>,
     inodes: u64,
 }
 
 impl Space {
     /// Returns the totals of a reconciled file system.
     pub fn of(fs: &FileSystem) -> Space {
-        let Stats { logical_bytes, stored_bytes, saved_bytes, inodes, .. } = fs.stats();
+        let Stats { logical_bytes, stored_bytes, inodes, .. } = fs.stats();
+        let saved_bytes = fs.usage().ok().flatten().map(|usage| usage.saved_bytes);
         Space { logical_bytes, stored_bytes, saved_bytes, inodes }
     }
 }

@@ -441,7 +441,9 @@ fn mount(region: &Region, options: &MountOptions) -> FileSystem {
 
 fn exact_sizes(fs: &FileSystem) -> (u64, u64, u64) {
     fs.reconcile().expect("reconcile");
-    let stats = fs.stats();
+    let (stats, usage) = (fs.stats(), fs.usage().expect("usage").expect("reconciled"));
+    assert!(usage.adds_up(), "{usage:?}");
+    assert_eq!((usage.logical_bytes, usage.stored_bytes), (stats.logical_bytes, stats.stored_bytes));
     (stats.logical_bytes, stats.stored_bytes, stats.saved_bytes)
 }
 

@@ -21,17 +21,19 @@ pub struct Stats {
     pub logical_bytes: u64,
     /// What data takes on the device, in whole blocks and packed pieces.
     pub stored_bytes: u64,
-    /// Saved by sharing.
+    /// Saved by sharing, less what is stored and in no file any more: logical - stored - compressed away.
     pub saved_bytes: u64,
     /// Saved by compression.
     pub compressed_away_bytes: u64,
-    /// Tables, logs, directories and attributes.
+    /// Tables, logs, directories and attributes in use.
     pub metadata_bytes: u64,
     /// Free.
     pub free_bytes: u64,
     /// Shared since the device was opened because it was known where the bytes had been copied from (policies icid,
     /// icid+inline and icid+deext; see nvfold_memcpy).
     pub shared_by_origin_bytes: u64,
+    /// Set aside for tables, and not in use.
+    pub reserved_bytes: u64,
 }
 
 fn close_all_of(device: &Arc<Device>) {
@@ -142,6 +144,7 @@ pub extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, si
             metadata_bytes: of.metadata_bytes,
             free_bytes: of.free_bytes,
             shared_by_origin_bytes: of.origins.shared_bytes,
+            reserved_bytes: of.reserved_bytes,
         };
         stats.put_prefix(found, size).map(|()| 0)
     })

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Show space: logical, stored, saved by sharing and compression, metadata, free, and allocated on the host
+/// Show space: logical, stored, saved by sharing and compression, metadata, reserved, free, and allocated on the host
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold df")]
 pub struct Df {
@@ -38,6 +38,7 @@ struct Row {
     saved_bytes: u64,
     compressed_away_bytes: u64,
     metadata_bytes: u64,
+    reserved_bytes: u64,
     free_bytes: u64,
     available_bytes: u64,
     host_bytes: u64,
@@ -70,6 +71,7 @@ fn row(snapshot: Snapshot) -> Outcome<Row> {
         saved_bytes: space.saved_bytes,
         compressed_away_bytes: space.compressed_away_bytes,
         metadata_bytes: space.metadata_bytes,
+        reserved_bytes: space.reserved_bytes,
         free_bytes: space.free_bytes,
         available_bytes: space.available_bytes,
         host_bytes: space.device_allocated_bytes,
@@ -79,8 +81,19 @@ fn row(snapshot: Snapshot) -> Outcome<Row> {
 }
 
 fn describe(report: &Report) -> String {
-    let header =
-        ["device", "size", "logical", "stored", "shared", "compressed", "metadata", "free", "host", "mounted on"];
+    let header = [
+        "device",
+        "size",
+        "logical",
+        "stored",
+        "shared",
+        "compressed",
+        "metadata",
+        "reserved",
+        "free",
+        "host",
+        "mounted on",
+    ];
     let row = |row: &Row| {
         let sizes = [
             row.size_bytes,
@@ -89,6 +102,7 @@ fn describe(report: &Report) -> String {
             row.saved_bytes,
             row.compressed_away_bytes,
             row.metadata_bytes,
+            row.reserved_bytes,
             row.free_bytes,
             row.host_bytes,
         ];

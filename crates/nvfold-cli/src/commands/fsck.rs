@@ -12,6 +12,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
+use crate::snapshot::Usage;
 use crate::text::{counted, escaped};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
@@ -96,6 +97,8 @@ struct Report {
     extents: u64,
     blocks: u64,
     chunks: u64,
+    /// What every stored byte is for.
+    usage: Usage,
     /// Bytes of file data that were not compared with a fingerprint.
     uncompared_bytes: u64,
     metadata_blocks: u64,
@@ -260,6 +263,7 @@ impl Report {
             extents: checked.extents,
             blocks: checked.blocks,
             chunks: checked.chunks,
+            usage: Usage::of(checked.usage),
             uncompared_bytes: checked.uncompared_bytes,
             metadata_blocks: checked.metadata_blocks,
             log_areas: checked.log_areas,
@@ -296,6 +300,7 @@ fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
         counted(report.blocks, "block", "blocks"),
         report.seconds
     ));
+    lines.push(report.usage.describe());
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
     let errors = counted(left, "error is", "errors are");
     let given_up = counted(report.given_up.len() as u64, "inode", "inodes");

@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space};
+use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space, Usage};
 use crate::text::counted;
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// Show all counters, and the DRAM used per stored block
+/// Show what every byte of the device is for, all counters, and the DRAM used per stored block
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold stats /tmp/fold")]
 pub struct Stats {
@@ -43,7 +43,7 @@ struct Dram {
 
 /// Runs the command.
 pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
-    let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
+    let snapshot = Snapshot::with_usage(&stats.target, &stats.device_options)?;
     let space = snapshot.known_space()?.clone();
     let served = snapshot.mount_point.is_some();
     let per_block = |bytes: u64| (served && space.data_blocks > 0).then(|| bytes as f64 / space.data_blocks as f64);
@@ -145,7 +145,6 @@ fn describe_index(index: &Index, device_bytes: u64) -> Vec<(&'static str, String
 
 /// Describes the traffic of the device, and its cost if the profile gives one.
 fn describe_traffic(traffic: &Traffic, bytes_written: u64) -> Vec<(&'static str, String)> {
-    let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let mut rows = vec![
         ("device profile", traffic.profile.clone()),
         ("bytes stored", with_bytes(traffic.bytes_stored)),
@@ -195,26 +194,63 @@ fn origin_words(origins: &Origins) -> String {
     format!("{shared} of {offered} that {writes} writes told an origin for, in {shared_extents} extents")
 }
 
+/// Describes what the stored bytes are for: stored + saved + compressed away = logical + dead + padding. Without
+/// the usage, what is dead and padding is subtracted from what is saved.
+fn usage_rows(space: &Space, usage: Option<&Usage>) -> Vec<(&'static str, String)> {
+    let Some(usage) = usage else {
+        return vec![
+            ("saved by sharing, less dead bytes", with_bytes(space.saved_bytes)),
+            ("saved by compression", with_bytes(space.compressed_away_bytes)),
+            ("logical", with_bytes(space.logical_bytes)),
+        ];
+    };
+    vec![
+        ("saved by sharing", with_bytes(usage.saved_bytes)),
+        ("saved by compression", with_bytes(usage.compressed_away_bytes)),
+        ("logical", with_bytes(usage.logical_bytes)),
+        ("dead: stored, and in no file", with_bytes(usage.dead_bytes)),
+        ("padding: after the ends of files", with_bytes(usage.padding_bytes)),
+    ]
+}
+
+/// Describes the memory of the server, or of this process where nothing is mounted, part by part.
+fn memory_rows(space: &Space, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
+    let parts = [
+        ("memory, index", space.index_dram_bytes),
+        ("memory, allocator", space.space_dram_bytes),
+        ("memory, used bits of tables", space.tables_dram_bytes),
+        ("memory, cached inodes", space.inode_dram_bytes),
+        ("memory, open streams", space.streams_dram_bytes),
+        ("memory, work queue", snapshot.denova.as_ref().map_or(0, |denova| denova.queue_dram_bytes)),
+    ];
+    let known = parts.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let mut rows: Vec<_> = parts.into_iter().map(|(part, bytes)| (part, with_bytes(bytes))).collect();
+    if let Some(process) = &snapshot.process {
+        rows.push(("memory, threads, buffers, the rest", with_bytes(process.anonymous_bytes.saturating_sub(known))));
+        rows.push(("memory, all of the process", with_bytes(process.anonymous_bytes)));
+    }
+    rows
+}
+
+fn with_bytes(bytes: u64) -> String {
+    format!("{} ({bytes})", size::show(bytes))
+}
+
 fn describe(report: &Report, space: &Space) -> String {
-    let with_bytes = |bytes: u64| format!("{} ({bytes})", size::show(bytes));
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
     let mut rows = vec![
         ("device size", with_bytes(space.device_bytes)),
-        ("logical", with_bytes(space.logical_bytes)),
-        ("stored", with_bytes(space.stored_bytes)),
-        ("saved by sharing", with_bytes(space.saved_bytes)),
-        ("saved by compression", with_bytes(space.compressed_away_bytes)),
-        ("metadata", with_bytes(space.metadata_bytes)),
         ("free", with_bytes(space.free_bytes)),
+        ("metadata", with_bytes(space.metadata_bytes)),
+        ("reserved for tables", with_bytes(space.reserved_bytes)),
+        ("packed segments, beside live chunks", with_bytes(space.packed_rest_bytes)),
+        ("stored", with_bytes(space.stored_bytes)),
         ("allocated on the host", with_bytes(space.device_allocated_bytes)),
         ("inodes", space.inodes.to_string()),
         ("data blocks", space.data_blocks.to_string()),
         ("chunks", space.chunks.to_string()),
         ("index entries", space.index_entries.to_string()),
         ("inodes cached", space.inodes_cached.to_string()),
-        ("DRAM index", with_bytes(space.index_dram_bytes)),
-        ("DRAM allocator", with_bytes(space.space_dram_bytes)),
-        ("DRAM inodes", with_bytes(space.inode_dram_bytes)),
         ("DRAM per stored block, index", per_block(report.dram.index_bytes_per_block)),
         ("DRAM per stored block, index + allocator", per_block(report.dram.index_and_allocator_bytes_per_block)),
         ("DRAM per stored block, whole process", per_block(report.dram.process_bytes_per_block)),
@@ -228,6 +264,8 @@ fn describe(report: &Report, space: &Space) -> String {
         ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
         ("skipped in the background", space.background_skipped.to_string()),
     ];
+    rows.splice(6..6, usage_rows(space, report.snapshot.usage.as_ref()));
+    rows.extend(memory_rows(space, &report.snapshot));
     rows.extend(report.snapshot.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
     rows.extend(report.snapshot.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
@@ -250,7 +288,6 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("requests of the kernel", kinds_words(&report.snapshot.requests_by_kind)));
     }
     if let Some(process) = &report.snapshot.process {
-        rows.push(("process, own memory", with_bytes(process.anonymous_bytes)));
         rows.push(("process, resident", with_bytes(process.resident_bytes)));
     }
     if let Some(traffic) = &report.snapshot.traffic {

@@ -5,10 +5,12 @@ use crate::dedup::auto::options::AutoStats;
 use crate::dedup::denova::options::DeNovaStats;
 use crate::dedup::nv_dedup::options::NvDedupStats;
 use crate::dedup::policy::{Policy, PolicyStats};
-use crate::media::BLOCK_BYTES;
+use crate::error::Result;
+use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
-use crate::words::{IndexStats, OriginStats, ReclaimStats, Refused, Skipped};
+use crate::words::{IndexStats, OriginStats, ReclaimStats, Refused, Skipped, Usage};
 
 /// Statistics of the device, its space and its policies. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,13 +21,20 @@ pub struct Stats {
     pub logical_bytes: u64,
     /// Bytes of data blocks and packed chunks in use.
     pub stored_bytes: u64,
-    /// Bytes saved by sharing (blocks and packed chunks with more than one reference).
+    /// Bytes saved by sharing, less what is stored and mapped by no file: `logical - stored - compressed away`, and 0
+    /// if that is negative. [`FileSystem::usage`] tells the two apart.
     pub saved_bytes: u64,
     /// Bytes saved by compression; each packed chunk counts once.
     pub compressed_away_bytes: u64,
-    /// Bytes of inode tables, logs, xattr blocks and tables in use.
+    /// Bytes of logs, xattr blocks, segments of tables, and chunk entries in use.
     pub metadata_bytes: u64,
-    /// Free bytes.
+    /// Bytes set aside when the device was formatted, and not in use: superblocks, journal, segment table, free chunk
+    /// entries, a rest at the end that is too short for a block.
+    pub reserved_bytes: u64,
+    /// Bytes of packed segments that are not part of a live chunk: dead bytes, headers, room for the next chunks.
+    pub packed_rest_bytes: u64,
+    /// Free bytes. With the four figures above and `stored_bytes` they are the whole device, unless the host lacks the
+    /// memory or the disk for a part of it.
     pub free_bytes: u64,
     /// Bytes of host memory or disk that the device takes now (allocated ranges of the backing file).
     pub device_allocated_bytes: u64,
@@ -41,6 +50,10 @@ pub struct Stats {
     pub index: IndexStats,
     /// DRAM of the allocator, bytes.
     pub space_dram_bytes: u64,
+    /// DRAM of the used bits of the inode table, of packed chunks, and of chunk entries, bytes.
+    pub tables_dram_bytes: u64,
+    /// DRAM of open streams of policy `deext`, bytes.
+    pub streams_dram_bytes: u64,
     /// DRAM of cached inodes (extents, directories), bytes, estimated from capacities.
     pub inode_dram_bytes: u64,
     /// Inodes cached.
@@ -80,30 +93,42 @@ pub struct Stats {
 }
 
 impl FileSystem {
+    /// Returns what every stored byte is for: what sharing saves, and what is stored although no file maps it. It walks
+    /// the logs of all inodes, and operations that change something wait for it. `None` while recovery is under way,
+    /// or if an inode is damaged.
+    ///
+    /// # Errors
+    /// EIO if a log cannot be read.
+    pub fn usage(&self) -> Result<Option<Usage>> {
+        self.core().usage()
+    }
+
     /// Returns the current sizes, savings and DRAM use.
     pub fn stats(&self) -> Stats {
         let core = self.core();
         let by_policy = core.policies.stats();
         let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
         let data_blocks = core.data_blocks.get();
-        let free_bytes = core.space.free_blocks() * BLOCK_BYTES;
-        // The totals may come from a saved state, which is untrusted input: fsck checks them against the logs, a
-        // mount does not.
-        let packed_bytes = core.space.packed.live_bytes();
-        let stored_bytes = data_blocks.saturating_mul(BLOCK_BYTES).saturating_add(packed_bytes);
+        let (logical_bytes, stored_bytes) = (core.mapped_bytes.get(), core.stored_bytes_total());
+        let compressed_away_bytes = core.chunks.packed.compressed_away_bytes();
+        let packed_bytes = core.space.packed.segments() * SEGMENT_BYTES;
+        let packed_rest_bytes = packed_bytes.saturating_sub(core.space.packed.live_bytes());
+        let block_entries_bytes = core.chunks.tracked() * ENTRY_BYTES;
+        // A block that is being freed may count as free and as stored at once; hence the saturating arithmetic.
+        let in_segments = core.space.used_blocks() * BLOCK_BYTES;
+        let of_tables =
+            in_segments.saturating_sub(data_blocks.saturating_mul(BLOCK_BYTES)).saturating_sub(packed_bytes);
+        let set_aside = core.geometry.device_bytes - core.space.total_blocks() * BLOCK_BYTES;
         let mut stats = Stats {
             device_bytes: core.geometry.device_bytes,
-            logical_bytes: core.mapped_bytes.get(),
+            logical_bytes,
             stored_bytes,
-            saved_bytes: core
-                .chunks
-                .extra_references()
-                .saturating_mul(BLOCK_BYTES)
-                .saturating_add(core.chunks.packed.saved_bytes()),
-            compressed_away_bytes: core.chunks.packed.compressed_away_bytes(),
-            // A block that is being freed may count as free and as stored at once; hence the saturating arithmetic.
-            metadata_bytes: core.geometry.device_bytes.saturating_sub(free_bytes.saturating_add(stored_bytes)),
-            free_bytes,
+            saved_bytes: logical_bytes.saturating_sub(stored_bytes).saturating_sub(compressed_away_bytes),
+            compressed_away_bytes,
+            metadata_bytes: of_tables + block_entries_bytes,
+            reserved_bytes: set_aside.saturating_sub(block_entries_bytes),
+            packed_rest_bytes,
+            free_bytes: core.space.free_blocks() * BLOCK_BYTES,
             device_allocated_bytes: core.region.allocated_bytes(),
             inodes: core.table.in_use(),
             log_areas: core.table.areas(),
@@ -111,6 +136,8 @@ impl FileSystem {
             chunks: core.chunks.tracked() + core.chunks.packed.count(),
             index: core.chunks.index.stats(),
             space_dram_bytes: core.space.dram_bytes(),
+            tables_dram_bytes: core.table.dram_bytes() + core.chunks.dram_bytes(),
+            streams_dram_bytes: core.policies.streams_dram_bytes(),
             wear: core.space.segment_wear(),
             transactions: core.chunks.transactions(),
             pieces_offered: of_all(|policy| policy.offered),

@@ -167,6 +167,7 @@ impl Survey<'_> {
     fn extents(&mut self, state: &State) {
         for (_, extent) in state.extents().into_iter().flat_map(|extents| extents.iter()) {
             self.report.extents += 1;
+            self.coverage.add(&extent);
             let Location::Media(first) = extent.location else {
                 self.packed.names(&extent);
                 continue;

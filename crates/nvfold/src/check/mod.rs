@@ -59,6 +59,7 @@ pub use undo::{UndoFile, restore};
 
 use crate::chunk::entries::Entries;
 use crate::error::{Error, Result};
+use crate::inode::coverage::Coverage;
 use crate::media::SEGMENT_BLOCKS;
 use crate::media::generator::GENERATORS;
 use crate::media::log_area::AreaHead;
@@ -193,6 +194,8 @@ struct Survey<'r> {
     report: Report,
     /// Number of extents that touch each block, with [`RESERVED`], for segments that have any.
     references: HashMap<u64, Box<[u32; SEGMENT_BLOCKS as usize]>>,
+    /// The bytes of chunks that extents map.
+    coverage: Coverage,
     /// Blocks of logs and xattr values, with the inode that they belong to.
     metadata: HashMap<u64, u64>,
     names: HashMap<u64, Vec<Name>>,
@@ -236,6 +239,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         geometry,
         report: Report { clean: superblock.state == STATE_CLEAN, ..Report::default() },
         references: HashMap::new(),
+        coverage: Coverage::default(),
         metadata: HashMap::new(),
         names: HashMap::new(),
         inodes: HashMap::new(),
@@ -288,6 +292,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
     survey.check_names();
     survey.check_blocks(options.data);
     survey.check_packed(options.data);
+    survey.report.usage = survey.usage();
     survey.check_generators();
     if has_index {
         survey.check_chains();

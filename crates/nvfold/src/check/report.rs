@@ -5,6 +5,7 @@
 //! The idea: the list holds [`FINDINGS_MAX`] findings, in the order they were met. Further findings are only counted,
 //! and a report that counts any is never consistent.
 
+use crate::words::Usage;
 use std::path::PathBuf;
 
 /// Most findings that a report lists; further ones are only counted.
@@ -91,6 +92,8 @@ pub struct Report {
     pub packed_segments: u64,
     /// References beyond the first, of all blocks: what sharing saves, in blocks.
     pub extra_references: u64,
+    /// What every stored byte is for. It adds up unless there are findings.
+    pub usage: Usage,
     /// Chunk entries in use.
     pub chunks: u64,
     /// Bytes of file data whose content was not compared, because no fingerprint of it is stored, or because

@@ -8,10 +8,11 @@ use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Superblock;
-use crate::media::{BlockNumber, ChunkRef, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::mount::Tables;
 use crate::mount::saved::Saved;
 use crate::space::WORDS_PER_SEGMENT;
+use crate::words::Usage;
 use hashbrown::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -130,6 +131,34 @@ impl Survey<'_> {
         if totals != counted {
             self.find(2, format!("the saved totals are {totals:?} and the counted ones {counted:?}"), at);
         }
+        self.check_saved_usage(&saved, at);
+    }
+
+    /// Checks that the saved totals add up with what the extents map of each chunk.
+    fn check_saved_usage(&mut self, saved: &Saved, at: u64) {
+        let packed = saved.packed.iter().fold(0u64, |sum, record| sum.saturating_add(record.live));
+        let told = Usage {
+            logical_bytes: saved.header.mapped_bytes,
+            stored_bytes: saved.header.data_blocks.saturating_mul(BLOCK_BYTES).saturating_add(packed),
+            compressed_away_bytes: saved.compressed_away_bytes,
+            ..self.report.usage
+        };
+        if self.bad.packed_entries.is_empty() && !told.adds_up() {
+            self.find(2, format!("the saved totals do not add up: {told:?}"), at);
+        }
+    }
+
+    /// Returns what the bytes of all chunks in use are, by the extents and the chunk table alone.
+    pub(super) fn usage(&self) -> Usage {
+        let stored = self.report.blocks * BLOCK_BYTES + self.report.packed_bytes;
+        let content_bytes = |number| match self.packed.entries.packed_offset(number) {
+            Some(at) => self.region.read::<ChunkEntry>(at).content_bytes(),
+            None => 0,
+        };
+        let usage = self.coverage.usage(stored, self.report.compressed_away_bytes, content_bytes);
+        // Entries in bad memory are findings already.
+        let _ = self.region.check();
+        usage
     }
 
     /// Checks the saved dram index: it has the fingerprints of all entries, and otherwise only blocks of file data

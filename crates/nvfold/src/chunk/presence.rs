@@ -18,6 +18,11 @@ use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::sync::atomic::Ordering;
 
 impl Chunks {
+    /// Returns the DRAM of the bits that say which entries are in use, in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        self.has_entry.len() as u64 * 8 + self.packed.entries_end() / 8
+    }
+
     /// Returns the number of block entries in use.
     pub fn tracked(&self) -> u64 {
         if self.index.fact().is_some() {

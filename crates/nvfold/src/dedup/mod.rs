@@ -272,6 +272,11 @@ impl Policies {
         !self.deext.streams.is_empty()
     }
 
+    /// Returns the DRAM of the open streams, in bytes.
+    pub fn streams_dram_bytes(&self) -> u64 {
+        self.deext.streams.dram_bytes()
+    }
+
     /// Shares ends of files with equal packed chunks, under policies that share blocks. The bytes are compared.
     pub fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, chunk, tx: &mut Transaction<'_>| tx.chunks().equal(chunk, piece.bytes);

@@ -59,6 +59,12 @@ impl Streams {
         Stream::new(offset, self.options)
     }
 
+    /// Returns the DRAM of the open streams and of the seams, in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        let tails: u64 = self.held.lock().iter().map(|held| size_of::<Held>() as u64 + held.stream.tail_bytes()).sum();
+        tails + (self.seams.lock().capacity() * size_of::<Seam>()) as u64
+    }
+
     /// True if no stream is open, as of a moment ago.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0

@@ -24,6 +24,7 @@
 //! | `evacuate` | emptying segments of blocks |
 //! | `effort` | how much an operation without space works for some |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
+//! | `usage` | what every stored byte is for |
 //! | `freeze_lock` | the freeze lock |
 //!
 //! **Lock order**, outermost first:
@@ -76,14 +77,14 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 mod undedup_plan;
+mod usage;
 mod watched;
 mod write;
 mod xattr;
 
 pub(crate) use commit::store_words;
-pub(crate) use effort::Effort;
+pub(crate) use effort::{Effort, Worked};
 pub(crate) use origins::Origin;
-pub(crate) use reclaim::Worked;
 pub(crate) use share::Step;
 pub(crate) use superblock::write_superblock;
 pub use undedup_plan::UndedupPlan;

@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | [`extents`] | a file's bytes: from file offsets to media addresses |
+//! | [`coverage`] | which bytes of chunks the extents of all files map |
 //! | [`directory`] | names |
 //! | [`log`] | the log of an inode: reading it and adding to it |
 //! | [`table`] | the slots, and which are in use |
@@ -11,6 +12,7 @@
 //! with [`Inode::read`], [`Inode::write`] or [`Inode::upgradable_read`] gets ENOENT. [`Inode::peek`] and
 //! [`Inode::lock`] do not check this, for callers that must not fail.
 
+pub mod coverage;
 pub mod directory;
 pub mod extents;
 pub mod log;

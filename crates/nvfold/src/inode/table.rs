@@ -66,6 +66,11 @@ impl InodeTable {
         }
     }
 
+    /// Returns the DRAM of the used bits, in bytes.
+    pub fn dram_bytes(&self) -> u64 {
+        self.used.lock().words.capacity() as u64 * 8
+    }
+
     /// Returns the device offset of an inode's slot, for an inode that stays in use; `None` past the end of the
     /// table.
     pub fn slot(&self, ino: u64) -> Option<u64> {

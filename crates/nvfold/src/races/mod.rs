@@ -153,16 +153,17 @@ impl Device {
     fn settle(self) {
         self.fs.trim().unwrap();
         let told = self.fs.stats();
+        let usage = self.fs.usage().unwrap().expect("nothing is being recovered");
+        assert!(usage.adds_up(), "{usage:?}");
         self.fs.clone().unmount().unwrap();
         let report = check(&self.region, &CheckOptions::default()).unwrap();
         assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
         let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
         let uses = uses_of(&read_entries(&self.region, &geometry));
-        let (mut indexed, mut saved) = (0, report.packed_saved_bytes);
+        let mut indexed = 0;
         for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
             indexed += u64::from(entry.any_weak().is_some());
-            saved += u64::from(entry.count - 1) * BLOCK_BYTES;
         }
         let of_packed = self.packed_entries(&uses).filter(|entry| entry.count > 0 && entry.any_weak().is_some());
         indexed += of_packed.count() as u64;
@@ -170,8 +171,8 @@ impl Device {
         let index = told.index.media_bytes / BLOCK_BYTES;
         let free = geometry.blocks() - first - tables * SEGMENT_BLOCKS - index - report.blocks - report.metadata_blocks;
         assert_eq!(
-            (told.inodes, told.data_blocks, told.chunks, told.saved_bytes, told.free_bytes),
-            (report.inodes, report.blocks, report.chunks, saved, free * BLOCK_BYTES)
+            (told.inodes, told.data_blocks, told.chunks, told.logical_bytes, told.free_bytes),
+            (report.inodes, report.blocks, report.chunks, report.usage.logical_bytes, free * BLOCK_BYTES)
         );
         // The dram index also has blocks without an entry; fsck has checked that they are file data.
         let most = if told.index.media_bytes > 0 { indexed } else { indexed + report.blocks };

@@ -69,6 +69,11 @@ impl Backing {
     pub(super) fn is_needed(&self) -> bool {
         self.is_needed
     }
+
+    /// Returns the number of free blocks in segments that are not backed.
+    pub(super) fn unbacked(&self) -> u64 {
+        self.unbacked.load(Ordering::Relaxed)
+    }
 }
 
 impl Space {
@@ -111,7 +116,7 @@ impl Space {
     /// Returns how many blocks could be backed, as far as the host told.
     pub(super) fn backable_blocks(&self) -> u64 {
         match self.backing.is_needed {
-            true => self.backing.unbacked.load(Ordering::Relaxed).min(self.backing.host_free.load(Ordering::Relaxed)),
+            true => self.backing.unbacked().min(self.backing.host_free.load(Ordering::Relaxed)),
             false => 0,
         }
     }
@@ -130,7 +135,7 @@ impl Space {
     /// # Errors
     /// Those of the host, except that it is full.
     pub(super) fn back_another(&self) -> Result<bool> {
-        if !self.backing.is_needed || self.backing.unbacked.load(Ordering::Relaxed) == 0 {
+        if !self.backing.is_needed || self.backing.unbacked() == 0 {
             return Ok(false);
         }
         if self.back_whole()? {

@@ -220,6 +220,11 @@ impl Space {
         self.free_blocks.count() + self.backable_blocks()
     }
 
+    /// Returns the number of blocks outside the tables that are in use.
+    pub fn used_blocks(&self) -> u64 {
+        self.total_blocks - (self.free_blocks.count() + self.backing.unbacked()).min(self.total_blocks)
+    }
+
     /// Returns whether at least `blocks` blocks are free; cheaper than counting them.
     pub fn has_free(&self, blocks: u64) -> bool {
         self.free_blocks.is_at_least(blocks) || (self.backing.is_needed() && self.free_blocks() >= blocks)

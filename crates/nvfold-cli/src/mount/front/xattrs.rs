@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! user.nvfold.stats                     the report of the mount     read only
+//! user.nvfold.usage                     what each byte is for       read only
 //! user.nvfold.token                     names a file in hints       read only, `causality`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
 //! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
@@ -16,7 +17,7 @@ use crate::mount::convert;
 use crate::mount::notices::Notice;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
-use crate::snapshot::REPORT_ATTRIBUTE;
+use crate::snapshot::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
 use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 use nvfold_fuse::{Caller, Errno};
@@ -67,6 +68,7 @@ impl Front {
             Some(asked) => self.carry_out(who, ino, asked),
             None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
             None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
+            None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
             None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
             None if name == requests::SYNC.as_bytes() => requests::sync(&self.fs).map_err(convert::errno),
             None => self.value(ino, name),
@@ -116,6 +118,16 @@ impl Front {
         if size == 0 { Err(Errno::EINVAL) } else { part(&self.fs).map_err(convert::errno) }
     }
 
+    /// Returns what every stored byte is for, to root or the user who mounted the file system: writers wait meanwhile.
+    fn usage(&self, who: &Caller, size: u32) -> Answer<Vec<u8>> {
+        check_may_manage(who)?;
+        if size == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let usage = self.fs.usage().map_err(convert::errno)?.map(Usage::of);
+        serde_json::to_vec(&usage).map_err(|_| Errno::EIO)
+    }
+
     /// Returns the names of the stored attributes, each followed by a NUL.
     pub fn attribute_names(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
         let names = self.fs.list_xattr(ino).map_err(convert::errno)?;
@@ -141,7 +153,7 @@ impl Front {
 
 /// Returns true for attributes whose value is made when they are read.
 fn is_read_only(name: &[u8]) -> bool {
-    [REPORT_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
+    [REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
 }
 
 /// Refuses names outside the namespaces that can be stored (EOPNOTSUPP).
