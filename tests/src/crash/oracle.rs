@@ -323,7 +323,7 @@ fn consistent(region: &Region, stats: &Stats, usage: Usage, when: &str) -> Resul
     let Stats { free_bytes, inodes, log_areas, logical_bytes, stored_bytes, .. } = *stats;
     let told = [free_bytes, inodes, log_areas, logical_bytes, stored_bytes];
     let stored = report.blocks * BLOCK_BYTES + report.packed_bytes;
-    let counted = [free, report.inodes, report.log_areas, report.mapped_bytes, stored];
+    let counted = [free, report.inodes, report.log_areas, report.usage.logical_bytes, stored];
     if told != counted {
         let what = "[free bytes, inodes, log areas, logical, stored bytes]";
         return Err(format!("{when} the totals {what} are {told:?}, and fsck counts {counted:?}"));

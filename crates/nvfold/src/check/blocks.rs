@@ -98,7 +98,6 @@ impl Survey<'_> {
     fn check_block(&mut self, block: BlockNumber, references: u32, is_reserved: bool, entry: &ChunkEntry, data: bool) {
         let at = self.geometry.chunk_entry_offset(block);
         self.report.blocks += u64::from(references > 0);
-        self.report.extra_references += u64::from(references.saturating_sub(1));
         self.space.enters(block, entry);
         self.chains.enters(block.into(), entry);
         if references > 0 && self.tables.contains(&(block.0 / SEGMENT_BLOCKS)) {

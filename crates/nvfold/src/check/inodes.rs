@@ -99,7 +99,6 @@ impl Survey<'_> {
                 self.plan.condemn(ino, Some(slot), format!("its log or attributes lie in a block of inode {other}"));
             }
         }
-        self.report.mapped_bytes += state.mapped_bytes();
         self.extents(&state);
         if let Body::Directory(directory) = &state.body {
             self.report.directories += 1;

@@ -57,8 +57,7 @@ impl Tree<'_> {
             lost_found: None,
             moved: Vec::new(),
         };
-        let mut ino = core.table.next_used(1);
-        while ino < core.table.end() {
+        for ino in core.table.used() {
             match core.inode(ino) {
                 Ok(inode) => {
                     tree.kinds.insert(ino, inode.kind);
@@ -76,7 +75,6 @@ impl Tree<'_> {
                 Err(Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
-            ino = core.table.next_used(ino + 1);
         }
         Ok(tree)
     }

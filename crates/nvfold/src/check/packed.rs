@@ -271,7 +271,6 @@ impl Survey<'_> {
         *self.packed.live.entry(entry.address() / SEGMENT_BYTES).or_default() += entry.stored_bytes();
         let saved = u64::from(entry.count.saturating_sub(1)) * entry.content_bytes();
         self.packed.saved_bytes += saved;
-        self.report.packed_saved_bytes += saved;
         self.packed.compressed_away_bytes += entry.packed_bytes().saved();
         self.report.compressed_away_bytes += entry.packed_bytes().saved();
         self.report.packed_bytes += entry.stored_bytes();

@@ -78,20 +78,14 @@ pub struct Report {
     pub names: u64,
     /// Extents.
     pub extents: u64,
-    /// Bytes that extents reference.
-    pub mapped_bytes: u64,
     /// Data blocks that extents reference.
     pub blocks: u64,
     /// Bytes of packed chunks in use.
     pub packed_bytes: u64,
-    /// Bytes that sharing packed chunks saves.
-    pub packed_saved_bytes: u64,
     /// Bytes that compressing packed chunks saves; each chunk counts once.
     pub compressed_away_bytes: u64,
     /// Packed segments, and segments with packed entries.
     pub packed_segments: u64,
-    /// References beyond the first, of all blocks: what sharing saves, in blocks.
-    pub extra_references: u64,
     /// What every stored byte is for. It adds up unless there are findings.
     pub usage: Usage,
     /// Chunk entries in use.

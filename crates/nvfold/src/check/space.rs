@@ -127,7 +127,7 @@ impl Survey<'_> {
             self.find(2, format!("the saved state tells of {told} fingerprints, and {in_chains} are in chains"), at);
         }
         let totals = (header.mapped_bytes, header.data_blocks, header.extra_references);
-        let counted = (self.report.mapped_bytes, self.report.blocks, self.space.extra_references);
+        let counted = (self.report.usage.logical_bytes, self.report.blocks, self.space.extra_references);
         if totals != counted {
             self.find(2, format!("the saved totals are {totals:?} and the counted ones {counted:?}"), at);
         }

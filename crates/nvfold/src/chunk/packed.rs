@@ -214,11 +214,6 @@ impl Packed {
         (used.words, used.part, used.next) = (words, 0, 0);
     }
 
-    /// Adds to the bytes that sharing saves; for a read-only mount.
-    pub fn record_saved(&self, bytes: u64) {
-        self.saved_bytes.add(bytes);
-    }
-
     /// Adds a packed chunk of this length to the bytes that compression saves.
     pub fn record_compressed(&self, bytes: PackedBytes) {
         self.compressed_away.add(bytes.saved());

@@ -143,11 +143,6 @@ impl Chunks {
         }
     }
 
-    /// Records one more extent that touches a block, whatever its entry says; for a read-only mount.
-    pub fn record_extra_reference(&self) {
-        self.extra_references.add(1);
-    }
-
     /// Removes an entry that is gone from bits and totals. If the entry `loses` its fingerprint, also removes it from
     /// the index, durably: the entry that is written in its place does not lead on in the chain.
     pub(super) fn record_entry_gone(&self, chunk: ChunkRef, entry: &ChunkEntry, loses: bool) {

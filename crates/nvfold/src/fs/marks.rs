@@ -9,8 +9,8 @@
 //! `RANGES_MAX` live ranges. If there would be more, the two nearest are merged, together with the bytes between
 //! them.
 
+use crate::inode::ranges::Ranges;
 use crate::media::ChunkRef;
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -40,8 +40,8 @@ pub(super) struct Marks {
 pub(super) struct Marked {
     /// The number of extents that map a part of it.
     pub(super) names: u32,
-    /// The ranges that they map, sorted and not adjacent.
-    pub(super) live: SmallVec<[Range<u32>; 2]>,
+    /// The ranges that they map.
+    pub(super) live: Ranges,
 }
 
 impl Marks {
@@ -101,30 +101,20 @@ impl Marks {
 impl Marked {
     fn add(&mut self, range: Range<u32>) {
         self.names = self.names.saturating_add(1);
-        let first = self.live.partition_point(|live| live.end < range.start);
-        let behind = self.live.partition_point(|live| live.start <= range.end);
-        let touched = self.live.drain(first..behind);
-        let joined = touched.fold(range, |all, live| all.start.min(live.start)..all.end.max(live.end));
-        self.live.insert(first, joined);
-        if self.live.len() > RANGES_MAX {
-            self.join_nearest();
+        self.live.add(range);
+        if self.live.count() > RANGES_MAX {
+            self.live.join_nearest();
         }
-    }
-
-    fn join_nearest(&mut self) {
-        let gap = |at: &usize| self.live[at + 1].start - self.live[*at].end;
-        let nearest = (0..self.live.len() - 1).min_by_key(gap).expect("there are several");
-        self.live[nearest].end = self.live.remove(nearest + 1).end;
     }
 
     /// Returns the number of live bytes.
     pub(super) fn live_bytes(&self) -> u64 {
-        self.live.iter().map(|live| u64::from(live.end - live.start)).sum()
+        self.live.bytes()
     }
 
     /// Returns where the last live range ends.
     pub(super) fn end(&self) -> u64 {
-        self.live.last().map_or(0, |live| u64::from(live.end))
+        self.live.end()
     }
 
     /// Returns the live ranges of its content, back to back.
@@ -136,7 +126,7 @@ impl Marked {
     /// Returns the offset of a range within `Marked::of_content`; `None` if not all of it is live.
     pub(super) fn place_of(&self, range: &Range<u32>) -> Option<u32> {
         let mut before = 0;
-        for live in &self.live {
+        for live in self.live.iter() {
             if live.start <= range.start && range.end <= live.end {
                 return Some(before + (range.start - live.start));
             }
@@ -197,8 +187,8 @@ mod tests {
                 named[*start as usize..(start + length) as usize].fill(true);
             }
             prop_assert_eq!(marked.names, ranges.len() as u32);
-            prop_assert!(marked.live.len() <= RANGES_MAX);
-            prop_assert!(marked.live.is_sorted_by(|one, next| one.end < next.start));
+            prop_assert!(marked.live.count() <= RANGES_MAX);
+            prop_assert!(marked.live.iter().is_sorted_by(|one, next| one.end < next.start));
             let count = named.iter().filter(|is| **is).count() as u64;
             prop_assert!(marked.live_bytes() >= count);
             prop_assert!(ranges.len() > RANGES_MAX || marked.live_bytes() == count);

@@ -102,16 +102,12 @@ impl Core {
         self.space.packed_overhead_blocks(free, packed.entries_end() - packed.count())
     }
 
-    /// Counts one more extent of a packed chunk on a read-only mount; `is_first` if it is the first one of the chunk.
-    pub(crate) fn count_packed(&self, chunk: PackedNumber, is_first: bool) {
+    /// Counts a packed chunk of which an extent was found, on a read-only mount.
+    pub(crate) fn count_packed(&self, chunk: PackedNumber) {
         let Some((address, stored)) = self.chunks.place_of(chunk.into()) else { return };
         let Some(bytes) = self.chunks.packed_bytes(chunk) else { return };
-        if is_first {
-            self.space.packed.adopt_chunk(address / SEGMENT_BYTES, stored);
-            self.chunks.packed.record_compressed(bytes);
-        } else {
-            self.chunks.packed.record_saved(bytes.content);
-        }
+        self.space.packed.adopt_chunk(address / SEGMENT_BYTES, stored);
+        self.chunks.packed.record_compressed(bytes);
     }
 
     /// Gives back references that were held by update count.

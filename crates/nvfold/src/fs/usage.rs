@@ -26,8 +26,7 @@ impl Core {
             return Ok(None);
         }
         let mut coverage = Coverage::default();
-        let mut ino = self.table.next_used(1);
-        while ino < self.table.end() {
+        for ino in self.table.used() {
             let slot = self.table.slot(ino).expect("in the table");
             // A slot in use without an inode is a log area.
             if let Some(inode) = Inode::load(&self.region, &self.geometry, slot, ino)? {
@@ -35,7 +34,6 @@ impl Core {
                 let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
                 extents.for_each(|(_, extent)| coverage.add(&extent));
             }
-            ino = self.table.next_used(ino + 1);
         }
         let compressed_away = self.chunks.packed.compressed_away_bytes();
         let content_bytes = |number| self.chunks.entry(number).content_bytes();

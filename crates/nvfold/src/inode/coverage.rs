@@ -13,11 +13,11 @@
 //! ```
 
 use super::extents::Extent;
+use super::ranges::Ranges;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::WORDS_PER_SEGMENT;
 use crate::words::Usage;
 use hashbrown::HashMap;
-use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The bytes that the extents added so far map.
@@ -38,8 +38,8 @@ impl Coverage {
         match extent.location {
             Location::Media(address) => self.add_blocks(address..address + extent.length),
             Location::Packed(chunk, offset) => {
-                let start = u64::from(offset);
-                self.parts.entry(chunk.into()).or_default().add(start..start + extent.length);
+                let start = u32::from(offset);
+                self.parts.entry(chunk.into()).or_default().add(start..start + extent.length as u32);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Coverage {
                 let (word, bit) = place(block);
                 self.whole.entry(block.0 / SEGMENT_BLOCKS).or_default()[word] |= bit;
             } else {
-                let part = at - block.address()..end - block.address();
+                let part = (at - block.address()) as u32..(end - block.address()) as u32;
                 self.parts.entry(block.into()).or_default().add(part);
             }
             at = end;
@@ -103,34 +103,6 @@ impl Coverage {
 fn place(block: BlockNumber) -> (usize, u64) {
     let at = block.0 % SEGMENT_BLOCKS;
     ((at / 64) as usize, 1 << (at % 64))
-}
-
-/// Ranges of one chunk, in order and disjoint. At most [`crate::media::PACKED_BYTES_MAX`] bytes, so 32 bits hold an end.
-#[derive(Default)]
-struct Ranges(SmallVec<[Range<u32>; 1]>);
-
-impl Ranges {
-    /// Adds a range, and merges it with those that it touches.
-    fn add(&mut self, range: Range<u64>) {
-        let (mut start, mut end) = (range.start as u32, range.end as u32);
-        let from = self.0.partition_point(|other| other.end < start);
-        let to = from + self.0[from..].partition_point(|other| other.start <= end);
-        if from < to {
-            start = start.min(self.0[from].start);
-            end = end.max(self.0[to - 1].end);
-        }
-        self.0.drain(from..to);
-        self.0.insert(from, start..end);
-    }
-
-    fn bytes(&self) -> u64 {
-        self.0.iter().map(|range| u64::from(range.end - range.start)).sum()
-    }
-
-    /// Returns the end of the last range.
-    fn end(&self) -> u64 {
-        self.0.last().map_or(0, |range| u64::from(range.end))
-    }
 }
 
 #[cfg(test)]
@@ -189,15 +161,5 @@ mod tests {
     fn the_end_of_a_packed_chunk_is_dead_and_not_padding() {
         let extents = [packed(3, 0, 4000), packed(3, 2000, 4000), packed(7, 0, 10_000)];
         assert_eq!(figures(usage(&extents, 20_000)), [18_000, 2000, 4000, 0]);
-    }
-
-    #[test]
-    fn ranges_merge_with_those_they_touch() {
-        let mut ranges = Ranges::default();
-        for range in [10..20, 40..50, 20..30, 60..70, 0..5, 29..41, 5..6] {
-            ranges.add(range);
-        }
-        assert_eq!(ranges.0.to_vec(), [0..6, 10..50, 60..70]);
-        assert_eq!((ranges.bytes(), ranges.end()), (56, 70));
     }
 }

@@ -5,6 +5,7 @@
 //! | [`extents`] | a file's bytes: from file offsets to media addresses |
 //! | [`coverage`] | which bytes of chunks the extents of all files map |
 //! | [`directory`] | names |
+//! | [`ranges`] | ranges of the content of one chunk |
 //! | [`log`] | the log of an inode: reading it and adding to it |
 //! | [`table`] | the slots, and which are in use |
 //!
@@ -16,6 +17,7 @@ pub mod coverage;
 pub mod directory;
 pub mod extents;
 pub mod log;
+pub mod ranges;
 pub mod table;
 
 use crate::error::{Error, Result};

@@ -106,6 +106,12 @@ impl InodeTable {
         found.map_or(end, |(at, word)| at * 64 + u64::from(word.trailing_zeros()))
     }
 
+    /// Iterates over the used inode numbers from 1 on, as they are when it comes to them.
+    pub fn used(&self) -> impl Iterator<Item = u64> + '_ {
+        let numbers = std::iter::successors(Some(self.next_used(1)), |ino| Some(self.next_used(ino + 1)));
+        numbers.take_while(|ino| *ino < self.end())
+    }
+
     /// Returns the segments of the table by ordinal.
     pub fn segments(&self) -> Vec<u64> {
         self.segments.read().clone()

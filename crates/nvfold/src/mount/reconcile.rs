@@ -242,8 +242,7 @@ impl Mounted {
     /// Returns the inodes that names say are directories.
     fn named_directories(&self) -> HashSet<u64> {
         let mut directories = HashSet::new();
-        let mut ino = self.core.table.next_used(1);
-        while ino < self.core.table.end() {
+        for ino in self.core.table.used() {
             let slot = self.core.table.slot(ino).expect("in the table");
             if let Ok(Some(inode)) = Inode::load(&self.core.region, &self.core.geometry, slot, ino)
                 && let Body::Directory(names) = &inode.into_state().body
@@ -251,7 +250,6 @@ impl Mounted {
                 let named = names.after(0).filter(|name| name.kind() == FileKind::Directory);
                 directories.extend(named.map(|name| name.ino));
             }
-            ino = self.core.table.next_used(ino + 1);
         }
         directories
     }

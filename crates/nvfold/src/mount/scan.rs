@@ -111,8 +111,7 @@ pub fn count_all(mounted: &Mounted) {
     mounted.recovery.lock().inodes_scanned = scan_inodes(core);
     let mut packed = HashSet::new();
     // Slots that were never used are not read: the host would allocate memory for their holes.
-    let used = std::iter::successors(Some(core.table.next_used(1)), |ino| Some(core.table.next_used(ino + 1)));
-    for ino in used.take_while(|ino| *ino < core.table.end()) {
+    for ino in core.table.used() {
         let Some(slot) = core.table.slot(ino) else { continue };
         let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
         let state = inode.into_state();
@@ -123,14 +122,10 @@ pub fn count_all(mounted: &Mounted) {
         let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
         for (_, extent) in extents {
             for block in extent.blocks().blocks() {
-                if core.space.mark_used(block) {
-                    core.data_blocks.add(1);
-                } else {
-                    core.chunks.record_extra_reference();
-                }
+                core.data_blocks.add(u64::from(core.space.mark_used(block)));
             }
-            if let Some(chunk) = extent.packed() {
-                core.count_packed(chunk, packed.insert(chunk));
+            if let Some(chunk) = extent.packed().filter(|chunk| packed.insert(*chunk)) {
+                core.count_packed(chunk);
             }
         }
     }
