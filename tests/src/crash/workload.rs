@@ -226,6 +226,7 @@ impl Base {
         ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
         let space = Space::of(settled.fs());
         let drained = queues.then(|| {
+            settled.apply(&Op::Fill);
             settled.apply(&Op::Drain);
             Named::of(settled.fs()).expect("a mounted file system can be read").saved()
         });
