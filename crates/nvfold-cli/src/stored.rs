@@ -3,7 +3,7 @@
 
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
@@ -157,13 +157,18 @@ impl Stored {
         }
     }
 
-    /// Makes the kernel write back cached data, so that it is stored.
+    /// Makes the kernel write back cached data, so that it is stored. If a program wrote more than there is space for, the
+    /// kernel tells that program too, and here it is only a note.
     pub fn settle(&self, path: &Path) -> Outcome<()> {
         if self.fs.is_some() {
             return Ok(());
         }
         let open = std::fs::File::open(path).doing(mounts::show(path))?;
-        rustix::fs::syncfs(&open).doing(mounts::show(path))
+        if let Err(error) = rustix::fs::syncfs(&open) {
+            let name = mounts::show(path);
+            eprint_line(&format!("nvfold: {name}: not all that programs wrote before could be stored: {error}"));
+        }
+        Ok(())
     }
 
     /// Returns the present sizes and space.

@@ -1,7 +1,8 @@
 //! `nvfold reclaim`, of a device and of a mount, and what a mount does by itself.
 
 use crate::common::*;
-use std::fs::{read, remove_file, write};
+use std::fs::{File, read, remove_file, write};
+use std::io::Write;
 
 const FILES: u64 = 120;
 
@@ -55,4 +56,22 @@ fn what_cannot_be_reclaimed_is_told() {
     scratch.nvfold(&["reclaim", "foreign"]).fails(1, "foreign");
     scratch.device("dev", "32M");
     assert!(scratch.nvfold(&["reclaim", "dev"]).ok().stdout.contains("0 in"));
+}
+
+/// The kernel tells a sync of an earlier write that failed. That write is not reclaim's business.
+#[test]
+fn a_write_that_failed_before_does_not_keep_from_reclaiming() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=32M,policy=deext,writeback=on");
+    let mut file = File::create(mount.path("file")).unwrap();
+    // The kernel accepts some of it, and finds out later that there is no space.
+    let failed = (0..64).map(|at| file.write_all(&noise(1 << 20, at))).filter(Result::is_err).count();
+    println!("{failed} of 64 writes failed at once");
+    drop(file);
+    remove_file(mount.path("file")).unwrap();
+    scratch.nvfold(&["reclaim", "mnt"]).ok();
+    mount.unmount();
 }
