@@ -1,6 +1,7 @@
 //! The tests of the library as its users see it, in one program: each file is a module, and a filter by its name
 //! (`cargo test -p nvfold --test all fact`) chooses it.
 
+mod append;
 mod auto;
 mod check;
 mod collect;

@@ -49,6 +49,10 @@ const FILLER: u8 = 16;
 /// The file whose rename a crash interrupts before some workloads begin.
 const MOVED: u8 = 17;
 const MOVED_TO: u8 = 18;
+/// Its end grows in a block of its own.
+const GROWN: u8 = 24;
+/// Its size.
+const GROWN_BYTES: u64 = 1100;
 /// An unused name.
 const NEW: u8 = 14;
 /// A second unused name.
@@ -142,10 +146,11 @@ impl Base {
             apply(&mut library, allocate(FILLER, 0, free * BLOCK, AllocateMode::ReserveKeepSize));
         }
         let image = if setting.after_crash {
-            // Two operations are interrupted: a write before its commit word, and a rename that is in the journal.
+            // Two operations are interrupted: an append before its commit word, which fills a block behind what the
+            // file maps, and three others; and a rename that is in the journal.
             region.take_recording();
             let before = Image::of(&region);
-            library.apply(&write(EMPTY, 0, 3 * BLOCK, distinct(17)));
+            library.apply(&append(GROWN, 3 * BLOCK, distinct(17)));
             let write = region.take_recording().events;
             apply(&mut library, Op::Rename { from: at(MOVED), to: at(MOVED_TO), mode: RenameMode::NoReplace });
             crashed(before, &write, &region.take_recording().events)
@@ -226,6 +231,7 @@ impl Base {
         ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
         let space = Space::of(settled.fs());
         let drained = queues.then(|| {
+            settled.apply(&Op::Fill);
             settled.apply(&Op::Drain);
             Named::of(settled.fs()).expect("a mounted file system can be read").saved()
         });
@@ -308,6 +314,7 @@ fn tree() -> Vec<Op> {
     }
     ops.extend([create(EMPTY), create(FILLER), create(MOVED), create(RESERVED)]);
     ops.push(allocate(RESERVED, 0, 3 * BLOCK, AllocateMode::Reserve));
+    ops.extend([create(GROWN), append(GROWN, 1000, distinct(21)), append(GROWN, GROWN_BYTES - 1000, distinct(22))]);
     ops
 }
 
@@ -374,12 +381,11 @@ pub fn singles() -> Vec<Workload> {
     all.extend(follow_ups());
     let of_all =
         all.into_iter().map(|(name, ops)| Workload { name: name.to_owned(), ops, crashes_from: 0, only: None });
-    let of_trim = given_back().into_iter().chain(growing()).map(|(name, crashes_from, ops)| Workload {
-        name: name.to_owned(),
-        ops,
-        crashes_from,
-        only: None,
-    });
+    let of_trim = given_back()
+        .into_iter()
+        .chain(growing())
+        .chain(appends())
+        .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
     let of_fragments = fragments()
         .into_iter()
         .chain(collected())
@@ -403,7 +409,7 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(&[Policy::DeExt, Policy::IcidDeExt]),
     });
-    let of_icid = copied().into_iter().map(|(name, crashes_from, ops)| Workload {
+    let of_icid = copied().into_iter().chain(appends()).map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
         crashes_from,
@@ -516,6 +522,60 @@ fn writes() -> Vec<(&'static str, Vec<Op>)> {
         ("append", vec![Op::Append { path: at(UNSHARED), len: 500, seed: new }]),
         ("append to a new file", vec![create(NEW), Op::Append { path: at(NEW), len: 5000, seed: new }]),
         ("two writes to one block", vec![write(UNSHARED, 0, 100, new), write(UNSHARED, 50, 100, distinct(15))]),
+    ]
+}
+
+/// Returns appends to a file whose end grows in its block: name, the operation from which on crashes are made,
+/// operations.
+fn appends() -> Vec<(&'static str, usize, Vec<Op>)> {
+    use AllocateMode::{PunchHole, ReserveKeepSize};
+    let (new, other) = (distinct(14), distinct(15));
+    let grow = |len| append(GROWN, len, new);
+    let truncate = |size| Op::Truncate { path: at(GROWN), size };
+    let fills = BLOCK - GROWN_BYTES;
+    // The same appends as to the file that grows, up to a whole block.
+    let same = |name: u8| {
+        let parts = [(1000, distinct(21)), (GROWN_BYTES - 1000, distinct(22)), (fills, new)];
+        std::iter::once(create(name)).chain(parts.map(|(len, seed)| append(name, len, seed))).collect::<Vec<_>>()
+    };
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let whole = || clone(GROWN, 0, EMPTY, 0, GROWN_BYTES);
+    vec![
+        ("append inside a block, twice", 0, vec![grow(200), append(GROWN, 300, other)]),
+        ("append over the end of a block", 0, vec![grow(BLOCK), append(GROWN, 70, other)]),
+        ("append over whole blocks", 0, vec![grow(2 * BLOCK + 500), append(GROWN, 70, other)]),
+        ("append that fills a block", 0, vec![grow(fills), append(GROWN, 50, other)]),
+        ("append that fills a block with what is there already", 1, [vec![grow(fills)], same(NEW)].concat()),
+        ("append that fills a block with what grew elsewhere", 3, [same(NEW), vec![grow(fills)]].concat()),
+        ("append to both of a clone", 1, vec![whole(), grow(50), append(EMPTY, 60, other), append(GROWN, 9, other)]),
+        ("append beside a clone of a part", 1, vec![clone(GROWN, 100, EMPTY, 0, 500), grow(50), grow(60)]),
+        ("append after the clone is gone", 2, vec![whole(), unlink(EMPTY), grow(50), grow(60)]),
+        ("append after truncate inside the block", 0, vec![truncate(1050), grow(30), append(GROWN, 90, other)]),
+        ("append after truncate to nothing", 0, vec![truncate(0), grow(30), append(GROWN, 90, other)]),
+        ("append behind a hole", 0, vec![grow(30), truncate(2000), append(GROWN, 90, other), truncate(BLOCK + 5)]),
+        ("write behind the end that grows", 0, vec![write(GROWN, 2000, 100, new), append(GROWN, 90, other)]),
+        ("write over the end that grows", 0, vec![write(GROWN, 1050, 300, new), append(GROWN, 90, other)]),
+        (
+            "write of the page again, and more",
+            3,
+            vec![create(NEW), write(NEW, 0, 700, NOISE), write(NEW, 0, 900, NOISE), write(NEW, 0, 1300, NOISE)],
+        ),
+        (
+            "append to reserved blocks",
+            1,
+            vec![allocate(GROWN, 0, 3 * BLOCK, ReserveKeepSize), grow(200), grow(fills), append(GROWN, 90, other)],
+        ),
+        ("append after a punch inside the block", 1, vec![allocate(GROWN, 500, 100, PunchHole), grow(50), grow(60)]),
+        ("unlink of a file that grows", 0, vec![unlink(GROWN), append(UNSHARED, 10, new)]),
+        ("unmount and append", 1, vec![Op::Remount, grow(20), grow(30)]),
+        (
+            "append after dedup",
+            1,
+            vec![Op::Dedup { path: at(GROWN), offset: 0, len: BLOCK }, grow(20), grow(fills - 20)],
+        ),
+        ("append after segments were emptied", 2, vec![Op::Reconcile, Op::EmptySegments, grow(20), grow(fills - 20)]),
+        ("append after collection", 1, vec![whole(), Op::Reclaim, grow(20), grow(30)]),
+        ("append that outgrows the inline log", 4, vec![grow(1), grow(2), grow(3), grow(4), grow(5), grow(6)]),
     ]
 }
 
@@ -744,7 +804,7 @@ fn growing() -> Vec<(&'static str, usize, Vec<Op>)> {
 fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
     let unlink = |path: &[u8]| Op::Unlink { path: path.to_vec() };
     // The segment of the data is then free, and so are the log segments except the root's.
-    let names: [&[u8]; 11] = [
+    let names: [&[u8]; 12] = [
         &[UNSHARED],
         &[SHARED],
         &[DIR, 0],
@@ -755,6 +815,7 @@ fn given_back() -> Vec<(&'static str, usize, Vec<Op>)> {
         &[LONG_LOG],
         &[RESERVED],
         &[FILLER],
+        &[GROWN],
         &[CLONE],
     ];
     let all_but_the_last = || names[..names.len() - 1].iter().map(|path| unlink(path)).collect::<Vec<_>>();
@@ -842,6 +903,29 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
     };
     vec![
         ("drain of the tree", 0, vec![Drain]),
+        ("drain of a block that was filled", 1, vec![append(GROWN, BLOCK - GROWN_BYTES, distinct(14)), Drain]),
+        (
+            "drain of a block that was filled, cut short and filled again",
+            2,
+            vec![
+                append(GROWN, BLOCK - GROWN_BYTES, distinct(14)),
+                Op::Truncate { path: at(GROWN), size: 500 },
+                append(GROWN, BLOCK - 500, distinct(15)),
+                DrainStep,
+                Drain,
+            ],
+        ),
+        (
+            "drain, cut short and append",
+            2,
+            vec![
+                append(GROWN, BLOCK - GROWN_BYTES, distinct(14)),
+                Drain,
+                Op::Truncate { path: at(GROWN), size: 500 },
+                append(GROWN, 90, distinct(15)),
+                Drain,
+            ],
+        ),
         (
             "drain of a write that names many extents",
             5,
@@ -1213,6 +1297,10 @@ fn in_one_step(op: Op) -> Op {
 
 fn at(name: u8) -> NodePath {
     vec![name]
+}
+
+fn append(name: u8, len: u64, seed: u64) -> Op {
+    Op::Append { path: at(name), len, seed }
 }
 
 fn create(name: u8) -> Op {

@@ -157,15 +157,16 @@ impl FileSystem {
         self.mounted.reconcile()
     }
 
-    /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), and
-    /// cuts data again that was written out of order. Returns true when there is currently nothing to do; new writes
-    /// may change that. Front ends call it in a loop on their own thread.
+    /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), cuts
+    /// data again that was written out of order, and packs the ends of files that grew and rest now. Returns true when
+    /// there is currently nothing to do; new writes may change that. Front ends call it in a loop on their own thread.
     ///
     /// # Errors
     /// EROFS; errors of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
-        Ok(core.step_of(core.policies.filling_policy())? & core.step_of(core.policies.deext())?)
+        let is_done = core.step_of(core.policies.filling_policy())? & core.step_of(core.policies.deext())?;
+        Ok(is_done & core.settle_step()?)
     }
 
     /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when
@@ -216,6 +217,7 @@ impl FileSystem {
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
         core.end_streams();
+        core.settle_all();
         let _closed = core.freeze_lock.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());

@@ -141,6 +141,22 @@ impl Chunks {
         }
     }
 
+    /// True if exactly one extent touches a block and no other thread can take a reference on it: it has no entry, and
+    /// no search can find it. This stays so while the caller has locked the inode with that extent.
+    pub(crate) fn is_only_named(&self, block: BlockNumber) -> bool {
+        let chunk = ChunkRef::Block(block);
+        let Some(index) = self.index.dram() else {
+            // A search finds only blocks with an entry. An entry in bad memory may count anything.
+            return !self.has_entry(chunk) && self.region.sound_or_forget(self.entry_offset(chunk), ENTRY_BYTES);
+        };
+        if self.has_entry(chunk) || index.labels.has(block) {
+            return false;
+        }
+        // A thread that found the block before its label was taken off has its reference now.
+        let _nobody_takes_a_reference = self.lines.lock(chunk);
+        !self.has_entry(chunk) && !index.labels.has(block)
+    }
+
     /// Takes `more` references on a tracked chunk that cannot be freed meanwhile; `None` if it is not tracked.
     pub(super) fn increase(
         &self,

@@ -70,7 +70,7 @@ impl Core {
     }
 
     /// Runs a step, and records bad memory that the step has read without reporting an error.
-    fn in_background(&self, doing: &'static str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    pub(super) fn in_background(&self, doing: &'static str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
         self.change_in_background(doing, || {
             let done = step();
             self.leaving_out(Ok(()))?;

@@ -29,8 +29,10 @@ pub(super) struct Claims<'a> {
     core: &'a Core,
     /// Decides about new data.
     pub(super) policy: &'a dyn Dedup,
-    /// Reserved blocks of the file that receive their first content.
+    /// Blocks of the file that receive content where it has none: reserved blocks, and the block of an end that grows.
     pub(super) reserved: SmallVec<[BlockNumber; 1]>,
+    /// The number of bytes that the file maps of the block whose end grows in place; 0 if there is none.
+    pub(super) grown_bytes: u64,
     /// New blocks.
     pub(super) fresh: Runs,
     shared: SmallVec<[BlockNumber; 1]>,
@@ -123,6 +125,7 @@ impl<'a> Claims<'a> {
             core,
             policy,
             reserved: SmallVec::new(),
+            grown_bytes: 0,
             fresh: Runs::new(),
             shared: SmallVec::new(),
             held: SmallVec::new(),
@@ -208,11 +211,15 @@ impl<'a> Claims<'a> {
     /// Records a new block. Its chunk entry is written unless the index finds the block without one; then only a
     /// strong fingerprint or a second reference requires an entry on the media.
     pub(super) fn enter(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        let needs_entry = count > 1 || fingerprint.strong.is_some() || !self.policy.goes_by_index();
-        if needs_entry || !self.core.chunks.finds_private() {
+        if Claims::needs_entry(self.core, self.policy, count, fingerprint) {
             self.tx.add(block, count, fingerprint);
         }
         self.entered.push((block.into(), count, *fingerprint));
+    }
+
+    /// True if a block with this fingerprint and so many references needs a chunk entry.
+    pub(super) fn needs_entry(core: &Core, policy: &dyn Dedup, count: u32, fingerprint: &Fingerprint) -> bool {
+        count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !core.chunks.finds_private()
     }
 
     /// Records a new block with the content of one that is stored already, and with its fingerprint. The caller enters
@@ -279,6 +286,7 @@ impl<'a> Claims<'a> {
         self.grown = None;
         self.pin = None;
         self.fresh.clear();
+        self.reserved.clear();
         concurrent
     }
 
@@ -309,7 +317,7 @@ impl Drop for Claims<'_> {
             self.core.give_back(self.held.drain(..));
         }
         let has_chunks = !self.shared.is_empty() || !self.shared_packed.is_empty() || !self.entered.is_empty();
-        if !has_chunks && self.fresh.is_empty() && self.grown.is_none() {
+        if !has_chunks && self.fresh.is_empty() && self.reserved.is_empty() && self.grown.is_none() {
             return;
         }
         // The claims were not published. A shared chunk may have lost all its other references meanwhile.

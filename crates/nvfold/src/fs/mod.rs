@@ -9,6 +9,7 @@
 //! | `cache` | the inodes that are in DRAM |
 //! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
+//! | `append` | the ends of files that grow |
 //! | `origins` | writing data that was copied from files |
 //! | `decide` | turning a policy's answers for the pieces of a request into chunks |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
@@ -45,6 +46,7 @@
 //! Readers take the inode's lock shared. A writer holds it exclusively until its commit word is fenced. So readers
 //! see only fenced state, even where DRAM is changed earlier (`publish`).
 
+mod append;
 mod attributes;
 mod background;
 mod birth;
@@ -107,6 +109,7 @@ use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::{Clock, Refused, Skipped, TimeNs};
+use append::Growing;
 use cache::{Cache, Damaged};
 use collect::Collector;
 use commit::Journal;
@@ -152,6 +155,7 @@ pub(crate) struct Core {
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
     collector: Collector,
+    growing: Growing,
     evacuation: Evacuation,
     origin_tally: OriginTally,
     /// Inodes below this number are already in the totals and in the recount. It is `u64::MAX` when no recount is
@@ -215,6 +219,7 @@ impl Core {
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),
+            growing: Growing::default(),
             evacuation: Evacuation::default(),
             origin_tally: OriginTally::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),

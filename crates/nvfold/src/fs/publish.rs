@@ -214,12 +214,11 @@ impl Core {
             return None;
         };
         let is_simple = L::IS_EXCLUSIVE && !remap.has_holes && !extent.unwritten;
-        let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length))
-            && extent.is_whole_blocks(offset);
+        let is_all = matches!(remap.ranges, [range] if *range == (offset..offset + extent.length));
         if !is_simple
             || !is_all
             || !self.has_room_for_one_entry(inode, state)
-            || !state.extents()?.splits_only_between_blocks()
+            || !state.extents()?.are_exchanged_whole(offset, &extent)
         {
             return None;
         }
@@ -282,7 +281,8 @@ impl Core {
         let of_others = xattrs.iter().zip(of_xattrs.iter().map(Vec::as_slice));
         let lines: SmallVec<[(&LogEntry, &[u8]); 2]> = of_extents.chain(of_others).collect();
         let needs_no_more = kept.is_some() && claims.stores_nothing();
-        let frees = remap.mapped.is_empty() || !claims.reserved.is_empty() || needs_no_more;
+        let fills_reserved = !claims.reserved.is_empty() && claims.grown_bytes == 0;
+        let frees = remap.mapped.is_empty() || fills_reserved || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
         drop(lines);
@@ -339,7 +339,7 @@ impl Core {
         let mut dropped = Dropped::default();
         for ranges in remap.ranges.chunk_by(|range, next| range.end == next.start) {
             let plan = extents.plan(ranges[0].start, ranges[ranges.len() - 1].end, remap.mapped);
-            self.collector.may_have_died(plan.may_be_dead);
+            self.collector.may_have_died(plan.may_be_dead.saturating_sub(claims.grown_bytes));
             for chunk in &plan.split {
                 match chunk {
                     ChunkRef::Block(block) => claims.share(*block)?,

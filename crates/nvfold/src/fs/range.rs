@@ -67,6 +67,7 @@ impl Core {
         let is_named = |extents: &Extents| extents.within(size, u64::MAX).next().is_some();
         if size < state.attributes.size {
             state.truncated = Some(self.now());
+            state.growth.grows = false;
         }
         if size < state.attributes.size && state.extents().is_some_and(is_named) {
             let range = size..u64::MAX;

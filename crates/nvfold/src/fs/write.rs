@@ -15,6 +15,7 @@
 //! content yet.
 
 use super::Core;
+use super::append::End;
 use super::cache::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
@@ -98,6 +99,17 @@ fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
     all
 }
 
+/// Returns the pieces of a request of so many whole blocks without that of the first block.
+fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>], blocks: u64) -> &'p mut [Piece<'d>] {
+    if pieces.len() as u64 == blocks {
+        return &mut pieces[1..];
+    }
+    let of_first = usize::from(pieces.first().is_some_and(|piece| piece.at == 0));
+    let others = &mut pieces[of_first..];
+    others.iter_mut().for_each(|piece| piece.at -= 1);
+    others
+}
+
 impl Core {
     /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`. Returns the offset.
     pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8], effort: &Effort) -> Result<u64> {
@@ -140,13 +152,21 @@ impl Core {
         let extents = self.file_extents(state, "write")?;
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
-        let size = state.attributes.size.max(end);
         if offset < state.attributes.size && self.region.is_slow_to_read() {
             self.fetch_replaced(extents, range_start..range_end, claims.policy);
         }
+        let mut end_of_file = End::of(state);
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
-            self.place_part(extents, offset, part, size, &mut mapped, claims)?;
+            self.place_edge(extents, offset, part, &mut end_of_file, &mut mapped, claims)?;
+        }
+        let (mut first, mut pieces) = (first, pieces);
+        if first == offset
+            && first < last
+            && self.place_page(extents, first, data, &mut end_of_file, &mut mapped, claims)?
+        {
+            pieces = without_first(pieces, (last - first) / BLOCK_BYTES);
+            first += BLOCK_BYTES;
         }
         if first < last {
             let whole = &data[(first - offset) as usize..(last - offset) as usize];
@@ -154,21 +174,22 @@ impl Core {
         }
         if last < end {
             let part = &data[(last - offset) as usize..];
-            self.place_part(extents, last, part, size, &mut mapped, claims)?;
+            self.place_edge(extents, last, part, &mut end_of_file, &mut mapped, claims)?;
         }
         if claims.lacks_fingerprints {
             self.notify_unfingerprinted(inode, claims);
         }
-        let stamp = Stamp::Changed(self.now(), size);
+        let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
+        let mapped_start = mapped.first().map_or(range_start, |(at, _)| *at);
         let mapped_end = mapped.last().map_or(range_end, |(at, extent)| at + extent.length);
-        if mapped_end < range_end && extents.within(mapped_end, range_end).next().is_some() {
-            // A packed end of the file may be shorter than the blocks it replaces; the rest of the range becomes a
-            // hole.
-            let range = range_start..range_end;
-            let remap = Remap::with_holes(&range, &mapped, stamp);
-            return self.publish(inode, state, &remap, None, claims);
-        }
-        self.publish(inode, state, &Remap::new(&(range_start..mapped_end), &mapped, stamp), None, claims)
+        // An end of the file that is packed, or mapped exactly, may be shorter than the blocks it replaces; the rest of
+        // the range becomes a hole.
+        let has_holes = mapped_end < range_end && extents.within(mapped_end, range_end).next().is_some();
+        let range = mapped_start..if has_holes { range_end } else { mapped_end };
+        let remap = Remap { has_holes, ..Remap::new(&range, &mapped, stamp) };
+        self.publish(inode, &mut *state, &remap, None, claims)?;
+        self.note_append(inode, state, &end_of_file, claims.policy);
+        Ok(())
     }
 
     /// Prefetches the chunk entries of the blocks that a write replaces, which are emptied when it is published; they
@@ -183,7 +204,7 @@ impl Core {
 
     /// Places the part of one block that a write changes; `size` is the file size afterwards. The end of the file
     /// becomes a packed chunk if it is short enough and a packed segment has room.
-    fn place_part(
+    pub(super) fn place_part(
         &self,
         extents: &Extents,
         offset: u64,
@@ -335,7 +356,7 @@ impl Core {
 
     /// Returns the block that is reserved for a whole block of the file. A reserved block with a chunk entry is
     /// shared with another extent (after damage or a split), so it is never written and not returned.
-    fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
+    pub(super) fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
         if !extents.has_unwritten() {
             return None;
         }

@@ -85,6 +85,15 @@ pub enum Body {
     Other,
 }
 
+/// How a file grows. Known only in DRAM, and a hint: it decides where new data goes, never what it means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    /// True if it was appended to inside a block, so that its end is likely to grow again.
+    pub grows: bool,
+    /// True if it rested once and then grew again, so that its end stays in a block when it rests.
+    pub has_rested: bool,
+}
+
 /// The changing part of an inode.
 pub struct State {
     /// Current attributes.
@@ -105,6 +114,8 @@ pub struct State {
     pub drops: u64,
     /// When the file was last truncated since it was loaded.
     pub truncated: Option<TimeNs>,
+    /// How the file was appended to since it was loaded.
+    pub growth: Growth,
     /// True once the slot was freed: a thread that still finds this object must drop it.
     pub freed: bool,
 }
@@ -127,6 +138,7 @@ impl State {
             waiting: 0..0,
             drops: 0,
             truncated: None,
+            growth: Growth::default(),
             freed: false,
         }
     }

@@ -519,12 +519,15 @@ impl Space {
     }
 
     /// Takes up to `wanted` blocks at the cursor. The caller holds a reservation, so there is at least one.
-    fn take(&self, cursor: &mut Cursor, wanted: u64, populate: bool) -> BlockRun {
+    fn take(&self, cursor: &mut Cursor, wanted: u64, is_data: bool) -> BlockRun {
         loop {
             if let Some(segment) = cursor.segment {
-                if let Some(run) = self.take_in_segment(segment, cursor.next, wanted) {
+                // Log pages come and go one by one: one that was freed just now is taken first, because the host holds
+                // memory for it. Data is stored side by side.
+                let from = if is_data { cursor.next } else { 0 };
+                if let Some(run) = self.take_in_segment(segment, from, wanted) {
                     cursor.next = run.start.0 % SEGMENT_BLOCKS + run.count;
-                    if populate {
+                    if is_data {
                         self.populate(segment, cursor);
                     }
                     return run;
