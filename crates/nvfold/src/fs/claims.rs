@@ -55,6 +55,8 @@ pub(super) struct Claims<'a> {
     pub(super) compression: Compression,
     /// The dedupe-flag of the log entries that publish the data.
     pub(super) dedupe: u8,
+    /// True once the change was committed: what was claimed belongs to the file.
+    is_published: bool,
 }
 
 /// A packed chunk at `address` that was extended from `length` to `longer` bytes.
@@ -138,6 +140,7 @@ impl<'a> Claims<'a> {
             is_update: false,
             compression: Compression::Off,
             dedupe: dedupe::NONE,
+            is_published: false,
         }
     }
 
@@ -265,6 +268,7 @@ impl<'a> Claims<'a> {
     /// Returns the new chunks that may be concurrent duplicates.
     pub(super) fn published(&mut self, ino: u64, old: &Dropped) -> Concurrent {
         debug_assert!(self.held.is_empty(), "what was held is counted before");
+        debug_assert!(!self.is_published, "claims serve one change");
         let core = self.core;
         if core.is_walked(ino) {
             core.chunks.with_recount(|recount| self.recount(recount, old));
@@ -280,13 +284,8 @@ impl<'a> Claims<'a> {
         let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
         self.reserved.sort_unstable();
         core.release(old, &self.reserved, fresh);
-        self.entered.clear();
-        self.shared.clear();
-        self.shared_packed.clear();
-        self.grown = None;
         self.pin = None;
-        self.fresh.clear();
-        self.reserved.clear();
+        self.is_published = true;
         concurrent
     }
 
@@ -316,11 +315,14 @@ impl Drop for Claims<'_> {
         if !self.held.is_empty() {
             self.core.give_back(self.held.drain(..));
         }
+        if self.is_published {
+            return;
+        }
         let has_chunks = !self.shared.is_empty() || !self.shared_packed.is_empty() || !self.entered.is_empty();
         if !has_chunks && self.fresh.is_empty() && self.reserved.is_empty() && self.grown.is_none() {
             return;
         }
-        // The claims were not published. A shared chunk may have lost all its other references meanwhile.
+        // A shared chunk may have lost all its other references meanwhile.
         let mut dropped = Dropped {
             blocks: runs_of(&self.shared),
             packed: std::mem::take(&mut self.shared_packed).into_iter().collect(),
