@@ -23,3 +23,4 @@ mod segments;
 mod threads;
 mod vector;
 mod watched;
+mod zeros;

@@ -10,6 +10,7 @@
 //! | `packed` | writing packed chunks: pieces, tails, seams |
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
 //! | `origins` | writing data that was copied from files |
+//! | `zeros` | zeros in what is written, which become holes |
 //! | `decide` | turning a policy's answers for the pieces of a request into chunks |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
 //! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
@@ -81,6 +82,7 @@ mod usage;
 mod watched;
 mod write;
 mod xattr;
+mod zeros;
 
 pub(crate) use commit::store_words;
 pub(crate) use effort::{Effort, Worked};
