@@ -546,7 +546,7 @@ fn zeros() -> Vec<(&'static str, Vec<Op>)> {
             "zeros beside data, then data over them",
             vec![beside_data(EMPTY, 0), write(EMPTY, 0, 4 * BLOCK, distinct(16))],
         ),
-        ("dedup of stored zeros", [stored(), vec![dedup]].concat()),
+        ("zeros stored, then dedup", [stored(), vec![dedup]].concat()),
     ]
 }
 

@@ -4,7 +4,7 @@
 //! nothing there.
 //!
 //! The idea: data other than zeros mostly differs from zero in the first word that is looked at. So a block is given up
-//! after its first word ([`zero_blocks`]), and a run at any offset is looked for at every 2 KiB only ([`zero_runs`]): a
+//! after its first word ([`may_have_zero_block`]), and a run at any offset is looked for at every 2 KiB only ([`zero_runs`]): a
 //! run of 4 KiB contains one of these places. Where the word is zero, the rest is compared 256 bytes at a time, in a
 //! form that the compiler turns into vector instructions.
 //!
@@ -30,37 +30,30 @@ const WORD: usize = size_of::<u64>();
 /// Ranges of data that are zeros, in order. No two of them meet.
 pub type Zeros = SmallVec<[Range<usize>; 1]>;
 
-/// Returns the ranges of `data` that consist of 4 KiB blocks of zeros. Blocks begin at the first byte; what follows the
-/// last whole block is not looked at.
+/// True if a 4 KiB block of `data` may be zeros: its first word is. Blocks begin at the first byte; what follows the last
+/// whole block is not looked at.
 #[inline]
-pub fn zero_blocks(data: &[u8]) -> Zeros {
-    let mut zeros = Zeros::new();
+pub fn may_have_zero_block(data: &[u8]) -> bool {
+    let begins_with_zero = |block: &[u8]| word(block, 0) == Some(0);
     let (groups, rest) = data.as_chunks::<{ BLOCKS * FIXED_BYTES }>();
-    for (at, group) in groups.iter().enumerate() {
-        if (0..BLOCKS).any(|block| word(group, block * FIXED_BYTES) == Some(0)) {
-            add_blocks(&mut zeros, at * BLOCKS * FIXED_BYTES, group);
-        }
-    }
-    let (blocks, _) = rest.as_chunks::<FIXED_BYTES>();
-    if blocks.iter().any(|block| word(block, 0) == Some(0)) {
-        add_blocks(&mut zeros, groups.len() * BLOCKS * FIXED_BYTES, rest);
-    }
-    zeros
+    groups.iter().any(|group| (0..BLOCKS).any(|block| begins_with_zero(&group[block * FIXED_BYTES..])))
+        || rest.as_chunks::<FIXED_BYTES>().0.iter().any(|block| begins_with_zero(block))
 }
 
-/// Adds the blocks of zeros in `data`, which begins at offset `start`.
-#[inline(never)]
-fn add_blocks(zeros: &mut Zeros, start: usize, data: &[u8]) {
+/// Returns the ranges of `data` that consist of 4 KiB blocks of zeros. Blocks begin at the first byte.
+pub fn zero_blocks(data: &[u8]) -> Zeros {
+    let mut zeros = Zeros::new();
     for (at, block) in data.as_chunks::<FIXED_BYTES>().0.iter().enumerate() {
         if !is_zero(block) {
             continue;
         }
-        let start = start + at * FIXED_BYTES;
+        let start = at * FIXED_BYTES;
         match zeros.last_mut() {
             Some(last) if last.end == start => last.end += FIXED_BYTES,
             _ => zeros.push(start..start + FIXED_BYTES),
         }
     }
+    zeros
 }
 
 /// Returns the runs of at least [`RUN_BYTES_MIN`] zeros in `data`, wherever they begin. `before` is the number of zeros
@@ -118,6 +111,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 #[cfg(test)]
+// Lists of ranges, some of which have one.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::super::tests::noise;
     use super::*;
@@ -141,6 +136,7 @@ mod tests {
                 for end in first + 1..=blocks {
                     let expected = first * B..end * B;
                     let data = data(blocks * B + 100, std::slice::from_ref(&expected));
+                    assert!(may_have_zero_block(&data), "{expected:?} of {blocks} blocks");
                     assert_eq!(list(zero_blocks(&data)), [expected], "of {blocks} blocks");
                 }
             }
@@ -149,6 +145,8 @@ mod tests {
         assert_eq!(list(zero_blocks(&two)), [0..B, 15 * B..17 * B]);
         assert_eq!(list(zero_blocks(&vec![0; 64 * B + 1])), [0..64 * B]);
         assert_eq!(list(zero_blocks(&[0; B - 1])), []);
+        let none = data(30 * B, &[8..B, B + 8..2 * B, 30 * B - 100..30 * B]);
+        assert!(!may_have_zero_block(&[0; B - 1]) && !may_have_zero_block(&none) && zero_blocks(&none).is_empty());
     }
 
     #[test]

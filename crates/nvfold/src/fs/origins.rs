@@ -28,7 +28,7 @@ use super::packed::{Cut, ToPack};
 use super::publish::Mapped;
 use super::range::{range_end, whole_blocks};
 use super::write::Whole;
-use super::zeros::{becomes_hole, between, bytes_within, zeros_of};
+use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
 use crate::dedup::{Dedup, Piece};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -583,7 +583,8 @@ fn look_at_new<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn
             continue;
         }
         let bytes = |part: &Range<u64>| &data[(part.start - offset) as usize..(part.end - offset) as usize];
-        let zeros = zeros_of(policy, first, bytes(&(first..end)));
+        let mut zeros = Zeros::new();
+        add_zeros(policy, first, bytes(&(first..end)), &mut zeros);
         for part in between(&zeros, first..end).filter(|_| has_pieces) {
             let position = ((part.start - first) / BLOCK_BYTES) as usize;
             let blocks = (position..).zip(bytes(&part).chunks_exact(BLOCK));

@@ -25,7 +25,7 @@ use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
 use super::effort::Effort;
 use super::publish::{Mapped, Remap, Stamp};
-use super::write::{fingerprint_of, look_at_whole};
+use super::write::{Whole, fingerprint_of, look_at_whole};
 use super::zeros::becomes_hole;
 use crate::chunk::packed::NewPacked;
 use crate::chunking::{Chunker, Zeros, is_zero, trailing_zeros, zero_runs};
@@ -252,7 +252,8 @@ impl Core {
     /// Writes a request to blocks, as policy `inline` does, when there is no room for packed chunks.
     fn write_to_blocks(&self, inode: &Inode, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
         let policy = self.policies.of_blocks();
-        let mut whole = look_at_whole(policy, offset, data)?;
+        let mut whole = Whole::default();
+        look_at_whole(policy, offset, data, &mut whole)?;
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         self.write_locked(inode, state, offset, data, &mut whole, &mut claims)
     }

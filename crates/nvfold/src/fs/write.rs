@@ -21,7 +21,7 @@ use super::decide::{Fresh, decide, mark_duplicates};
 use super::effort::Effort;
 use super::publish::{Mapped, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
-use super::zeros::{Zeros, becomes_hole, between, bytes_within, zeros_of};
+use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Looks, Piece, Place};
 use crate::error::{Error, Result};
@@ -60,33 +60,32 @@ impl Fresh<BlockNumber> {
 }
 
 /// Looks for zeros in the whole blocks of a write and makes the fingerprints of those that the policy looks at, before
-/// the inode is locked.
+/// the inode is locked. Adds both to `whole`.
 ///
 /// # Errors
 /// EFBIG if the range ends past the largest file size.
-pub(super) fn look_at_whole<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Whole<'d>> {
+#[inline]
+pub(super) fn look_at_whole<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8], whole: &mut Whole<'d>) -> Result<()> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
     if first == end {
-        return Ok(Whole::default());
+        return Ok(());
     }
     let blocks = &data[(first - offset) as usize..(end - offset) as usize];
-    let zeros = zeros_of(policy, first, blocks);
-    let mut pieces = Pieces::new();
-    if zeros.is_empty() {
-        add_pieces(policy, blocks, 0, &mut pieces);
-    } else {
-        for part in between(&zeros, first..end) {
-            let (start, end) = ((part.start - first) as usize, (part.end - first) as usize);
-            add_pieces(policy, &blocks[start..end], start / BLOCK, &mut pieces);
-        }
+    if !add_zeros(policy, first, blocks, &mut whole.zeros) {
+        add_pieces(policy, blocks, 0, &mut whole.pieces);
+        return Ok(());
     }
-    Ok(Whole { pieces, zeros })
+    for part in between(&whole.zeros, first..end) {
+        let (start, end) = ((part.start - first) as usize, (part.end - first) as usize);
+        add_pieces(policy, &blocks[start..end], start / BLOCK, &mut whole.pieces);
+    }
+    Ok(())
 }
 
 /// Adds those blocks of `whole` that the policy looks at, with their fingerprints. `first` is the position of the first
 /// block in the request.
-#[inline]
+#[inline(always)]
 fn add_pieces<'d>(policy: &dyn Dedup, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
     // A separate question, because most writes under these policies end here; an answer with places would add a
     // twentieth to their instructions.
@@ -140,7 +139,8 @@ pub(super) fn fingerprint_of(policy: &dyn Dedup, block: &[u8]) -> Fingerprint {
 #[inline]
 fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
     let bytes = source.len() as u64;
-    ((bytes - bytes_within(zeros, offset..offset + bytes)) / BLOCK_BYTES) as usize
+    let zero_bytes = if zeros.is_empty() { 0 } else { bytes_within(zeros, offset..offset + bytes) };
+    ((bytes - zero_bytes) / BLOCK_BYTES) as usize
 }
 
 impl Core {
@@ -152,11 +152,13 @@ impl Core {
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
             return self.write_stream(inode, at, data, policy, streams, effort);
         }
-        let mut whole = look_at_whole(policy, guess, data)?;
+        let mut whole = Whole::default();
+        look_at_whole(policy, guess, data, &mut whole)?;
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         if offset != guess {
-            whole = look_at_whole(policy, offset, data)?;
+            whole = Whole::default();
+            look_at_whole(policy, offset, data, &mut whole)?;
         }
         let extents = self.file_extents(&state, "write")?;
         let end = offset + data.len() as u64;
@@ -167,7 +169,8 @@ impl Core {
             self.write_locked(inode, &mut state, offset, data, &mut whole, &mut claims)?;
         }
         drop(state);
-        policy.request_done(data.len() as u64 - bytes_within(&whole.zeros, offset..end), &self.ground());
+        let zero_bytes = if whole.zeros.is_empty() { 0 } else { bytes_within(&whole.zeros, offset..end) };
+        policy.request_done(data.len() as u64 - zero_bytes, &self.ground());
         Ok(offset)
     }
 

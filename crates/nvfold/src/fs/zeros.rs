@@ -19,7 +19,7 @@
 use super::Core;
 use super::claims::Claims;
 use super::publish::{Remap, Stamp, covers, within};
-use crate::chunking::{is_zero, zero_blocks};
+use crate::chunking::{is_zero, may_have_zero_block, zero_blocks};
 use crate::dedup::Dedup;
 use crate::error::Result;
 use crate::inode::extents::{Extent, Extents};
@@ -27,6 +27,7 @@ use crate::inode::{Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
+use crate::words::TimeNs;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -34,17 +35,22 @@ use std::ops::Range;
 /// The file ranges of a request that become holes, in order. No two of them meet.
 pub(super) type Zeros = SmallVec<[Range<u64>; 1]>;
 
-/// Returns the ranges of `blocks`, which are whole blocks of the file from `offset` on, that become holes.
+/// Adds the ranges of `blocks`, which are whole blocks of the file from `offset` on, that become holes. Returns true if
+/// there are any.
 #[inline]
-pub(super) fn zeros_of(policy: &dyn Dedup, offset: u64, blocks: &[u8]) -> Zeros {
+pub(super) fn add_zeros(policy: &dyn Dedup, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
+    may_have_zero_block(blocks) && add_found(policy, offset, blocks, zeros)
+}
+
+#[inline(never)]
+fn add_found(policy: &dyn Dedup, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
     if policy.keeps_zeros() {
-        return Zeros::new();
+        return false;
     }
     let found = zero_blocks(blocks);
-    match found.is_empty() {
-        true => Zeros::new(),
-        false => found.into_iter().map(|range| offset + range.start as u64..offset + range.end as u64).collect(),
-    }
+    let of_file = |range: &Range<usize>| offset + range.start as u64..offset + range.end as u64;
+    zeros.extend(found.iter().map(of_file));
+    !found.is_empty()
 }
 
 /// True if these bytes, which are no whole block of a request, become a hole.
@@ -71,6 +77,7 @@ pub(super) fn bytes_within(zeros: &[Range<u64>], range: Range<u64>) -> u64 {
 impl Core {
     /// Publishes what a write to `range` has made of it; afterwards the file has at least `size` bytes. What `mapped`
     /// leaves out reads as zeros: it becomes a hole, or stays reserved.
+    #[inline]
     pub(super) fn publish_written(
         &self,
         inode: &Inode,
@@ -81,10 +88,24 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let time = self.now();
-        let stamp = Stamp::Changed(time, size);
-        if covers(mapped, &range) {
-            return self.publish(inode, state, &Remap::new(&range, mapped, stamp), None, claims);
+        match covers(mapped, &range) {
+            true => self.publish(inode, state, &Remap::new(&range, mapped, Stamp::Changed(time, size)), None, claims),
+            false => self.publish_with_gaps(inode, state, range, mapped, (time, size), claims),
         }
+    }
+
+    /// Publishes a write of which `mapped` leaves something out: the file gets this mtime and size.
+    #[inline(never)]
+    fn publish_with_gaps(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        range: Range<u64>,
+        mapped: &[(u64, Extent)],
+        (time, size): (TimeNs, u64),
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let stamp = Stamp::Changed(time, size);
         let ranges = changed(self.file_extents(state, "write")?, range, mapped);
         if ranges.is_empty() {
             let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
@@ -149,6 +170,8 @@ fn changed(extents: &Extents, range: Range<u64>, mapped: &[(u64, Extent)]) -> Ze
 }
 
 #[cfg(test)]
+// Lists of ranges, some of which have one.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use super::super::publish::Mapped;
     use super::*;
