@@ -43,3 +43,4 @@ mod space;
 mod tidy;
 mod toy_policy;
 mod umount;
+mod zeros;

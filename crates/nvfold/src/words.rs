@@ -238,7 +238,7 @@ pub struct StatFs {
 pub struct Reshared {
     /// Bytes that were examined.
     pub looked_at_bytes: u64,
-    /// Bytes of them that are now in a shared block (dedup), or in a block of this file only (undedup).
+    /// Bytes of them that are now in a shared block or in a hole (dedup), or in a block of this file only (undedup).
     pub changed_bytes: u64,
 }
 

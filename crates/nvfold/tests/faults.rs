@@ -170,19 +170,20 @@ fn a_bad_block_of_data_is_eio_for_its_file_until_it_is_overwritten() {
 }
 
 #[test]
-fn zeros_are_not_shared_with_a_bad_block_that_reads_as_zeros() {
-    let region = format();
-    let fs = mount(&region, Policy::Inline);
-    let zeros = create(&fs, "zeros", &[0; BLOCK]);
-    let mut marker = [0; BLOCK];
-    marker[..16].copy_from_slice(b"a marker of ours");
-    create(&fs, "marker", &marker);
-    // The zero block lies beside the one that can be found.
-    let bad = find(&region, &marker) - BLOCK_BYTES;
-    region.poison(bad, BLOCK_BYTES);
-    let again = create(&fs, "again", &[0; BLOCK]);
-    assert_eio(read(&zeros));
-    assert!(read(&again).unwrap() == [0; BLOCK]);
+fn a_bad_block_that_reads_as_zeros_does_not_become_a_hole() {
+    for policy in POLICIES {
+        let region = format();
+        let fs = mount(&region, policy);
+        let lost = create(&fs, "lost", &blocks(1, 3));
+        region.poison(find(&region, &blocks(1, 3)), 3 * BLOCK_BYTES);
+        let zeros = create(&fs, "zeros", &[0; BLOCK]);
+        assert_eq!(lost.dedup_range(0, u64::MAX).unwrap().changed_bytes, 0);
+        let kept = if policy == Policy::Off { BLOCK_BYTES } else { 0 };
+        assert_eq!(zeros.dedup_range(0, u64::MAX).unwrap().changed_bytes, kept, "what `off` has stored");
+        assert_eio(read(&lost));
+        assert!(lost.seek(0, Whence::Data).unwrap() == 0 && zeros.seek(0, Whence::Data).is_err());
+        assert!(read(&zeros).unwrap() == [0; BLOCK]);
+    }
 }
 
 #[test]

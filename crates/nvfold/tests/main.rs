@@ -24,3 +24,4 @@ mod segments;
 mod threads;
 mod vector;
 mod watched;
+mod zeros;

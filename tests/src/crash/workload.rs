@@ -376,6 +376,7 @@ pub fn singles() -> Vec<Workload> {
     all.extend(xattrs());
     all.extend(together());
     all.extend(writes());
+    all.extend(zeros());
     all.extend(ranges());
     all.extend(sharing());
     all.extend(follow_ups());
@@ -576,6 +577,36 @@ fn appends() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("append after segments were emptied", 2, vec![Op::Reconcile, Op::EmptySegments, grow(20), grow(fills - 20)]),
         ("append after collection", 1, vec![whole(), Op::Reclaim, grow(20), grow(30)]),
         ("append that outgrows the inline log", 4, vec![grow(1), grow(2), grow(3), grow(4), grow(5), grow(6)]),
+    ]
+}
+
+/// Returns writes of zeros, alone and beside data. They become holes, but under policy `off`.
+fn zeros() -> Vec<(&'static str, Vec<Op>)> {
+    let zeros = |name, offset, len| write(name, offset, len, op::ZEROS);
+    let beside_data = |name, offset| write(name, offset, 4 * BLOCK, zeros_beside_data());
+    let stored = || {
+        let off = Op::SetPolicy { path: at(NEW), policy: Some(Policy::Off) };
+        vec![create(NEW), off, write(NEW, 0, 3 * BLOCK, op::ZEROS)]
+    };
+    let dedup = Op::Dedup { path: at(NEW), offset: 0, len: 8 * BLOCK };
+    vec![
+        ("zeros in a new file", vec![create(NEW), zeros(NEW, 0, 9 * BLOCK + 5)]),
+        ("zeros over data", vec![zeros(UNSHARED, 0, 3 * BLOCK + 1000)]),
+        ("zeros over parts of data", vec![zeros(UNSHARED, 1000, 2 * BLOCK)]),
+        ("zeros over shared data", vec![zeros(SHARED, 0, 2 * BLOCK)]),
+        ("zeros over a part of shared data", vec![zeros(CLONE, 300, 77)]),
+        ("zeros over reserved blocks", vec![zeros(RESERVED, BLOCK - 10, BLOCK + 20)]),
+        ("zeros past the end", vec![zeros(UNSHARED, 6 * BLOCK + 5, 2 * BLOCK)]),
+        ("zeros appended", vec![Op::Append { path: at(UNSHARED), len: BLOCK, seed: op::ZEROS }]),
+        ("zeros over a log that is long", vec![zeros(LONG_LOG, 0, 8)]),
+        ("zeros beside data, over data", vec![beside_data(UNSHARED, 0)]),
+        ("zeros beside data, over parts of a clone", vec![beside_data(CLONE, 100)]),
+        ("zeros beside data, over reserved blocks", vec![beside_data(RESERVED, 0)]),
+        (
+            "zeros beside data, then data over them",
+            vec![beside_data(EMPTY, 0), write(EMPTY, 0, 4 * BLOCK, distinct(16))],
+        ),
+        ("zeros stored, then dedup", [stored(), vec![dedup]].concat()),
     ]
 }
 
@@ -1081,7 +1112,7 @@ fn streams() -> Vec<(&'static str, usize, Vec<Op>)> {
             6,
             {
                 let fill = |len, seed| Op::Append { path: at(MORE), len, seed };
-                let nearly = vec![create(MORE), fill(1_966_080, NOISE + 1), fill(32_768, NOISE + 2)];
+                let nearly = vec![create(MORE), fill(1_966_080, NOISE + 1), fill(380_000, NOISE + 2)];
                 [nearly, opened(&GROWS[..2]), appends(EMPTY, &[88_000, 90])].concat()
             },
         ),
@@ -1330,6 +1361,17 @@ fn xattr(name: u8, xattr: u8, len: u64) -> Op {
 /// Returns the seed of the `number`-th data whose blocks all differ, also from those of the other numbers.
 fn distinct(number: usize) -> u64 {
     op::IN_CHAINS + number as u64
+}
+
+/// Returns the seed of four blocks that begin and end with data and have zeros in between.
+fn zeros_beside_data() -> u64 {
+    let has_both = |seed: &u64| {
+        let blocks = op::data(*seed, 4 * BLOCK);
+        let is_zero: Vec<bool> =
+            blocks.chunks(BLOCK as usize).map(|block| block.iter().all(|byte| *byte == 0)).collect();
+        matches!(is_zero[..], [false, true, _, false])
+    };
+    (op::ZEROS..).find(has_both).expect("runs have any length")
 }
 
 /// Returns the seed of data whose first two blocks are equal.

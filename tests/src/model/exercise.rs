@@ -305,13 +305,15 @@ fn len(random: &mut fastrand::Rng) -> u64 {
     }
 }
 
-/// Returns a seed of data: new noise, pieces that repeat, parts of the same data, text, blocks in few chains.
+/// Returns a seed of data: new noise, pieces that repeat, parts of the same data, text, runs of zeros, blocks in few
+/// chains.
 fn seed(random: &mut fastrand::Rng) -> u64 {
-    match random.u8(0..8) {
+    match random.u8(0..9) {
         0..2 => random.u64(0..1 << 20),
         2 => random.u64(0..40),
         3..6 => op::MOVED + random.u64(0..op::MOVED_COUNT),
         6 => op::TEXT + random.u64(0..4),
+        7 => op::ZEROS + random.u64(0..op::ZEROS_COUNT),
         _ => op::IN_CHAINS + random.u64(0..op::IN_CHAINS_COUNT),
     }
 }

@@ -28,8 +28,12 @@ pub fn name(index: u8) -> Vec<u8> {
 
 /// Returns the bytes that a write with this seed writes: pieces that repeat, so that sharing happens. Seeds from
 /// [`IN_CHAINS`] on give blocks that are all different and are in few chains of the pm index; from [`TEXT`] on, data
-/// that can be compressed; from [`MOVED`] on, parts of the same data at other places.
+/// that can be compressed; from [`MOVED`] on, parts of the same data at other places; from [`ZEROS`] on, data with runs
+/// of zeros.
 pub fn data(seed: u64, len: u64) -> Vec<u8> {
+    if let Some(number) = seed.checked_sub(ZEROS) {
+        return zeros(number, len);
+    }
     if let Some(number) = seed.checked_sub(MOVED) {
         return moved(number, len);
     }
@@ -81,6 +85,29 @@ fn moved(number: u64, len: u64) -> Vec<u8> {
     });
     let start = number / 2 * MOVED_STEP % POOL_BYTES;
     pools[number as usize % 2].iter().cycle().skip(start as usize).take(len as usize).copied().collect()
+}
+
+/// The first seed of data with runs of zeros.
+pub const ZEROS: u64 = 1 << 43;
+/// Number of seeds from there on that differ.
+pub const ZEROS_COUNT: u64 = 12;
+
+/// Returns zeros alone (number 0), or runs of zeros and runs of noise that begin and end anywhere. Runs of some numbers
+/// are whole blocks if the data begins at one.
+fn zeros(number: u64, len: u64) -> Vec<u8> {
+    const RUN_MAX: usize = 12 << 10;
+    let mut bytes = vec![0; len as usize];
+    let mut random = fastrand::Rng::with_seed(number);
+    let unit = if number.is_multiple_of(2) { 4096 } else { 1 };
+    let (mut at, mut is_zero) = (0, number.is_multiple_of(3));
+    while number > 0 && at < bytes.len() {
+        let end = (at + random.usize(1..RUN_MAX).next_multiple_of(unit)).min(bytes.len());
+        if !is_zero {
+            random.fill(&mut bytes[at..end]);
+        }
+        (at, is_zero) = (end, !is_zero);
+    }
+    bytes
 }
 
 /// The first seed of data whose blocks are in few chains.
@@ -464,7 +491,11 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
 
 fn one(random: &mut fastrand::Rng) -> Op {
     let path = path(random);
-    let seed = if random.u8(0..4) == 0 { IN_CHAINS + random.u64(0..IN_CHAINS_COUNT) } else { random.u64(0..40) };
+    let seed = match random.u8(0..8) {
+        0..2 => IN_CHAINS + random.u64(0..IN_CHAINS_COUNT),
+        2 => ZEROS + random.u64(0..ZEROS_COUNT),
+        _ => random.u64(0..40),
+    };
     let slot = random.u8(0..SLOTS);
     let offset = offset(random);
     let len = random.u64(0..=LEN_MAX);

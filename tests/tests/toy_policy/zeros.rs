@@ -37,6 +37,11 @@ impl Zeros {
 }
 
 impl Dedup for Zeros {
+    /// Without this, zeros would become holes, and no policy would see them.
+    fn keeps_zeros(&self) -> bool {
+        true
+    }
+
     /// Gives zeros a fingerprint, so that they get an entry in the chunk table and a count; other data gets none.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         let is_zero = piece.iter().all(|byte| *byte == 0);

@@ -170,10 +170,10 @@ impl File {
         self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
     }
 
-    /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy. Contents, size and
-    /// times do not change. Blocks without a fingerprint get one, so that later data can be shared with them. It
-    /// works in steps: completed steps stay, also after an error, and repeating it changes nothing. Only whole blocks
-    /// are shared; holes and reserved ranges stay.
+    /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy, and makes holes of
+    /// blocks of zeros. Contents, size and times do not change. Blocks without a fingerprint get one, so that later
+    /// data can be shared with them. It works in steps: completed steps stay, also after an error, and repeating it
+    /// changes nothing. Only whole blocks are shared; holes and reserved ranges stay.
     ///
     /// # Errors
     /// EIO if counts cannot be made exact after a crash. ENOSPC if the log cannot grow. EROFS.

@@ -17,7 +17,8 @@ use crate::words::{IndexStats, OriginStats, ReclaimStats, Refused, Skipped, Usag
 pub struct Stats {
     /// Size of the device.
     pub device_bytes: u64,
-    /// Bytes that the extents of all files reference. Without sharing, this many bytes would be stored.
+    /// Bytes that the extents of all files reference. Without sharing, this many bytes would be stored. Holes do not
+    /// count, nor do zeros that became holes.
     pub logical_bytes: u64,
     /// Bytes of data blocks and packed chunks in use.
     pub stored_bytes: u64,

@@ -24,6 +24,7 @@
 //! | `rabin`, `ae`, `gear` | the methods; `gear` also has FastCDC, and SeqCDC's vector code is in `pmem::simd` |
 //! | `lengths` | [`PieceLengths`] |
 //! | `compressible` | the compressibility check |
+//! | `zeros` | runs of zeros, which are not stored |
 //! | `vectors` | tests against the cuts of another program |
 //!
 //! [`fixed`] and [`content_defined`] cut a whole slice, for estimates, which also try lengths that a device does not
@@ -40,11 +41,15 @@ mod rabin;
 pub(crate) mod tests;
 #[cfg(test)]
 mod vectors;
+mod zeros;
 
 pub use chunker::Chunker;
 pub use compressible::{Compressibility, Verdict};
 pub use cutter::{Cutter, pieces};
 pub use lengths::PieceLengths;
+pub use zeros::{
+    RUN_BYTES_MIN, Zeros, is_zero, leading_zeros, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs,
+};
 
 /// The length of a piece of [`fixed`] in bytes: one block of the device.
 pub const FIXED_BYTES: usize = 4096;

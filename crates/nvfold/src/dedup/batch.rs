@@ -71,7 +71,7 @@ pub struct Piece<'p> {
     pub fingerprint: Fingerprint,
     /// The decision.
     pub place: Place,
-    /// Its position among the blocks of the request, where only some are looked at ([`Looks::Only`]).
+    /// Its position among the whole blocks of the request: some may be zeros, or not looked at ([`Looks::Only`]).
     pub(crate) at: usize,
 }
 
@@ -81,7 +81,7 @@ impl<'p> Piece<'p> {
         Piece { bytes, fingerprint, place: Place::Store, at: 0 }
     }
 
-    /// Creates the same for a request of which only some blocks are looked at; `at` is its position.
+    /// Creates the same for a block of a longer request; `at` is its position.
     pub(crate) fn new_at(at: usize, bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
         Piece { at, ..Piece::new(bytes, fingerprint) }
     }

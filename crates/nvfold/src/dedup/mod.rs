@@ -84,6 +84,12 @@ pub trait Dedup: Send + Sync {
         false
     }
 
+    /// True if blocks of zeros are stored like all other data. Otherwise the file gets a hole in their place, and the
+    /// policy never sees them: a hole costs less than a block that is shared.
+    fn keeps_zeros(&self) -> bool {
+        false
+    }
+
     /// Called with the whole blocks of a request before the inode is locked, if the policy stores everything. The
     /// policy places none of them.
     fn observe_blocks(&self, _blocks: &[u8]) {}
@@ -126,6 +132,7 @@ pub trait Dedup: Send + Sync {
     fn released(&self, _chunk: ChunkRef, _left: Released) {}
 
     /// Called after a request of `bytes` bytes, without any lock: the place for work that is due every so many pieces.
+    /// Blocks of zeros that became holes do not count.
     fn request_done(&self, _bytes: u64, _ground: &Ground<'_>) {}
 
     /// Says how data that was stored without a fingerprint is handled.
@@ -185,6 +192,8 @@ pub struct Policies {
     deext: Arc<DeExt>,
     inline: Arc<Inline>,
     off: Off,
+    /// Stores what policy `icid` could not share.
+    only_origins: Off,
     auto: Auto,
     custom_policy: Option<Arc<dyn Dedup>>,
     /// Adds the fingerprints that stored blocks lack.
@@ -213,7 +222,8 @@ impl Policies {
             deext,
             inline,
             auto: Auto::new(auto, given, for_auto, concrete, compression),
-            off: Off,
+            off: Off { keeps_zeros: true },
+            only_origins: Off { keeps_zeros: false },
             custom_policy,
             filler,
         }
@@ -253,6 +263,7 @@ impl Policies {
 
     fn get(&self, policy: Policy, directory: u64) -> &dyn Dedup {
         match policy.without_origins() {
+            _ if policy == Policy::Icid => &self.only_origins,
             Policy::Inline => &*self.inline,
             Policy::NvDedup => &self.nv_dedup,
             Policy::DeNova => &*self.denova,

@@ -6,12 +6,18 @@ use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
 
-/// Policy `off`.
-pub struct Off;
+/// Policy `off`. It also stores the data that policy `icid` found no origin for.
+pub struct Off {
+    pub(super) keeps_zeros: bool,
+}
 
 impl Dedup for Off {
     fn stores_everything(&self) -> bool {
         true
+    }
+
+    fn keeps_zeros(&self) -> bool {
+        self.keeps_zeros
     }
 
     fn fingerprint(&self, _piece: &[u8]) -> Fingerprint {

@@ -13,6 +13,8 @@
 //! request 2                               |- tail + |-- piece --|--  tail grows
 //! ```
 //!
+//! A run of zeros, which becomes a hole, ends a piece, and the stream begins anew behind it.
+//!
 //! Fixed pieces end at file offsets that are multiples of 16 KiB, so that copies agree however they are written.
 
 use crate::chunking::{Chunker, Compressibility, Cutter, Verdict};
@@ -100,6 +102,8 @@ impl DeExtOptions {
 /// A piece of a request, complete or only its first bytes.
 #[derive(Debug)]
 pub struct CutPiece<'d> {
+    /// File offset of its first byte.
+    pub start: u64,
     /// All of its bytes so far, including those of the tail that it continues.
     pub bytes: Cow<'d, [u8]>,
     /// The chunker that cut it.
@@ -163,6 +167,11 @@ impl Stream {
         Stream { options, content, start: offset, end: offset, verdict: None, tail: None }
     }
 
+    /// Returns a stream that begins anew at this file offset.
+    pub fn begun_at(&self, offset: u64) -> Stream {
+        Stream::new(offset, self.options)
+    }
+
     /// Returns the file offset of the next byte.
     pub fn end(&self) -> u64 {
         self.end
@@ -186,7 +195,7 @@ impl Stream {
                 [] => Cow::Borrowed(&data[at..end]),
                 before => Cow::Owned([before, &data[at..end]].concat()),
             };
-            pieces.push(CutPiece { bytes, chunker: self.chunker(), is_whole: cut.is_some() });
+            pieces.push(CutPiece { start: self.start, bytes, chunker: self.chunker(), is_whole: cut.is_some() });
             self.end += (end - at) as u64;
             if cut.is_some() {
                 (self.start, self.verdict) = (self.end, None);

@@ -31,6 +31,7 @@ use super::Core;
 use super::cache::file_id;
 use super::claims::Claims;
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
+use super::zeros::becomes_hole;
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Piece, Place};
 use crate::error::{Error, Result};
@@ -86,6 +87,11 @@ impl End {
     pub(super) fn of(state: &State) -> End {
         End { size: state.attributes.size, grows: state.growth.grows, filled: None }
     }
+
+    /// True if the file grows and ends inside the block at this file offset.
+    pub(super) fn grows_in(&self, start: u64) -> bool {
+        self.grows && start < self.size && self.size < start + BLOCK_BYTES
+    }
 }
 
 /// A block that was filled in place, and the fingerprint of its content.
@@ -120,28 +126,10 @@ impl Core {
         }
     }
 
-    /// Places the first block of a request that writes it whole, if the file ends in this block, grows, and has the same
-    /// bytes there: the kernel writes the page at the end of a file again when it is full. Returns false otherwise.
-    pub(super) fn place_page(
-        &self,
-        extents: &Extents,
-        offset: u64,
-        data: &[u8],
-        end: &mut End,
-        mapped: &mut Mapped,
-        claims: &mut Claims<'_>,
-    ) -> Result<bool> {
-        let ends_here = offset < end.size && end.size < offset + BLOCK_BYTES;
-        if !ends_here || !end.grows {
-            return Ok(false);
-        }
-        self.place_append(extents, offset, &data[..BLOCK], end, mapped, claims)
-    }
-
     /// Places the part of one block that continues the end of the file in that block. Returns false if it does not, or
     /// if the block becomes full and cannot be filled in place. Bytes in front of the end count as continuing it if
     /// they are those of the file, because the kernel writes whole pages.
-    fn place_append(
+    pub(super) fn place_append(
         &self,
         extents: &Extents,
         offset: u64,
@@ -176,9 +164,10 @@ impl Core {
     }
 
     /// Returns the extent that maps the end of a file of `size` bytes in the block at `start`, if new bytes may be
-    /// stored behind it.
+    /// stored behind it. It is the only one there: what is in front of it is a hole.
     fn end_that_grows(&self, extents: &Extents, start: u64, size: u64) -> Option<(u64, Extent)> {
-        let (at, extent) = extents.within(start, start + BLOCK_BYTES).last()?;
+        let mut mapped = extents.within(start, start + BLOCK_BYTES);
+        let (at, extent) = mapped.next().filter(|_| mapped.next().is_none())?;
         let address = extent.media_address().filter(|_| !extent.unwritten && at + extent.length == size)?;
         let block = BlockNumber::containing(address);
         let is_in_place = address % BLOCK_BYTES == at % BLOCK_BYTES;
@@ -258,7 +247,7 @@ impl Core {
     }
 
     /// Stores the end of a file that grows, from file offset `start` (of a block) on, in a block of its own, and maps
-    /// exactly its bytes. Returns false if there is no block.
+    /// exactly its bytes; zeros are not mapped. Returns false if there is no block.
     fn store_end(
         &self,
         extents: &Extents,
@@ -267,6 +256,9 @@ impl Core {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<bool> {
+        if becomes_hole(claims.policy, bytes) {
+            return Ok(true);
+        }
         let block = match self.reserved_block_at(extents, start) {
             Some(block) => {
                 claims.reserved.push(block);
@@ -364,7 +356,7 @@ impl Core {
         let (policy, size) = (self.policy_for(inode), state.attributes.size);
         let extents = self.file_extents(state, "pack")?;
         let start = size / BLOCK_BYTES * BLOCK_BYTES;
-        let is_packed = size - start <= self.packed_ends_max;
+        let is_packed = size - start <= self.packed_ends_max && !extents.has_unwritten();
         let is_found = what == Settle::All && !policy.stores_everything();
         if policy.streams().is_some() || !(is_packed || is_found) || self.end_that_grows(extents, start, size).is_none()
         {
@@ -373,9 +365,15 @@ impl Core {
         let mut bytes = vec![0; (size - start) as usize];
         self.read_extents(extents, start, &mut bytes)?;
         self.region.check()?;
+        if becomes_hole(policy, &bytes) {
+            return Ok(());
+        }
         let (mut mapped, mut claims) =
             (Mapped::new(), Claims::with_compression(self, policy, self.compression_for(inode)));
-        self.place_part(extents, start, &bytes, size, &mut mapped, &mut claims)?;
+        match what {
+            Settle::All => self.place_part(extents, start, &bytes, size, &mut mapped, &mut claims)?,
+            Settle::Packed => self.pack_end(extents, start, &bytes, size, &mut mapped, &mut claims)?,
+        }
         if claims.lacks_fingerprints {
             self.notify_unfingerprinted(inode, &mut claims);
         }

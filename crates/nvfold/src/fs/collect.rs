@@ -105,6 +105,13 @@ impl Collector {
         }
     }
 
+    /// Returns the chunks on which the round under way holds a reference. Extents may map none of their bytes.
+    pub(super) fn held(&self) -> Vec<ChunkRef> {
+        let round = self.round.lock();
+        let copied = round.iter().flat_map(|round| &round.copied);
+        copied.flat_map(|(from, copied)| [*from, copied.to.into()]).collect()
+    }
+
     /// Returns how many chunks were replaced by smaller ones since mount, and how many bytes that saved.
     pub(super) fn done(&self) -> (u64, u64) {
         (self.chunks.load(Ordering::Relaxed), self.saved_bytes.load(Ordering::Relaxed))

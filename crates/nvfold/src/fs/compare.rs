@@ -10,7 +10,8 @@
 //! claims give back what they hold, and the job skips the inode and continues elsewhere. In tests it is a panic.
 
 use super::Core;
-use super::publish::Remap;
+use super::publish::{Remap, within};
+use crate::chunking::is_zero;
 use crate::error::{Error, Result};
 use crate::inode::directory::NameSlot;
 use crate::inode::extents::{Extent, Extents};
@@ -18,6 +19,7 @@ use crate::inode::log::{self, Log};
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::InodeHead;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use std::ops::Range;
 
 impl Core {
     /// Compares the content of the extents that are about to be published with that of the file, if the change only
@@ -40,14 +42,38 @@ impl Core {
         if !self.may_compare() {
             return Ok(());
         }
-        let replaced: u64 = remap.ranges.iter().map(|range| range.end - range.start).sum();
-        let published: u64 = remap.mapped.iter().map(|(_, extent)| extent.length).sum();
-        if replaced != published {
-            return Err(self.refuse_rewrite(format!("inode {}: {published} bytes for {replaced}", inode.ino)));
-        }
         let extents = self.file_extents(state, "compare")?;
+        if remap.has_holes {
+            remap.ranges.iter().try_for_each(|range| self.compare_holes(inode, extents, range, remap.mapped))?;
+        } else {
+            let replaced: u64 = remap.ranges.iter().map(|range| range.end - range.start).sum();
+            let published: u64 = remap.mapped.iter().map(|(_, extent)| extent.length).sum();
+            if replaced != published {
+                return Err(self.refuse_rewrite(format!("inode {}: {published} bytes for {replaced}", inode.ino)));
+            }
+        }
         for (offset, extent) in remap.mapped {
             self.compare_extent(inode, extents, *offset, extent)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a file has zeros where a range is not mapped.
+    fn compare_holes(
+        &self,
+        inode: &Inode,
+        extents: &Extents,
+        range: &Range<u64>,
+        mapped: &[(u64, Extent)],
+    ) -> Result<()> {
+        let mapped = within(mapped, range);
+        let starts = std::iter::once(range.start).chain(mapped.iter().map(|(at, extent)| at + extent.length));
+        let ends = mapped.iter().map(|(at, _)| *at).chain(std::iter::once(range.end));
+        for (start, end) in starts.zip(ends) {
+            let mut bytes = vec![0; (end - start) as usize];
+            if self.read_extents(extents, start, &mut bytes).is_ok() && !is_zero(&bytes) {
+                return Err(self.refuse_rewrite(format!("inode {}: a hole at file offset {start}", inode.ino)));
+            }
         }
         Ok(())
     }

@@ -64,6 +64,15 @@ impl Pass {
     }
 }
 
+impl Evacuation {
+    /// Returns the blocks on which the pass under way holds a reference. Extents may map none of their bytes.
+    pub(super) fn held(&self) -> Vec<ChunkRef> {
+        let pass = self.pass.lock();
+        let copied = pass.iter().flat_map(|pass| &pass.copied);
+        copied.flat_map(|(old, new)| [ChunkRef::Block(*old), ChunkRef::Block(*new)]).collect()
+    }
+}
+
 /// What an inode has in the segments that are being emptied.
 #[derive(Default)]
 struct Found {

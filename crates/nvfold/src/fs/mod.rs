@@ -11,6 +11,7 @@
 //! | `read`, `write`, `watched`, `range` | bytes: reading, writing, size, reserved space, clones |
 //! | `append` | the ends of files that grow |
 //! | `origins` | writing data that was copied from files |
+//! | `zeros` | zeros in what is written, which become holes |
 //! | `decide` | turning a policy's answers for the pieces of a request into chunks |
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
 //! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
@@ -38,10 +39,11 @@
 //! 6. a TX_ID generator; a set of open packed segments or the table of packed entries. The latter two are held while
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
-//!    journal slot, superblock, work queue
+//!    journal slot, superblock, work queue, the list of growing files
 //!
 //! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
-//! only try them and never wait for them.
+//! only try them and never wait for them. [`Core::usage`] takes them while it has closed the freeze lock, when nobody has
+//! them.
 //!
 //! Readers take the inode's lock shared. A writer holds it exclusively until its commit word is fenced. So readers
 //! see only fenced state, even where DRAM is changed earlier (`publish`).
@@ -83,6 +85,7 @@ mod usage;
 mod watched;
 mod write;
 mod xattr;
+mod zeros;
 
 pub(crate) use commit::store_words;
 pub(crate) use effort::{Effort, Worked};

@@ -25,9 +25,10 @@ use super::Core;
 use super::claims::Claims;
 use super::effort::Effort;
 use super::packed::{Cut, ToPack};
-use super::publish::{Mapped, Remap, Stamp};
+use super::publish::Mapped;
 use super::range::{range_end, whole_blocks};
-use super::write::Pieces;
+use super::write::Whole;
+use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
 use crate::dedup::{Dedup, Piece};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -250,19 +251,20 @@ impl Core {
         // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let new = new_ranges(&compared.equal, data.len() as u64);
-        let mut pieces = pieces_of(&new, guess, data, policy);
+        let mut whole = look_at_new(&new, guess, data, policy);
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         range_end("write", offset, data.len() as u64)?;
         if offset != guess {
-            pieces = pieces_of(&new, offset, data, policy);
+            whole = look_at_new(&new, offset, data, policy);
         }
         let request = Request { offset, data, new: &new, origins, compared };
-        if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut pieces, effort)? {
+        if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut whole, effort)? {
             return Ok(Err(refused));
         }
         drop(state);
-        policy.request_done(data.len() as u64, &self.ground());
+        let zeros = bytes_within(&whole.zeros, offset..offset + data.len() as u64);
+        policy.request_done(data.len() as u64 - zeros, &self.ground());
         Ok(Ok(offset))
     }
 
@@ -291,13 +293,13 @@ impl Core {
         state: &mut State,
         offset: u64,
         data: &[u8],
-        pieces: &mut [Piece<'_>],
+        whole: &mut Whole<'_>,
         effort: &Effort,
     ) -> Result<()> {
         let new = new_ranges(&[], data.len() as u64);
         let request = Request { offset, data, new: &new, origins: &[], compared: &Compared::default() };
         // Without origins there is no source that could have changed.
-        self.write_parts(inode, state, &request, pieces, effort).map(drop)
+        self.write_parts(inode, state, &request, whole, effort).map(drop)
     }
 
     /// Publishes a request: short pieces go to packed chunks if there is room, or else to blocks.
@@ -306,12 +308,12 @@ impl Core {
         inode: &Inode,
         state: &mut State,
         request: &Request<'_>,
-        pieces: &mut [Piece<'_>],
+        whole: &mut Whole<'_>,
         effort: &Effort,
     ) -> Result<std::result::Result<(), Refused>> {
         let mut room = if self.chunks.entries.may_pack() { Room::Packed } else { Room::Blocks };
         loop {
-            match self.write_parts_to(inode, state, request, pieces, room) {
+            match self.write_parts_to(inode, state, request, whole, room) {
                 Err(Error::NoSpace { .. }) if room == Room::Packed && self.reclaim_segment(effort) => {}
                 Err(Error::NoSpace { .. }) if room == Room::Packed => {
                     // The packed segments that the attempt opened are empty again, so blocks can use them.
@@ -328,7 +330,7 @@ impl Core {
         inode: &Inode,
         state: &mut State,
         request: &Request<'_>,
-        pieces: &mut [Piece<'_>],
+        whole: &mut Whole<'_>,
         room: Room,
     ) -> Result<std::result::Result<(), Refused>> {
         let policy = self.policy_for(inode);
@@ -343,11 +345,11 @@ impl Core {
         let at_offset = |equal: &Equal| (request.offset + equal.at, equal.extent);
         let mut mapped: Mapped = request.compared.equal.iter().map(at_offset).collect();
         let extents = self.file_extents(state, "write")?;
-        let (mut short, mut pieces) = (Vec::new(), pieces);
+        let (mut short, mut pieces) = (Vec::new(), &mut whole.pieces[..]);
         for new in request.new {
             let bytes = &request.data[new.start as usize..new.end as usize];
-            let placed =
-                self.place_new(extents, request.offset + new.start, bytes, pieces, &mut mapped, &mut claims)?;
+            let offset = request.offset + new.start;
+            let placed = self.place_new(extents, offset, bytes, pieces, &whole.zeros, &mut mapped, &mut claims)?;
             short.extend(placed.short);
             pieces = &mut std::mem::take(&mut pieces)[placed.pieces..];
         }
@@ -359,8 +361,8 @@ impl Core {
         if claims.lacks_fingerprints {
             self.notify_unfingerprinted(inode, &mut claims);
         }
-        let stamp = Stamp::Changed(self.now(), state.attributes.size.max(range.end));
-        self.publish(inode, state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;
+        let size = state.attributes.size.max(range.end);
+        self.publish_written(inode, state, range, &mapped, size, &mut claims)?;
         Ok(Ok(()))
     }
 
@@ -391,32 +393,34 @@ impl Core {
     }
 
     /// Places new bytes: whole blocks as the policy decides, or everything as pieces under a policy that cuts. Parts
-    /// that do not fill a block are returned, to be stored together.
+    /// that do not fill a block are returned, to be stored together. Zeros are left out.
     fn place_new<'d>(
         &self,
         extents: &Extents,
         offset: u64,
         bytes: &'d [u8],
         pieces: &mut [Piece<'_>],
+        zeros: &[Range<u64>],
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<PlacedNew<'d>> {
         let length = bytes.len() as u64;
         if let Some(streams) = claims.policy.streams().filter(|_| length >= BLOCK_BYTES) {
-            let cut = Cut::new(streams.begin(offset), bytes, claims.policy);
-            self.pack(offset, &cut.first(cut.pieces.len()), mapped, claims)?;
+            let cut = Cut::of_request(streams.begin(offset), bytes, claims.policy);
+            self.pack(&cut.first(cut.pieces.len()), mapped, claims)?;
             return Ok(PlacedNew::default());
         }
-        let (first, end) = whole_blocks(offset, length);
+        let (policy, (first, end)) = (claims.policy, whole_blocks(offset, length));
+        let is_kept = |(_, bytes): &(u64, &[u8])| !bytes.is_empty() && !becomes_hole(policy, bytes);
         if first == end {
-            return Ok(PlacedNew { short: smallvec::smallvec![(offset, bytes)], pieces: 0 });
+            return Ok(PlacedNew { short: Some((offset, bytes)).into_iter().filter(is_kept).collect(), pieces: 0 });
         }
         let (before, rest) = bytes.split_at((first - offset) as usize);
         let (whole, behind) = rest.split_at((end - first) as usize);
-        let blocks = whole.len() / BLOCK;
+        let blocks = ((end - first - bytes_within(zeros, first..end)) / BLOCK_BYTES) as usize;
         let count = if pieces.len() < blocks { 0 } else { blocks };
-        self.place(extents, first, whole, &mut pieces[..count], mapped, claims)?;
-        let short = [(offset, before), (end, behind)].into_iter().filter(|(_, bytes)| !bytes.is_empty()).collect();
+        self.place(extents, first, whole, &mut pieces[..count], zeros, mapped, claims)?;
+        let short = [(offset, before), (end, behind)].into_iter().filter(is_kept).collect();
         Ok(PlacedNew { short, pieces: count })
     }
 
@@ -568,18 +572,27 @@ fn new_ranges(equal: &[Equal], length: u64) -> SmallVec<[Range<u64>; 4]> {
     ends.zip(starts).map(|(start, end)| start..end).filter(|range| !range.is_empty()).collect()
 }
 
-/// Returns the whole blocks in the new parts of a request at `offset`, with their fingerprints. It is empty under a
-/// policy that stores everything or that cuts.
-fn pieces_of<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn Dedup) -> Pieces<'d> {
-    if policy.stores_everything() || policy.streams().is_some() {
-        return Pieces::new();
-    }
-    let blocks = new.iter().flat_map(|range| {
+/// Looks for zeros in the whole blocks of the new parts of a request at `offset`, and makes the fingerprints of the other
+/// blocks, unless the policy stores everything or cuts.
+fn look_at_new<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn Dedup) -> Whole<'d> {
+    let mut all = Whole::default();
+    let has_pieces = !policy.stores_everything() && policy.streams().is_none();
+    for range in new {
         let (first, end) = whole_blocks(offset + range.start, range.end - range.start);
-        let whole = if first < end { (first - offset) as usize..(end - offset) as usize } else { 0..0 };
-        data[whole].chunks_exact(BLOCK)
-    });
-    blocks.map(|block| Piece::new(block, policy.fingerprint(block))).collect()
+        if first == end {
+            continue;
+        }
+        let bytes = |part: &Range<u64>| &data[(part.start - offset) as usize..(part.end - offset) as usize];
+        let mut zeros = Zeros::new();
+        add_zeros(policy, first, bytes(&(first..end)), &mut zeros);
+        for part in between(&zeros, first..end).filter(|_| has_pieces) {
+            let position = ((part.start - first) / BLOCK_BYTES) as usize;
+            let blocks = (position..).zip(bytes(&part).chunks_exact(BLOCK));
+            all.pieces.extend(blocks.map(|(at, block)| Piece::new_at(at, block, policy.fingerprint(block))));
+        }
+        all.zeros.extend(zeros);
+    }
+    all
 }
 
 /// Splits consecutive pieces into groups of at most `most` bytes. No single piece may be longer.

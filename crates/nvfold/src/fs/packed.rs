@@ -14,6 +14,9 @@
 //! is found       is new               a new chunk, from the first byte of the tail on; the tail's own is dropped
 //! ```
 //!
+//! A run of at least 4 KiB of zeros is not stored, nor is a request of zeros alone that continues nothing: they become
+//! holes (see `zeros`).
+//!
 //! If no segment is free, the request is written to blocks, as under policy `inline`.
 
 use super::Core;
@@ -22,9 +25,10 @@ use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
 use super::effort::Effort;
 use super::publish::{Mapped, Remap, Stamp};
-use super::write::whole_pieces;
+use super::write::{Whole, fingerprint_of, look_at_whole};
+use super::zeros::becomes_hole;
 use crate::chunk::packed::NewPacked;
-use crate::chunking::Chunker;
+use crate::chunking::{Chunker, Zeros, is_zero, trailing_zeros, zero_runs};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Dedup, Piece, Place};
@@ -40,7 +44,7 @@ use crate::space::packed::Pool;
 use crate::words::FileId;
 use crate::words::TimeNs;
 use pmem::Flight;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// A write within this time (in ns) after a truncation counts as an update of the truncated content.
@@ -63,14 +67,50 @@ pub(super) struct Cut<'d> {
     stream: Stream,
     /// The tail with which the first piece begins, if the stream continues.
     tail: Option<Tail>,
+    /// The stream so far, if the request begins with a hole and does not continue it.
+    ended: Option<Stream>,
+    /// The pieces, in order. There may be holes between them.
     pub(super) pieces: Vec<CutPiece<'d>>,
     fingerprints: Vec<Fingerprint>,
+    /// Number of bytes that become holes.
+    zero_bytes: u64,
 }
 
 impl<'d> Cut<'d> {
-    pub(super) fn new(mut stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+    /// Cuts what is written, and leaves out zeros.
+    pub(super) fn of_request(stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+        let zeros: Zeros = match &stream.tail {
+            _ if policy.keeps_zeros() => Zeros::new(),
+            None if is_zero(data) => smallvec![0..data.len()],
+            tail => zero_runs(data, tail.as_ref().map_or(0, |tail| trailing_zeros(&tail.bytes))),
+        };
+        Cut::around(&zeros, stream, data, policy)
+    }
+
+    /// Cuts all of some stored data.
+    pub(super) fn of_stored(stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+        Cut::around(&[], stream, data, policy)
+    }
+
+    /// Cuts the data between these runs of zeros.
+    fn around(zeros: &[Range<usize>], mut stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+        let start = stream.end();
+        let mut ended = None;
+        if zeros.first().is_some_and(|first| first.start == 0) {
+            let begun = stream.begun_at(start);
+            ended = Some(std::mem::replace(&mut stream, begun));
+        }
         let tail = stream.tail.take();
-        let pieces = stream.cut(data, tail.as_ref());
+        let (mut pieces, mut at): (Vec<CutPiece<'_>>, usize) = (Vec::new(), 0);
+        for zeros in zeros {
+            pieces.extend(stream.cut(&data[at..zeros.start], tail.as_ref().filter(|_| at == 0)));
+            if let Some(last) = pieces.last_mut() {
+                last.is_whole = true;
+            }
+            at = zeros.end;
+            stream = stream.begun_at(start + at as u64);
+        }
+        pieces.extend(stream.cut(&data[at..], tail.as_ref().filter(|_| at == 0)));
         // A stream that continued once will probably do so again, so its tail is not looked up before its piece is
         // complete.
         let grows = |piece: &CutPiece<'_>| !piece.is_whole && tail.is_some();
@@ -79,13 +119,14 @@ impl<'d> Cut<'d> {
             false => policy.fingerprint(&piece.bytes),
         };
         let fingerprints = pieces.iter().map(fingerprint).collect();
-        Cut { stream, tail, pieces, fingerprints }
+        let zero_bytes = zeros.iter().map(|zeros| zeros.len() as u64).sum();
+        Cut { stream, tail, ended, pieces, fingerprints, zero_bytes }
     }
 
-    /// Returns the first `count` pieces.
-    pub(super) fn first(&self, count: usize) -> Vec<ToPack<'_>> {
+    /// Returns the first `count` pieces, with their file offsets.
+    pub(super) fn first(&self, count: usize) -> Vec<(u64, ToPack<'_>)> {
         let pieces = self.pieces.iter().zip(&self.fingerprints).take(count);
-        pieces.map(|(piece, fingerprint)| to_pack(piece, *fingerprint)).collect()
+        pieces.map(|(piece, fingerprint)| (piece.start, to_pack(piece, *fingerprint))).collect()
     }
 }
 
@@ -108,21 +149,23 @@ impl Core {
         let before = streams.take(file);
         let goes_on = before.as_ref().is_some_and(|stream| stream.end() == guess);
         let (stream, ended) = if goes_on { (before, None) } else { (None, before) };
-        let mut cut = Cut::new(stream.unwrap_or_else(|| streams.begin(guess)), data, policy);
+        let mut cut = Cut::of_request(stream.unwrap_or_else(|| streams.begin(guess)), data, policy);
+        let ended = ended.or_else(|| cut.ended.take());
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         super::range::range_end("write", offset, data.len() as u64)?;
         let is_right = offset == guess && cut.tail.as_ref().is_none_or(|tail| names_tail(&state, tail));
         if !is_right {
-            cut = Cut::new(streams.begin(offset), data, policy);
+            cut = Cut::of_request(streams.begin(offset), data, policy);
         }
         let is_seam = !goes_on || !is_right;
         let mut over = Vec::new();
         let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment(effort) {
-            cut = Cut::new(streams.begin(offset), data, policy);
+            cut = Cut::of_request(streams.begin(offset), data, policy);
             written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
         }
+        let zero_bytes = cut.zero_bytes;
         match written {
             Ok(()) => over = streams.keep(file, cut.stream),
             Err(Error::NoSpace { .. }) => {
@@ -141,7 +184,7 @@ impl Core {
         drop(state);
         over.extend(ended.map(|stream| (file, stream)));
         over.into_iter().try_for_each(|(file, stream)| self.end_stream_of(file, stream))?;
-        policy.request_done(data.len() as u64, &self.ground());
+        policy.request_done(data.len() as u64 - zero_bytes, &self.ground());
         Ok(offset)
     }
 
@@ -156,7 +199,7 @@ impl Core {
     ) -> Result<()> {
         self.file_extents(state, "write")?;
         let end = offset + data.len() as u64;
-        let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
+        let size = state.attributes.size.max(end);
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         claims.is_update = self.is_update(state, offset..end);
         let tail = cut.tail.take();
@@ -165,7 +208,7 @@ impl Core {
         let mut pieces = cut.pieces.iter().zip(&cut.fingerprints);
         let mut grown = None;
         if let Some(tail) = tail.as_ref().filter(|tail| tail.is_growing) {
-            let (piece, fingerprint) = pieces.next().expect("a request that goes on has bytes");
+            let (piece, fingerprint) = pieces.next().expect("a request that goes on begins with a piece");
             match self.go_on(tail, piece, fingerprint, &mut claims)? {
                 GoesOn::Elsewhere(chunk) => mapped.push((start, whole_extent(chunk, &piece.bytes))),
                 GoesOn::Grown(longer) => {
@@ -174,12 +217,12 @@ impl Core {
                 }
             }
         }
-        let rest: Vec<ToPack<'_>> = pieces.map(|(piece, fingerprint)| to_pack(piece, *fingerprint)).collect();
-        let rest_start = mapped.last().map_or(start, |(at, extent)| at + extent.length);
-        self.pack(rest_start, &rest, &mut mapped, &mut claims)?;
-        self.publish(inode, &mut *state, &Remap::new(&(start..end), &mapped, stamp), None, &mut claims)?;
+        let rest: Vec<(u64, ToPack<'_>)> =
+            pieces.map(|(piece, fingerprint)| (piece.start, to_pack(piece, *fingerprint))).collect();
+        self.pack(&rest, &mut mapped, &mut claims)?;
+        self.publish_written(inode, state, start..end, &mapped, size, &mut claims)?;
         drop(claims);
-        let piece = cut.pieces.last().expect("a request has bytes");
+        let Some(piece) = cut.pieces.last() else { return Ok(()) };
         if let Some(grown) = grown.filter(|_| cut.pieces[0].is_whole) {
             let start = offset - grown.length;
             let whole = whole_extent(grown.chunk, &cut.pieces[0].bytes);
@@ -190,7 +233,7 @@ impl Core {
             // Read the chunk from the extents: it is not the mapped one if another writer stored an equal chunk
             // first.
             let Some(chunk) = packed_at(state, start) else { return Ok(()) };
-            // A stream that continued once is expected to continue: see `Cut::new`.
+            // A stream that continued once is expected to continue: see `Cut::around`.
             let is_growing = tail.is_some();
             let bytes = piece.bytes.to_vec();
             cut.stream.tail = Some(Tail { start, bytes, chunk, is_growing, drops: state.drops });
@@ -209,9 +252,10 @@ impl Core {
     /// Writes a request to blocks, as policy `inline` does, when there is no room for packed chunks.
     fn write_to_blocks(&self, inode: &Inode, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
         let policy = self.policies.of_blocks();
-        let mut pieces = whole_pieces(policy, offset, data)?;
+        let mut whole = Whole::default();
+        look_at_whole(policy, offset, data, &mut whole)?;
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
-        self.write_locked(inode, state, offset, data, &mut pieces, &mut claims)
+        self.write_locked(inode, state, offset, data, &mut whole, &mut claims)
     }
 
     /// Places the first piece of a request, which continues a tail.
@@ -263,26 +307,24 @@ impl Core {
         self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES).then_some(count)
     }
 
-    /// Shares or stores pieces, and adds the resulting extents, from file offset `offset` on, to `mapped`.
+    /// Shares or stores pieces, each for a file offset, and adds the resulting extents to `mapped`.
     pub(super) fn pack(
         &self,
-        offset: u64,
-        pieces: &[ToPack<'_>],
+        pieces: &[(u64, ToPack<'_>)],
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let mut asked: Vec<Piece<'_>> = pieces.iter().map(|piece| Piece::new(piece.bytes, piece.fingerprint)).collect();
+        let asked = pieces.iter().map(|(_, piece)| Piece::new(piece.bytes, piece.fingerprint));
+        let mut asked: Vec<Piece<'_>> = asked.collect();
         mark_duplicates(&mut asked);
         self.place_packed(&mut asked, claims);
         let mut fresh = SmallVec::new();
         let decisions = decide(&mut asked, &mut fresh, claims, Claims::keep_packed);
         for fresh in &mut fresh {
-            fresh.chunk = Some(self.store_packed(&pieces[fresh.at], fresh.count, claims)?);
+            fresh.chunk = Some(self.store_packed(&pieces[fresh.at].1, fresh.count, claims)?);
         }
-        let mut at = offset;
-        for (piece, decision) in pieces.iter().zip(decisions) {
-            mapped.push((at, whole_extent(decision.chunk(&fresh), piece.bytes)));
-            at += piece.bytes.len() as u64;
+        for ((offset, piece), decision) in pieces.iter().zip(decisions) {
+            mapped.push((*offset, whole_extent(decision.chunk(&fresh), piece.bytes)));
         }
         Ok(())
     }
@@ -296,7 +338,7 @@ impl Core {
     }
 
     /// Packs the end of a file of `size` bytes, which is what follows its last whole block. `part` is its new content
-    /// from file offset `offset` on, the rest comes from the file.
+    /// from file offset `offset` on, the rest comes from the file. Zeros are not mapped.
     pub(super) fn pack_end(
         &self,
         extents: &Extents,
@@ -307,11 +349,15 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let mut bytes = vec![0; (size - offset / BLOCK_BYTES * BLOCK_BYTES) as usize];
-        let (start, fingerprint) = self.patch(extents, offset, part, &mut bytes, claims.policy)?;
+        let start = self.patch(extents, offset, part, &mut bytes)?;
+        if becomes_hole(claims.policy, &bytes) {
+            return Ok(());
+        }
+        let fingerprint = fingerprint_of(claims.policy, &bytes);
         claims.is_update = extents.within(start, size).next().is_some();
         let pool = Pool::ContentDefined;
         let piece = ToPack { bytes: &bytes, pool, class: CLASS_END, fingerprint, grows: false };
-        self.pack(start, &[piece], mapped, claims)
+        self.pack(&[(start, piece)], mapped, claims)
     }
 
     /// Stores a new packed chunk that `count` extents will map, compressed if that is worth it.
@@ -442,7 +488,7 @@ fn whole_extent(chunk: PackedNumber, bytes: &[u8]) -> Extent {
 }
 
 fn to_pack<'p>(piece: &'p CutPiece<'_>, fingerprint: Fingerprint) -> ToPack<'p> {
-    // A piece that will grow is not looked up: see `Cut::new`.
+    // A piece that will grow is not looked up: see `Cut::around`.
     let grows = fingerprint.is_empty();
     ToPack { bytes: &piece.bytes, pool: piece.pool(), class: piece.class(), fingerprint, grows }
 }

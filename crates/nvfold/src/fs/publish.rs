@@ -70,6 +70,26 @@ pub(super) fn block_extent(block: BlockNumber) -> Extent {
     Extent::media(BLOCK_BYTES, block.address(), false)
 }
 
+/// True if the extents cover the range without a gap.
+#[inline]
+pub(super) fn covers(mapped: &[(u64, Extent)], range: &Range<u64>) -> bool {
+    let mut at = range.start;
+    for (offset, extent) in mapped {
+        if *offset != at {
+            return false;
+        }
+        at += extent.length;
+    }
+    at == range.end
+}
+
+/// Returns the extents that begin in the range.
+pub(super) fn within<'m>(mapped: &'m [(u64, Extent)], range: &Range<u64>) -> &'m [(u64, Extent)] {
+    let first = mapped.partition_point(|(offset, _)| *offset < range.start);
+    let end = mapped.partition_point(|(offset, _)| *offset < range.end);
+    &mapped[first..end]
+}
+
 /// How a change of extents affects the inode's times and size.
 #[derive(Clone, Copy)]
 pub(super) enum Stamp<'c> {
@@ -95,7 +115,7 @@ pub(super) struct Remap<'c> {
     /// The file ranges that are replaced. No two of them touch the same block.
     pub(super) ranges: &'c [Range<u64>],
     pub(super) mapped: &'c [(u64, Extent)],
-    /// True if `mapped` leaves holes. Only a change of a single range may do so.
+    /// True if `mapped` leaves holes. No two ranges of such a change meet.
     pub(super) has_holes: bool,
     pub(super) stamp: Stamp<'c>,
 }
@@ -500,7 +520,7 @@ fn entries_of(
         let entry = |named: &[Named]| entries_for(named, flag, time, size, inode.ino);
         return (runs.flat_map(|run| run.chunks(RECORDS_MAX)).flat_map(entry).collect(), kept);
     }
-    let holes = remap.ranges.iter().filter(|_| remap.has_holes);
+    let holes = remap.ranges.iter().filter(|range| remap.has_holes && !covers(within(remap.mapped, range), range));
     let unmaps = holes.map(|range| ExtentEntry::unmap(range.start, range.end - range.start, time, size));
     let writes = remap.mapped.iter().map(|(offset, extent)| {
         // Packed chunks are deduplicated while they are written, so they are never queued.
@@ -514,19 +534,25 @@ fn entries_of(
 /// the change makes any.
 fn named_of(remap: &Remap<'_>) -> Vec<Named> {
     let mut named = Vec::with_capacity(remap.mapped.len());
-    let mut at = remap.ranges.first().map_or(0, |range| range.start);
-    let hole_until = |named: &mut Vec<Named>, at: u64, end: u64| {
-        if remap.has_holes && at < end {
-            named.extend(Named { file_offset: at, length: end - at, word: LocationWord::HOLE }.in_pieces());
+    let word = |extent: &Extent| LocationWord::new(extent.location, extent.unwritten);
+    let mut name = |file_offset: u64, length: u64, word| {
+        if length > 0 {
+            named.extend(Named { file_offset, length, word }.in_pieces());
         }
     };
-    for (offset, extent) in remap.mapped {
-        hole_until(&mut named, at, *offset);
-        let word = LocationWord::new(extent.location, extent.unwritten);
-        named.extend(Named { file_offset: *offset, length: extent.length, word }.in_pieces());
-        at = offset + extent.length;
+    if !remap.has_holes {
+        remap.mapped.iter().for_each(|(offset, extent)| name(*offset, extent.length, word(extent)));
+        return named;
     }
-    hole_until(&mut named, at, remap.ranges.last().map_or(0, |range| range.end));
+    for range in remap.ranges {
+        let mut at = range.start;
+        for (offset, extent) in within(remap.mapped, range) {
+            name(at, offset - at, LocationWord::HOLE);
+            name(*offset, extent.length, word(extent));
+            at = offset + extent.length;
+        }
+        name(at, range.end - at, LocationWord::HOLE);
+    }
     named
 }
 

@@ -43,7 +43,7 @@ impl Core {
             let range = all.start..all.end.min(all.start + length);
             let is_cut_off = range.end < all.end;
             let bytes = self.stored_bytes(extents, &range)?;
-            let cut = Cut::new(streams.begin(range.start), &bytes, policy);
+            let cut = Cut::of_stored(streams.begin(range.start), &bytes, policy);
             match resynchronized(extents, range.start, seam, &cut.pieces, is_cut_off) {
                 Resync::At(count, end) => {
                     let range = range.start..end;
@@ -71,7 +71,7 @@ impl Core {
         let extents = self.file_extents(state, "dedup")?;
         let Some((blocks, streams)) = next_blocks(extents, from, end).zip(policy.streams()) else { return Ok(None) };
         let bytes = self.stored_bytes(extents, &blocks.all)?;
-        let cut = Cut::new(streams.begin(blocks.all.start), &bytes, policy);
+        let cut = Cut::of_stored(streams.begin(blocks.all.start), &bytes, policy);
         let (count, end) = blocks.replaced_by(extents, &cut.pieces);
         let range = blocks.all.start..end;
         let bytes = end - range.start;
@@ -100,7 +100,7 @@ impl Core {
     ) -> Result<()> {
         let mut claims = Claims::with_compression(self, policy, compression);
         let mut mapped = Mapped::new();
-        self.pack(range.start, &cut.first(count), &mut mapped, &mut claims)?;
+        self.pack(&cut.first(count), &mut mapped, &mut claims)?;
         self.publish(inode, state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)
     }
 }

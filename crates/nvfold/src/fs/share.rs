@@ -10,6 +10,7 @@
 //! **Sharing.** Every whole block that the file maps gets a fingerprint, if it has none, and enters the index. Then
 //! it is replaced by an equal block if that frees it (it has no other reference), or if the other block has the lower
 //! number. So each step frees a block or lowers a number: the procedure ends, and a second run changes nothing.
+//! Blocks of zeros become holes first, as they do in a write (see [`super::zeros`]).
 //! Packed chunks are treated in the same way, and they may be compressed. Under a policy that cuts, blocks become
 //! pieces first ([`super::recut`]).
 //!
@@ -70,6 +71,12 @@ impl Core {
     ) -> Result<Step> {
         let policy = self.policy_for(inode);
         let mut state = inode.write()?;
+        let (named, _) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
+        let blocks = named.iter().map(|named| (named.offset, named.block));
+        let bytes = self.drop_stored_zeros(inode, &mut state, blocks)?;
+        if bytes > 0 {
+            return Ok(Step { next: from, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } });
+        }
         let mut cuts = policy.streams().is_some() && self.chunks.entries.may_pack();
         if cuts {
             let compression = compression.unwrap_or_else(|| self.compression_for(inode));

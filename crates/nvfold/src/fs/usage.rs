@@ -35,6 +35,9 @@ impl Core {
                 extents.for_each(|(_, extent)| coverage.add(&extent));
             }
         }
+        // What a collection or an evacuation has copied may lose its files before the references are given back.
+        let held = [self.collector.held(), self.evacuation.held()];
+        held.into_iter().flatten().for_each(|chunk| coverage.add_held(chunk));
         let compressed_away = self.chunks.packed.compressed_away_bytes();
         let content_bytes = |number| self.chunks.entry(number).content_bytes();
         let usage = coverage.usage(self.stored_bytes_total(), compressed_away, content_bytes);

@@ -12,11 +12,14 @@
 //! request     . . . w . . . . . S . . w . .      w looked at and new, S looked at and stored already, . not looked at
 //! stored      |------ run -----|   |- run -|     one allocation and one stream each, if free space is contiguous
 //! ```
+//!
+//! Zeros split the request too; they become holes.
 
 use super::Core;
 use super::claims::Claims;
 use super::decide::{Decision, Fresh, decide, mark_duplicates};
 use super::publish::{Mapped, block_extent, push_mapped};
+use super::zeros::between;
 use crate::dedup::Piece;
 use crate::error::Result;
 use crate::media::{BLOCK_BYTES, BlockNumber};
@@ -27,8 +30,8 @@ use std::ops::Range;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 impl Core {
-    /// Places all blocks of `source` for the file range at `offset`; `pieces` are the blocks that the policy looks
-    /// at.
+    /// Places all blocks of `source` but the zeros for the file range at `offset`; `pieces` are the blocks that the
+    /// policy looks at.
     ///
     /// # Errors
     /// ENOSPC, those of the device.
@@ -37,6 +40,7 @@ impl Core {
         offset: u64,
         source: &[u8],
         pieces: &mut [Piece<'_>],
+        zeros: &[Range<u64>],
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
@@ -48,37 +52,40 @@ impl Core {
         for (nth, (piece, decision)) in pieces.iter().zip(decisions).enumerate() {
             let is_new = matches!(decision, Decision::Stored(new) if fresh[new].at == nth);
             if !is_new {
-                self.store_around(offset, source, placed..piece.at, pieces, &mut fresh, mapped, claims)?;
+                self.store_around(offset, source, placed..piece.at, pieces, zeros, &mut fresh, mapped, claims)?;
                 let at = offset + (piece.at * BLOCK) as u64;
                 push_mapped(mapped, at, block_extent(decision.chunk(&fresh)));
                 placed = piece.at + 1;
             }
         }
-        self.store_around(offset, source, placed..source.len() / BLOCK, pieces, &mut fresh, mapped, claims)
+        let rest = placed..source.len() / BLOCK;
+        self.store_around(offset, source, rest, pieces, zeros, &mut fresh, mapped, claims)
     }
 
-    /// Stores a range of blocks of the request in a run, and makes entries for those that were looked at.
+    /// Stores a range of blocks of the request in a run, or several where there are zeros in between, and makes entries
+    /// for those that were looked at.
     fn store_around(
         &self,
         offset: u64,
         source: &[u8],
         range: Range<usize>,
         pieces: &[Piece<'_>],
+        zeros: &[Range<u64>],
         fresh: &mut [Fresh<BlockNumber>],
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let first = claims.fresh.len();
-        let part = &source[range.start * BLOCK..range.end * BLOCK];
-        self.store_run(offset + (range.start * BLOCK) as u64, part, mapped, claims)?;
-        for new in fresh.iter_mut().filter(|new| range.contains(&pieces[new.at].at)) {
-            let piece = &pieces[new.at];
-            let block = nth_block(&claims.fresh[first..], (piece.at - range.start) as u64);
-            new.chunk = Some(block);
-            claims.enter(block, new.count, &piece.fingerprint);
+        let of_file = |at: usize| offset + (at * BLOCK) as u64;
+        for part in between(zeros, of_file(range.start)..of_file(range.end)) {
+            let first = claims.fresh.len();
+            let bytes = (part.start - offset) as usize..(part.end - offset) as usize;
+            self.store_run(part.start, &source[bytes], mapped, claims)?;
+            for new in fresh.iter_mut().filter(|new| part.contains(&of_file(pieces[new.at].at))) {
+                let piece = &pieces[new.at];
+                let block = nth_block(&claims.fresh[first..], (of_file(piece.at) - part.start) / BLOCK_BYTES);
+                new.chunk = Some(block);
+                claims.enter(block, new.count, &piece.fingerprint);
+            }
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! A write goes through five steps, and each does one thing:
 //!
 //! ```text
-//! 1 fingerprint  the whole blocks, before any lock
+//! 1 fingerprint  the whole blocks, before any lock; blocks of zeros become holes (see `zeros`)
 //! 2 patch        the first and last block, if they are written in part, with what the file holds
 //! 3 place        all blocks together: shared (takes a reference) or new (allocated, entered in the table, streamed);
 //!                the dedup transaction begins with the first entry that changes
@@ -20,8 +20,9 @@ use super::cache::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
 use super::effort::Effort;
-use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
+use super::publish::{Mapped, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
+use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
 use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{Dedup, Looks, Piece, Place};
 use crate::error::{Error, Result};
@@ -36,78 +37,119 @@ use std::ops::Range;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// The whole blocks of a write.
+/// Whole blocks of a write.
 pub(super) type Pieces<'d> = SmallVec<[Piece<'d>; 1]>;
+
+/// What is known of the whole blocks of a write before the inode is locked.
+#[derive(Default)]
+pub(super) struct Whole<'d> {
+    /// The blocks that the policy looks at.
+    pub(super) pieces: Pieces<'d>,
+    /// The blocks that become holes.
+    pub(super) zeros: Zeros,
+}
 
 impl Fresh<BlockNumber> {
     fn address(&self) -> u64 {
         self.chunk.expect("placed").address()
     }
 
-    fn follows(&self, before: &Fresh<BlockNumber>) -> bool {
-        self.at == before.at + 1 && self.address() == before.address() + BLOCK_BYTES
+    /// True if it lies behind `before`, both in the request and on the media.
+    fn follows(&self, before: &Fresh<BlockNumber>, pieces: &[Piece<'_>]) -> bool {
+        pieces[self.at].at == pieces[before.at].at + 1 && self.address() == before.address() + BLOCK_BYTES
     }
 }
 
-/// Returns the whole blocks of a write that the policy looks at, with their fingerprints, before the inode is locked.
+/// Looks for zeros in the whole blocks of a write and makes the fingerprints of those that the policy looks at, before
+/// the inode is locked. Adds both to `whole`.
 ///
 /// # Errors
 /// EFBIG if the range ends past the largest file size.
-pub(super) fn whole_pieces<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8]) -> Result<Pieces<'d>> {
+#[inline]
+pub(super) fn look_at_whole<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8], whole: &mut Whole<'d>) -> Result<()> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
     if first == end {
-        return Ok(Pieces::new());
+        return Ok(());
     }
-    let whole = &data[(first - offset) as usize..(end - offset) as usize];
+    let blocks = &data[(first - offset) as usize..(end - offset) as usize];
+    if !add_zeros(policy, first, blocks, &mut whole.zeros) {
+        add_pieces(policy, blocks, 0, &mut whole.pieces);
+        return Ok(());
+    }
+    for part in between(&whole.zeros, first..end) {
+        let (start, end) = ((part.start - first) as usize, (part.end - first) as usize);
+        add_pieces(policy, &blocks[start..end], start / BLOCK, &mut whole.pieces);
+    }
+    Ok(())
+}
+
+/// Adds those blocks of `whole` that the policy looks at, with their fingerprints. `first` is the position of the first
+/// block in the request.
+#[inline(always)]
+fn add_pieces<'d>(policy: &dyn Dedup, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
     // A separate question, because most writes under these policies end here; an answer with places would add a
     // twentieth to their instructions.
     if policy.stores_everything() {
-        policy.observe_blocks(whole);
-        return Ok(Pieces::new());
+        return policy.observe_blocks(whole);
     }
     if let Looks::Only(places) = policy.looks_for(whole) {
         let piece = |at: usize| {
             let block = &whole[at * BLOCK..(at + 1) * BLOCK];
-            Piece::new_at(at, block, policy.fingerprint(block))
+            Piece::new_at(first + at, block, policy.fingerprint(block))
         };
-        return Ok(places.into_iter().map(piece).collect());
+        return pieces.extend(places.into_iter().map(piece));
     }
     // Prefetch the whole first block, because hashing would miss on one line after the other.
     pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
-    let mut blocks = whole.chunks_exact(BLOCK).peekable();
-    let mut pieces = Pieces::with_capacity(whole.len() / BLOCK);
+    let mut blocks = (first..).zip(whole.chunks_exact(BLOCK)).peekable();
+    pieces.reserve(whole.len() / BLOCK);
     // A policy that makes no fingerprint of this block rarely makes one of the next.
     let mut reads_next = true;
-    while let Some(block) = blocks.next() {
+    while let Some((at, block)) = blocks.next() {
         // Prefetch the next block while this one is hashed: the CPU's own prefetcher stops at the end of a page.
-        if let Some(next) = blocks.peek().filter(|_| reads_next) {
+        if let Some((_, next)) = blocks.peek().filter(|_| reads_next) {
             pmem::prefetch_lines(next.as_ptr() as usize, next.len());
         }
         let fingerprint = policy.fingerprint(block);
         reads_next = !fingerprint.is_empty();
-        pieces.push(Piece::new(block, fingerprint));
+        pieces.push(Piece::new_at(at, block, fingerprint));
     }
-    Ok(pieces)
 }
 
-/// Returns a piece for every block of `source`: those of `pieces`, and the others with an empty fingerprint.
-fn with_the_others<'d>(source: &'d [u8], pieces: &[Piece<'_>]) -> Pieces<'d> {
-    let mut all: Pieces<'d> =
-        source.chunks_exact(BLOCK).map(|block| Piece::new(block, Fingerprint::default())).collect();
-    pieces.iter().for_each(|piece| all[piece.at].fingerprint = piece.fingerprint);
+/// Returns a piece for every block of `source`, which begins at file offset `offset`, other than zeros: those of
+/// `pieces`, and the others with an empty fingerprint.
+fn with_the_others<'d>(offset: u64, source: &'d [u8], pieces: &[Piece<'_>], zeros: &[Range<u64>]) -> Pieces<'d> {
+    let mut known = pieces.iter().peekable();
+    let mut all = Pieces::new();
+    for part in between(zeros, offset..offset + source.len() as u64) {
+        for at in (part.start - offset) as usize / BLOCK..(part.end - offset) as usize / BLOCK {
+            let fingerprint = known.next_if(|piece| piece.at == at).map_or_else(Default::default, |p| p.fingerprint);
+            all.push(Piece::new_at(at, &source[at * BLOCK..(at + 1) * BLOCK], fingerprint));
+        }
+    }
     all
 }
 
-/// Returns the pieces of a request of so many whole blocks without that of the first block.
-fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>], blocks: u64) -> &'p mut [Piece<'d>] {
-    if pieces.len() as u64 == blocks {
-        return &mut pieces[1..];
-    }
+/// Returns the pieces of a request without that of its first block.
+fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>]) -> &'p mut [Piece<'d>] {
     let of_first = usize::from(pieces.first().is_some_and(|piece| piece.at == 0));
     let others = &mut pieces[of_first..];
     others.iter_mut().for_each(|piece| piece.at -= 1);
     others
+}
+
+/// Returns the fingerprint of a block, if the policy makes one.
+pub(super) fn fingerprint_of(policy: &dyn Dedup, block: &[u8]) -> Fingerprint {
+    if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(block) }
+}
+
+/// Returns the number of blocks of `source`, which begins at file offset `offset`, other than zeros.
+#[inline]
+fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
+    let bytes = source.len() as u64;
+    let zero_bytes = if zeros.is_empty() { 0 } else { bytes_within(zeros, offset..offset + bytes) };
+    ((bytes - zero_bytes) / BLOCK_BYTES) as usize
 }
 
 impl Core {
@@ -119,32 +161,36 @@ impl Core {
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
             return self.write_stream(inode, at, data, policy, streams, effort);
         }
-        let mut pieces = whole_pieces(policy, guess, data)?;
+        let mut whole = Whole::default();
+        look_at_whole(policy, guess, data, &mut whole)?;
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         if offset != guess {
-            pieces = whole_pieces(policy, offset, data)?;
+            whole = Whole::default();
+            look_at_whole(policy, offset, data, &mut whole)?;
         }
         let extents = self.file_extents(&state, "write")?;
         let end = offset + data.len() as u64;
         if !data.is_empty() && self.follows_origins(inode) && self.begins_or_ends_in_shared(extents, offset, end) {
-            self.write_exactly(inode, &mut state, offset, data, &mut pieces, effort)?;
+            self.write_exactly(inode, &mut state, offset, data, &mut whole, effort)?;
         } else if !data.is_empty() {
             let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
-            self.write_locked(inode, &mut state, offset, data, &mut pieces, &mut claims)?;
+            self.write_locked(inode, &mut state, offset, data, &mut whole, &mut claims)?;
         }
         drop(state);
-        policy.request_done(data.len() as u64, &self.ground());
+        let zero_bytes = if whole.zeros.is_empty() { 0 } else { bytes_within(&whole.zeros, offset..end) };
+        policy.request_done(data.len() as u64 - zero_bytes, &self.ground());
         Ok(offset)
     }
 
+    /// Writes data to a locked file; `whole` is what is known of its whole blocks.
     pub(super) fn write_locked(
         &self,
         inode: &Inode,
         state: &mut State,
         offset: u64,
         data: &[u8],
-        pieces: &mut [Piece<'_>],
+        whole: &mut Whole<'_>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let end = offset + data.len() as u64;
@@ -160,17 +206,19 @@ impl Core {
             let part = &data[..(first.min(end) - offset) as usize];
             self.place_edge(extents, offset, part, &mut end_of_file, &mut mapped, claims)?;
         }
-        let (mut first, mut pieces) = (first, pieces);
-        if first == offset
-            && first < last
-            && self.place_page(extents, first, data, &mut end_of_file, &mut mapped, claims)?
+        let (mut first, mut pieces) = (first, &mut whole.pieces[..]);
+        let begins_in_end = first == offset && first < last && end_of_file.grows_in(first);
+        if begins_in_end
+            && whole.zeros.first().is_none_or(|zeros| zeros.start != first)
+            && self.place_append(extents, first, &data[..BLOCK], &mut end_of_file, &mut mapped, claims)?
         {
-            pieces = without_first(pieces, (last - first) / BLOCK_BYTES);
+            // The kernel writes the page at the end of a file again when it is full.
+            pieces = without_first(pieces);
             first += BLOCK_BYTES;
         }
         if first < last {
-            let whole = &data[(first - offset) as usize..(last - offset) as usize];
-            self.place(extents, first, whole, pieces, &mut mapped, claims)?;
+            let blocks = &data[(first - offset) as usize..(last - offset) as usize];
+            self.place(extents, first, blocks, pieces, &whole.zeros, &mut mapped, claims)?;
         }
         if last < end {
             let part = &data[(last - offset) as usize..];
@@ -179,15 +227,9 @@ impl Core {
         if claims.lacks_fingerprints {
             self.notify_unfingerprinted(inode, claims);
         }
-        let stamp = Stamp::Changed(self.now(), state.attributes.size.max(end));
-        let mapped_start = mapped.first().map_or(range_start, |(at, _)| *at);
-        let mapped_end = mapped.last().map_or(range_end, |(at, extent)| at + extent.length);
-        // An end of the file that is packed, or mapped exactly, may be shorter than the blocks it replaces; the rest of
-        // the range becomes a hole.
-        let has_holes = mapped_end < range_end && extents.within(mapped_end, range_end).next().is_some();
-        let range = mapped_start..if has_holes { range_end } else { mapped_end };
-        let remap = Remap { has_holes, ..Remap::new(&range, &mapped, stamp) };
-        self.publish(inode, &mut *state, &remap, None, claims)?;
+        // What is not mapped reads as zeros: zeros, and what is behind an end that is packed or mapped exactly.
+        let size = state.attributes.size.max(end);
+        self.publish_written(inode, &mut *state, range_start..range_end, &mapped, size, claims)?;
         self.note_append(inode, state, &end_of_file, claims.policy);
         Ok(())
     }
@@ -236,7 +278,8 @@ impl Core {
         }
     }
 
-    /// Places one block: `part` is its new content from file offset `offset` on, the rest comes from the file.
+    /// Places one block: `part` is its new content from file offset `offset` on, the rest comes from the file. A block
+    /// of zeros is not mapped.
     fn place_patched(
         &self,
         extents: &Extents,
@@ -246,55 +289,54 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let mut block = [0; BLOCK];
-        let (start, fingerprint) = self.patch(extents, offset, part, &mut block, claims.policy)?;
-        self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], mapped, claims)
+        let start = self.patch(extents, offset, part, &mut block)?;
+        if becomes_hole(claims.policy, &block) {
+            return Ok(());
+        }
+        let fingerprint = fingerprint_of(claims.policy, &block);
+        self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], &[], mapped, claims)
     }
 
     /// Fills `bytes` with the content of the file from the start of the block that contains `offset`, and overwrites
-    /// it with `part` at file offset `offset`. Returns the file offset of `bytes`, and their fingerprint if the
-    /// policy makes one.
-    pub(super) fn patch(
-        &self,
-        extents: &Extents,
-        offset: u64,
-        part: &[u8],
-        bytes: &mut [u8],
-        policy: &dyn Dedup,
-    ) -> Result<(u64, Fingerprint)> {
+    /// it with `part` at file offset `offset`. Returns the file offset of `bytes`.
+    pub(super) fn patch(&self, extents: &Extents, offset: u64, part: &[u8], bytes: &mut [u8]) -> Result<u64> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         self.read_extents(extents, start, bytes)?;
         // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
         let at = (offset - start) as usize;
         bytes[at..at + part.len()].copy_from_slice(part);
-        let fingerprint = if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(bytes) };
-        Ok((start, fingerprint))
+        Ok(start)
     }
 
     /// Decides for each block of `source` whether to share or to store it, and stores the new ones. Adds the
-    /// resulting extents, from file offset `offset` on, to `mapped`. `pieces` are all blocks of `source`, or only
-    /// those that the policy looks at.
+    /// resulting extents, from file offset `offset` on, to `mapped`. Blocks in `zeros` are left out. `pieces` are all
+    /// other blocks of `source`, or only those that the policy looks at.
     pub(super) fn place(
         &self,
         extents: &Extents,
         offset: u64,
         source: &[u8],
         pieces: &mut [Piece<'_>],
+        zeros: &[Range<u64>],
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let blocks = source.len() / BLOCK;
+        let blocks = count_without(zeros, offset, source);
         debug_assert!(source.len().is_multiple_of(BLOCK) && pieces.len() <= blocks);
+        if blocks == 0 {
+            return Ok(());
+        }
         let has_all = pieces.len() == blocks;
         let finds_nothing = claims.policy.stores_everything()
             || (blocks > 1 || !has_all) && pieces.iter().all(|piece| piece.fingerprint.is_empty());
         match (extents.has_unwritten(), has_all) {
-            (false, _) if finds_nothing => self.store_run(offset, source, mapped, claims),
-            (false, false) => self.place_watched(offset, source, pieces, mapped, claims),
+            (false, _) if finds_nothing => self.store_runs(offset, source, zeros, mapped, claims),
+            (false, false) => self.place_watched(offset, source, pieces, zeros, mapped, claims),
             (_, true) => self.place_pieces(extents, offset, source, pieces, mapped, claims),
             // Each block may have its own reserved block.
             (true, false) => {
-                let mut all = with_the_others(source, pieces);
+                let mut all = with_the_others(offset, source, pieces, zeros);
                 self.place_pieces(extents, offset, source, &mut all, mapped, claims)
             }
         }
@@ -310,6 +352,7 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         if let [piece] = pieces {
+            let offset = offset + (piece.at * BLOCK) as u64;
             claims.policy.place(std::slice::from_mut(piece), &mut claims.tx);
             let block = match std::mem::replace(&mut piece.place, Place::Store) {
                 Place::Shared(reference) => claims.keep(reference),
@@ -323,11 +366,30 @@ impl Core {
         let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
         for piece in &mut fresh {
-            piece.chunk = self.reserved_block_at(extents, offset + (piece.at * BLOCK) as u64);
+            piece.chunk = self.reserved_block_at(extents, offset + (pieces[piece.at].at * BLOCK) as u64);
         }
         self.store_fresh(source, pieces, &mut fresh, claims)?;
-        for (at, decision) in (0u64..).zip(decisions) {
-            push_mapped(mapped, offset + at * BLOCK_BYTES, block_extent(decision.chunk(&fresh)));
+        for (piece, decision) in pieces.iter().zip(decisions) {
+            push_mapped(mapped, offset + (piece.at * BLOCK) as u64, block_extent(decision.chunk(&fresh)));
+        }
+        Ok(())
+    }
+
+    /// Stores all of `source` but the zeros, as [`Core::store_run`] does.
+    pub(super) fn store_runs(
+        &self,
+        offset: u64,
+        source: &[u8],
+        zeros: &[Range<u64>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        if zeros.is_empty() {
+            return self.store_run(offset, source, mapped, claims);
+        }
+        for part in between(zeros, offset..offset + source.len() as u64) {
+            let bytes = &source[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.store_run(part.start, bytes, mapped, claims)?;
         }
         Ok(())
     }
@@ -432,10 +494,11 @@ impl Core {
         while at < fresh.len() {
             // Pieces that are adjacent in the source and on the media are written as one stream.
             let mut end = at + 1;
-            while end < fresh.len() && fresh[end].follows(&fresh[end - 1]) {
+            while end < fresh.len() && fresh[end].follows(&fresh[end - 1], pieces) {
                 end += 1;
             }
-            let part = &source[fresh[at].at * BLOCK..fresh[end - 1].at * BLOCK + BLOCK];
+            let place = |fresh: &Fresh<BlockNumber>| pieces[fresh.at].at * BLOCK;
+            let part = &source[place(&fresh[at])..place(&fresh[end - 1]) + BLOCK];
             claims.tx.flight.add(self.region.stream(fresh[at].address(), part));
             at = end;
         }

@@ -44,6 +44,11 @@ impl Coverage {
         }
     }
 
+    /// Adds a chunk that is stored, although extents may map none of its bytes: then all of them are dead.
+    pub fn add_held(&mut self, chunk: ChunkRef) {
+        self.parts.entry(chunk).or_default();
+    }
+
     fn add_blocks(&mut self, mapped: Range<u64>) {
         let mut at = mapped.start;
         while at < mapped.end {
@@ -75,6 +80,7 @@ impl Coverage {
             let mapped = ranges.bytes();
             match *chunk {
                 ChunkRef::Block(block) if self.is_whole(block) => continue,
+                ChunkRef::Block(_) if mapped == 0 => dead_bytes += BLOCK_BYTES,
                 ChunkRef::Block(_) => {
                     padding_bytes += BLOCK_BYTES - ranges.end();
                     dead_bytes += ranges.end() - mapped;
@@ -155,6 +161,18 @@ mod tests {
     fn a_part_of_a_block_that_is_mapped_whole_is_saved() {
         let extents = [media(BLOCK + 10, 100), media(BLOCK, 4096), media(BLOCK, 1)];
         assert_eq!(figures(usage(&extents, 4096)), [4197, 101, 0, 0]);
+    }
+
+    #[test]
+    fn chunks_that_are_held_are_dead_where_nothing_maps_them() {
+        let mut coverage = Coverage::default();
+        coverage.add(&media(BLOCK, BLOCK_BYTES));
+        coverage.add(&media(BLOCK + BLOCK_BYTES, 1000));
+        let blocks = (0..3).map(|nth| BlockNumber::containing(BLOCK + nth * BLOCK_BYTES).into());
+        blocks.chain([PackedNumber(7).into()]).for_each(|chunk| coverage.add_held(chunk));
+        let usage = coverage.usage(3 * BLOCK_BYTES + 10_000, 0, |_| 10_000);
+        assert!(usage.adds_up(), "{usage:?}");
+        assert_eq!((usage.dead_bytes, usage.padding_bytes), (BLOCK_BYTES + 10_000, BLOCK_BYTES - 1000));
     }
 
     #[test]

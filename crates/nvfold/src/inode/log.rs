@@ -424,8 +424,7 @@ impl<'a> Addition<'a> {
             let part = self.new_part(length, flight)?;
             let left = (self.last.end() - self.tail) / LINE;
             if left > 0 {
-                flight.add(region.write(self.tail, &LogEntry::skip(self.ino, left)).flush());
-                self.lines += left;
+                self.skip(left, flight);
             }
             flight.add(region.store_u64(self.last.next_word(), part.0).flush());
             (self.tail, self.last) = (part.0, part);
@@ -437,6 +436,18 @@ impl<'a> Addition<'a> {
         self.tail += length;
         self.lines += length / LINE;
         Ok(position)
+    }
+
+    /// Skips the last lines of a part. An earlier log of the inode may have had entries there, whose positions are still
+    /// queued: they must not be taken for entries of this log ([`Log::holds`]).
+    fn skip(&mut self, lines: u64, flight: &mut Flight) {
+        let region = self.ground.region;
+        flight.add(region.write(self.tail, &LogEntry::skip(self.ino, lines)).flush());
+        for line in 1..lines {
+            // Queued positions do not survive a crash, so the store need not.
+            let _ = region.store_u64(self.tail + line * LINE, 0);
+        }
+        self.lines += lines;
     }
 
     /// Takes the last entry, to be fenced together with the flight that has the others. `None` if there are no
@@ -509,6 +520,43 @@ mod tests {
     use super::*;
     use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES};
     use pmem::{DeviceSpec, OpenOptions};
+
+    /// A part of a log that was written anew has no entries of the log before where the new one skips lines.
+    #[test]
+    fn skipped_lines_have_no_entries_of_an_earlier_log() {
+        let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(16 << 20).unwrap();
+        let space = Space::new(region.clone(), geometry, 1, false);
+        let (slot, ino) = (geometry.first_segment() * SEGMENT_BYTES, 7);
+        space.adopt_table_segment(geometry.first_segment());
+        let table = InodeTable::new(region.clone(), Vec::new());
+        let ground = Ground { region: &region, space: &space, table: &table };
+        let encoded = |entry: LogEntry| {
+            let mut lines = Vec::new();
+            entry.encode(ino, &mut lines);
+            (entry, lines)
+        };
+        let (short, short_lines) = encoded(LogEntry::Unname { cookie: 1, time: 0 });
+        let value = XattrValue::Inline(vec![1; 200]);
+        let (long, long_lines) = encoded(LogEntry::XattrSet { name: b"user.long".to_vec(), value, time: 0 });
+        let mut flight = Flight::new();
+        let mut first = Log { head: slot + INLINE_LOG, tail: slot + INLINE_LOG, ..Log::default() };
+        let mut addition = Addition::new(ground, slot, ino, &first, 0, Purpose::Promised);
+        let positions: Vec<u64> = (0..5).map(|_| addition.push(&short, &short_lines, &mut flight).unwrap()).collect();
+        addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+        addition.keep(&mut first);
+        assert!(positions.iter().all(|at| entry_at(&region, slot, ino, &first, *at).0.is_some()));
+        let mut addition = Addition::new_chain(ground, slot, ino, 0, true, &mut flight).unwrap();
+        addition.push(&short, &short_lines, &mut flight).unwrap();
+        addition.push(&long, &long_lines, &mut flight).unwrap();
+        addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
+        let mut second = Log { head: slot + INLINE_LOG, ..Log::default() };
+        addition.keep(&mut second);
+        let _ = region.fence(flight);
+        let is_entry = |at: &u64| second.holds(slot, *at) && entry_at(&region, slot, ino, &second, *at).0.is_some();
+        let entries: Vec<bool> = positions.iter().map(is_entry).collect();
+        assert_eq!(entries, [true, true, false, false, false], "the second is the one that skips");
+    }
 
     #[test]
     fn the_block_behind_the_last_slot_of_a_table_segment_is_no_page_of_its_log() {

@@ -1,7 +1,7 @@
 //! Savings of real trees: their own duplicates, and a second copy of everything.
 //!
 //! The number of blocks that could be shared is counted here, by hashing every block of the files in the tree; the
-//! last block of a file is padded with zeros.
+//! last block of a file is padded with zeros. Blocks of zeros are left out: they are holes and share nothing.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Aim, Figure, Row};
@@ -11,18 +11,19 @@ use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::device::Device;
 use crate::{BenchError, Doing, Result};
+use nvfold::chunking::is_zero;
 use nvfold::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
 use std::collections::HashSet;
 
-/// Returns the hash of each block of the files.
+/// Returns the hash of each block of the files other than zeros.
 fn blocks(tree: &Tree) -> Vec<u64> {
     let mut end = [0; BLOCK];
     let mut known = Vec::new();
     for file in &tree.files {
         let (whole, rest) = file.as_chunks::<BLOCK>();
-        known.extend(whole.iter().map(|block| weak64(block)));
-        if !rest.is_empty() {
+        known.extend(whole.iter().filter(|block| !is_zero(*block)).map(|block| weak64(block)));
+        if !is_zero(rest) {
             end[..rest.len()].copy_from_slice(rest);
             end[rest.len()..].fill(0);
             known.push(weak64(&end));
@@ -41,7 +42,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
         "Trees of this machine (at most {} MiB of each). Each tree is written twice to a fresh device, file by file, \
          and the queue is drained after each copy. The blocks to share are counted beforehand: blocks of 4 KiB equal \
-         to an earlier one, with the last block of each file padded with zeros.",
+         to an earlier one and other than zeros, with the last block of each file padded with zeros.",
         most_bytes >> 20
     );
     let mut figure = run.turn.figure("trees", title, settings);

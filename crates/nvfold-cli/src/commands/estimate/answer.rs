@@ -201,7 +201,7 @@ fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
     }
     writeln!(
         out,
-        "  not counted: {} in blocks of zeros, {} in holes; further hard links: {}; links and special files: {}",
+        "  zeros: {} in blocks that only off stores, {} in holes; further hard links: {}; links and special files: {}",
         size::show(counts.zero_bytes),
         size::show(counts.hole_bytes),
         counts.hard_links,

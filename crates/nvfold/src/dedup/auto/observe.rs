@@ -152,6 +152,10 @@ impl Dedup for Observed {
         self.inner.stores_everything()
     }
 
+    fn keeps_zeros(&self) -> bool {
+        self.inner.keeps_zeros()
+    }
+
     fn observe_blocks(&self, blocks: &[u8]) {
         self.check_blocks(blocks);
         self.inner.observe_blocks(blocks);

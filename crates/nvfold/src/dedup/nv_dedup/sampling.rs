@@ -34,8 +34,8 @@ const WATCHED_MIN: u64 = 16;
 const STRIPES: usize = 16;
 const BATCH_MAX: u64 = 64;
 
-/// True if Non_Fin watches pieces of this content. Blocks of zeros are never watched: one content that is a large
-/// part of a workload must not stand for all the others.
+/// True if Non_Fin watches pieces of this content. Blocks of zeros, where a policy is offered any, are never
+/// watched: one content that is a large part of a workload must not stand for all the others.
 pub fn is_watched(piece: &[u8]) -> bool {
     is_one_of(piece, WATCHED_BITS)
 }

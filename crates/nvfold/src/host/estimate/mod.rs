@@ -112,9 +112,10 @@ impl Savings {
 pub struct Part {
     /// Counts of the files.
     pub counts: PathCounts,
-    /// Policy `off`: nothing is shared, short tails are packed.
+    /// Policy `off`: nothing is shared, zeros are stored, short tails are packed.
     pub off: Savings,
-    /// Policy `inline`, and eventually also `denova` and `nv-dedup`: equal 4 KiB blocks and equal tails are shared.
+    /// Policy `inline`, and eventually also `denova` and `nv-dedup`: equal 4 KiB blocks and equal tails are shared, and
+    /// zeros are not stored.
     pub inline: Savings,
     /// Policy `deext`: equal pieces are shared, cut by content where the data is compressible.
     pub deext: Savings,

@@ -37,7 +37,7 @@ impl Needs {
         let blocks = &total.inline.distinct;
         let inodes = (counts.files + counts.directories + counts.others) * INODE_BYTES;
         // In the worst case every block is a separate extent, and each log ends in a page that is almost empty.
-        let logs = counts.blocks * 64 + (counts.long_files + counts.directories) * BLOCK_BYTES;
+        let logs = (counts.blocks - counts.zero_blocks) * 64 + (counts.long_files + counts.directories) * BLOCK_BYTES;
         let metadata_bytes = inodes.next_multiple_of(SEGMENT_BYTES) + counts.name_bytes + logs;
         // A whole block for each tail, although tails are packed: this leaves room for packed segments that are not
         // full.

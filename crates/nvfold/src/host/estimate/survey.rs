@@ -5,13 +5,15 @@
 //!                    (holes are skipped)                      +-> pieces of `deext`          -> DistinctSample
 //! ```
 //!
+//! Zeros, which become holes on the device, are counted and not sampled.
+//!
 //! Nothing is changed: files are opened for reading only, and without changing their access times if the kernel
 //! permits it. Memory is bounded by the samples, one slab, and the set of hard-linked inodes.
 
 use super::EstimateOptions;
 use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
 use super::sample::DistinctSample;
-use crate::chunking::{FIXED_BYTES, Verdict, fixed};
+use crate::chunking::{FIXED_BYTES, Verdict, Zeros, fixed, is_zero, trailing_zeros, zero_runs};
 use crate::compression::Compression;
 use crate::fingerprint::weak64;
 use crate::host::walk::{problem, walk};
@@ -57,8 +59,12 @@ pub struct PathCounts {
     pub hole_bytes: u64,
     /// Bytes read: everything outside of holes.
     pub data_bytes: u64,
-    /// Bytes of 4 KiB blocks of zeros.
+    /// Bytes of blocks and tails of zeros, which only policy `off` stores.
     pub zero_bytes: u64,
+    /// Number of 4 KiB blocks of zeros.
+    pub zero_blocks: u64,
+    /// Bytes in runs of zeros that policy `deext` leaves out.
+    pub zero_run_bytes: u64,
     /// Number of 4 KiB blocks of the data if nothing is packed or shared.
     pub blocks: u64,
     /// Last blocks of files that are short enough to be packed.
@@ -77,7 +83,8 @@ impl PathCounts {
     /// Adds the counts of another path.
     pub(super) fn add(&mut self, other: &PathCounts) {
         let PathCounts { files, directories, others, hard_links, file_bytes, hole_bytes, data_bytes, .. } = other;
-        let PathCounts { zero_bytes, blocks, tails, tail_bytes, pieces, name_bytes, long_files, .. } = other;
+        let PathCounts { zero_bytes, zero_blocks, zero_run_bytes, .. } = other;
+        let PathCounts { blocks, tails, tail_bytes, pieces, name_bytes, long_files, .. } = other;
         self.files += files;
         self.directories += directories;
         self.others += others;
@@ -86,6 +93,8 @@ impl PathCounts {
         self.hole_bytes += hole_bytes;
         self.data_bytes += data_bytes;
         self.zero_bytes += zero_bytes;
+        self.zero_blocks += zero_blocks;
+        self.zero_run_bytes += zero_run_bytes;
         self.blocks += blocks;
         self.tails += tails;
         self.tail_bytes += tail_bytes;
@@ -106,12 +115,13 @@ impl PathCounts {
 
     /// Returns the bytes that policy `inline` needs if nothing can be shared.
     pub(super) fn inline_bytes_max(&self) -> u64 {
-        self.off_bytes() + (self.blocks - self.tails) * ENTRY_BYTES
+        let stored = self.blocks - self.tails - self.zero_blocks;
+        self.off_bytes() + stored * ENTRY_BYTES - self.zero_blocks * BLOCK_BYTES
     }
 
     /// Returns the bytes that policy `deext` needs if nothing can be shared.
     pub(super) fn deext_bytes_max(&self) -> u64 {
-        self.data_bytes + self.pieces * PACKED_METADATA_BYTES
+        self.data_bytes - self.zero_run_bytes + self.pieces * PACKED_METADATA_BYTES
     }
 }
 
@@ -305,7 +315,7 @@ impl<'a> Survey<'a> {
             let len = read_full(file, &mut slab[..wanted], position)?;
             position += len as u64;
             self.add_blocks(&slab[..len]);
-            self.add_pieces(&mut stream, &slab[..len], position == end || len < wanted);
+            self.add_pieces_of(&mut stream, &slab[..len], position - len as u64, position == end || len < wanted);
             self.counts().data_bytes += len as u64;
             self.tell(len as u64, 0);
             if len < wanted {
@@ -322,13 +332,33 @@ impl<'a> Survey<'a> {
         for piece in fixed(slab) {
             let (bytes, counts) = (piece.bytes.len() as u64, self.counts());
             counts.blocks += 1;
-            counts.zero_bytes += if is_zero(piece.bytes) { bytes } else { 0 };
             if is_packed_tail(bytes) {
                 counts.tails += 1;
                 counts.tail_bytes += bytes;
             }
+            if is_zero(piece.bytes) {
+                counts.zero_bytes += bytes;
+                counts.zero_blocks += u64::from(bytes == FIXED_BYTES as u64);
+                continue;
+            }
             self.blocks.see(weak64(piece.bytes), inline_bytes(piece.bytes.len()), group);
         }
+    }
+
+    /// Counts the pieces of `deext` in a slab at this offset of its file, between runs of zeros.
+    fn add_pieces_of(&mut self, stream: &mut DeextStream, slab: &[u8], offset: u64, is_end: bool) {
+        let zeros = match self.uncut.is_empty() && is_zero(slab) {
+            true => Zeros::from_elem(0..slab.len(), 1),
+            false => zero_runs(slab, trailing_zeros(&self.uncut)),
+        };
+        let mut at = 0;
+        for zeros in &zeros {
+            self.add_pieces(stream, &slab[at..zeros.start], true);
+            at = zeros.end;
+            *stream = DeextStream::new(self.options.lengths, offset + at as u64);
+            self.counts().zero_run_bytes += zeros.len() as u64;
+        }
+        self.add_pieces(stream, &slab[at..], is_end);
     }
 
     /// Counts the pieces of `deext` that are complete; keeps the last one for later unless the range ends here.
@@ -351,10 +381,6 @@ impl<'a> Survey<'a> {
         self.uncut = uncut;
         self.counts().pieces += pieces;
     }
-}
-
-fn is_zero(bytes: &[u8]) -> bool {
-    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Opens a regular file for reading, without changing anything. Only the file's owner may suppress the update of the

@@ -38,7 +38,7 @@ fn a_known_tree_is_counted_exactly() {
     fs::hard_link(one.join("data"), one.join("sub/linked")).unwrap();
     fs::hard_link(one.join("data"), two.join("linked")).unwrap();
     symlink("data", one.join("symlink")).unwrap();
-    fs::write(one.join("zeros"), vec![0; 3 * 4096]).unwrap(); // 3 equal blocks
+    fs::write(one.join("zeros"), vec![0; 3 * 4096]).unwrap(); // 3 blocks that only `off` stores
     fs::write(one.join("empty"), b"").unwrap();
     fs::write(two.join("tail"), [&data[..2 * 4096], b"tail"].concat()).unwrap(); // 2 blocks across, 1 new
     let sparse = fs::File::create(two.join("sparse")).unwrap();
@@ -52,21 +52,22 @@ fn a_known_tree_is_counted_exactly() {
     assert_eq!((first.counts.hard_links, second.counts.hard_links), (1, 1));
     assert_eq!((second.counts.files, second.counts.file_bytes), (2, 2 * 4096 + 4 + (1 << 20)));
     assert_eq!((first.counts.zero_bytes, first.counts.data_bytes), (3 * 4096, 13 * 4096));
-    assert_eq!((first.inline.pieces, first.inline.distinct.pieces), (13, 6));
-    assert_eq!(first.inline.saved_bytes(), 13 * 4096 - 6 * (4096 + 64));
+    assert_eq!((first.inline.pieces, first.inline.distinct.pieces), (13, 5));
+    assert_eq!(first.inline.saved_bytes(), 13 * 4096 - 5 * (4096 + 64));
+    assert_eq!(first.off.distinct.bytes, 13 * 4096);
     assert_eq!((second.counts.tails, second.counts.tail_bytes), (1, 4));
     // Not every file system reports holes; without them the sparse file reads as zeros.
     let hole_blocks = second.counts.hole_bytes / 4096;
     let zeros_in_sparse = 255 - hole_blocks;
     assert_eq!(second.inline.pieces, 3 + 1 + zeros_in_sparse);
     assert_eq!(second.counts.data_bytes + second.counts.hole_bytes, second.counts.file_bytes);
-    assert_eq!(total.inline.distinct.pieces, 6 + 1 + 1);
-    assert_eq!(report.saved_across().0, (2 + u64::from(zeros_in_sparse > 0)) * (4096 + 64));
-    // `data` and its copy are the same pieces; nothing else repeats within `one` but zeros.
-    assert_eq!(first.deext.distinct.bytes, (5 + 3) * 4096 + 80 * first.deext.distinct.pieces);
+    assert_eq!(total.inline.distinct.pieces, 5 + 1 + 1);
+    assert_eq!(report.saved_across().0, 2 * (4096 + 64));
+    // `data` and its copy are the same pieces; nothing else repeats within `one`, and zeros are not stored.
+    assert_eq!(first.deext.distinct.bytes, 5 * 4096 + 80 * first.deext.distinct.pieces);
     assert_eq!((report.one_in, report.problem_count), ((1, 1), 0));
-    assert_eq!(report.needs.chunk_entries, 8);
-    assert_eq!(report.needs.chunk_table_bytes, 8 * 64);
+    assert_eq!(report.needs.chunk_entries, 7);
+    assert_eq!(report.needs.chunk_table_bytes, 7 * 64);
 }
 
 #[test]
@@ -219,6 +220,37 @@ fn the_advised_device_takes_what_was_surveyed() {
     assert_eq!(stats.data_blocks, answer.needs.chunk_entries);
     assert!(stats.free_bytes > 0);
     assert!(device_bytes < 3 * stats.stored_bytes, "{device_bytes} bytes are too generous for {stats:?}");
+}
+
+/// Zeros in long runs, in single blocks, in runs that begin and end anywhere, and at the end of a file.
+#[test]
+fn files_with_zeros_take_what_was_estimated() {
+    let dir = tempfile::tempdir().unwrap();
+    let zeros = |bytes: usize| vec![0; bytes];
+    let contents = [
+        zeros(40 << 20),
+        [noise(70_000, 1), zeros(9000), text(300_000, 2), zeros(3 << 20), text(100_000, 3)].concat(),
+        [zeros(4096), noise(4096, 4), zeros(4096), noise(4096, 5), zeros(100_001)].concat(),
+        [text(50_000, 6), zeros(5000)].concat(),
+    ];
+    for (number, content) in contents.iter().enumerate() {
+        fs::write(dir.path().join(number.to_string()), content).unwrap();
+    }
+    let total = estimate(ENOUGH, &[dir.path()]).total;
+    assert!(total.off.distinct.bytes > 43 << 20, "{:?}", total.off);
+    for (policy, savings) in [(crate::Policy::Inline, total.inline), (crate::Policy::DeExt, total.deext)] {
+        let region = pmem::Region::create(&pmem::DeviceSpec::Memory, 128 << 20, &Default::default()).unwrap();
+        crate::FileSystem::mkfs(&region, &Default::default()).unwrap();
+        let options = crate::MountOptions { policy, ..Default::default() };
+        let device = crate::FileSystem::mount(region, options).unwrap();
+        let import = crate::host::ImportOptions { sources: vec![dir.path().to_path_buf()], ..Default::default() };
+        crate::host::import(&device, &import, &mut |_| ControlFlow::Continue(())).unwrap();
+        let stored = device.stats().stored_bytes;
+        // The rest is chunk entries, and headers of what is packed.
+        let content = savings.distinct.bytes - savings.distinct.pieces * 80..=savings.distinct.bytes;
+        assert!(content.contains(&stored), "{policy:?}: {stored} bytes for {savings:?}");
+        assert!(stored < 800 << 10, "{policy:?}: {stored}");
+    }
 }
 
 #[test]
