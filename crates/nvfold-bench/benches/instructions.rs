@@ -1,4 +1,4 @@
-//! Instructions of the ten operations that a user's load runs most, each held to a committed bound.
+//! Instructions of the eleven operations that a user's load runs most, each held to a committed bound.
 //!
 //! The problem: a hot path that gets a few percent slower shows in no timing of a shared machine, and a dozen such
 //! changes are a slow file system. The idea: valgrind counts the instructions of a fixed number of calls, which come out
@@ -10,6 +10,7 @@
 //! | `lookup` | each component of each path that a program opens or stats |
 //! | `create`, `unlink_128k` | begin and end of every file; the end gives 32 blocks back |
 //! | `read_4k` | the smallest read that the page cache makes |
+//! | `append_100` | a line of a log: the end of the file grows in its block, which is looked up when it is full |
 //! | `overwrite_4k` | a database page, without deduplication: a new block, a log entry, a commit, an old block released |
 //! | `write_128k` | a copied file, by the default policy: a fingerprint and a look-up for each of 32 blocks |
 //! | `nv_dedup_new_4k`, `nv_dedup_duplicate_4k` | a block that is stored, and one that is compared and shared |
@@ -81,6 +82,19 @@ fn prepare_lookups() -> Prepared {
     warm_up(stage, Calls { call: Box::new(look_up), units: 1, blocks_saved: 0 })
 }
 
+/// Prepares appends of 100 bytes to one file, by the default policy.
+fn prepare_appends() -> Prepared {
+    let stage = Stage::new(INLINE, &OpenOptions::default()).unwrap();
+    let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
+    let file = stage.fs.open(stage.fs.create(InodeNumber::ROOT, b"log", &new).unwrap().ino).unwrap();
+    let append = move |number: usize| {
+        let mut line = [b'.'; 100];
+        line[..8].copy_from_slice(&number.to_le_bytes());
+        file.append(&line).map(drop)
+    };
+    warm_up(stage, Calls { call: Box::new(append), units: 1, blocks_saved: 0 })
+}
+
 fn warm_up(stage: Stage, mut calls: Calls) -> Prepared {
     let count = if std::env::var_os(SLOWDOWN).is_some() { SLOW_CALLS } else { CALLS };
     stage.forget_lines();
@@ -112,6 +126,7 @@ fn held_to(name: &str) -> LibraryBenchmarkConfig {
     args = ("unlink, 128 KiB of private data", OFF), setup = prepare, config = held_to("unlink_128k")
 )]
 #[bench::read_4k(args = ("read 4 KiB", OFF), setup = prepare, config = held_to("read_4k"))]
+#[bench::append_100(args = (), setup = prepare_appends, config = held_to("append_100"))]
 #[bench::overwrite_4k(
     args = ("write 4 KiB, new data, over private data", OFF), setup = prepare, config = held_to("overwrite_4k")
 )]

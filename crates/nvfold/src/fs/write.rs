@@ -229,7 +229,12 @@ impl Core {
         }
         // What is not mapped reads as zeros: zeros, and what is behind an end that is packed or mapped exactly.
         let size = state.attributes.size.max(end);
-        self.publish_written(inode, &mut *state, range_start..range_end, &mapped, size, claims)?;
+        let range = match mapped[..] {
+            // An end that grew in its block is all that changes: what is behind it was a hole.
+            [(at, extent)] if claims.grown_bytes > 0 && at - range_start < BLOCK_BYTES => at..at + extent.length,
+            _ => range_start..range_end,
+        };
+        self.publish_written(inode, &mut *state, range, &mapped, size, claims)?;
         self.note_append(inode, state, &end_of_file, claims.policy);
         Ok(())
     }
