@@ -231,7 +231,9 @@ impl Core {
         let size = state.attributes.size.max(end);
         let range = match mapped[..] {
             // An end that grew in its block is all that changes: what is behind it was a hole.
-            [(at, extent)] if claims.grown_bytes > 0 && at - range_start < BLOCK_BYTES => at..at + extent.length,
+            [(at, extent)] if claims.grown_bytes > 0 && at + extent.length <= range_start + BLOCK_BYTES => {
+                at..at + extent.length
+            }
             _ => range_start..range_end,
         };
         self.publish_written(inode, &mut *state, range, &mapped, size, claims)?;
