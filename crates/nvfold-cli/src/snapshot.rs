@@ -105,6 +105,12 @@ impl SyncErrors {
         (count > 0).then_some(SyncErrors { count, last_error, is_failing })
     }
 
+    /// Describes them in few words, for a screen.
+    pub fn in_brief(&self) -> String {
+        let state = if self.is_failing { "they fail" } else { "a later one succeeded" };
+        format!("{state}; {} failed, the last with: {}", self.count, self.last_error)
+    }
+
     /// Describes them in a line.
     pub fn describe(&self) -> String {
         let state = match self.is_failing {
