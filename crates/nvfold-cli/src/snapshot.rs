@@ -136,6 +136,9 @@ pub struct MemoryLimit {
     /// How often the limit was reached, and how many processes were killed because of a limit.
     pub reached: u64,
     pub killed: u64,
+    /// The oom_score_adj of the server: the kernel kills processes with a larger one first.
+    #[serde(default)]
+    pub oom_score_adj: Option<i32>,
 }
 
 impl MemoryLimit {
@@ -145,7 +148,8 @@ impl MemoryLimit {
         let room_bytes = limit.room_bytes();
         let pmem::MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, reached, killed, .. } = limit;
         let cgroup = cgroup.display().to_string();
-        Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed })
+        let oom_score_adj = crate::mount::oom_score_adj();
+        Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed, oom_score_adj })
     }
 
     /// Describes it in a line.
@@ -156,8 +160,10 @@ impl MemoryLimit {
             0 => "no process was killed".into(),
             count => format!("{count} processes were killed"),
         };
+        let score = self.oom_score_adj.map_or(String::new(), |score| format!("; oom_score_adj {score}"));
         format!(
-            "{limit} ({}): {used} in use with {cache} of clean page cache, room for {room}; reached {} times, {killed}",
+            "{limit} ({}): {used} in use with {cache} of clean page cache, room for {room}; reached {} times, \
+             {killed}{score}",
             self.cgroup, self.reached
         )
     }

@@ -29,6 +29,7 @@ mod remount;
 pub mod requests;
 pub mod settings;
 
+pub use memory::oom_score_adj;
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
@@ -246,7 +247,8 @@ impl Mounting<'_> {
 
     /// Mounts once. An inner error means that the transport failed; nothing is mounted then.
     fn start_by(&self, wants_ring: bool) -> Outcome<io::Result<Session>> {
-        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring);
+        let background = memory::background_requests(self.fs.region().level());
+        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring, background);
         let (session, agreed) = mounted.map_err(|why| no_mount(self.dir, why))?;
         let started = self.serve(&session, agreed);
         if started.is_err() {
