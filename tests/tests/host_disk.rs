@@ -14,6 +14,7 @@ use nvfold_tests::{requires, run};
 use pmem::{DeviceSpec, OpenOptions, Region, SyncErrors};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -151,6 +152,38 @@ fn fill_with_every_policy(as_file: bool, rounds: usize) {
         small.verify();
         small.remount().fs.unmount().expect("unmount");
     }
+}
+
+/// What a removal frees is of use at once, also where the host has taken the free blocks beside it back.
+#[test]
+fn blocks_that_become_free_beside_holes_are_used_at_once() {
+    const PART: usize = 256 << 10;
+    const PARTS: u64 = 64;
+    let scratch = Scratch::new();
+    let small = Small::new(Policy::Off, &scratch, false);
+    let create = |name: &[u8]| small.fs.open(small.fs.create(ROOT, name, &device::regular()).expect("create").ino);
+    let write = |file: &nvfold::File, part: u64| {
+        small.region.take_host_events();
+        file.write_at(part * PART as u64, &bytes(part + 1, PART))
+    };
+    // Both files are in all these segments.
+    let [one, two] = [b"one", b"two"].map(|name| create(name).expect("open"));
+    (0..PARTS).for_each(|part| [&one, &two].iter().for_each(|file| write(file, part).expect("there is disk")));
+    drop(two);
+    small.fs.unlink(ROOT, b"two").expect("unlink");
+    assert!(small.fs.trim().expect("trim") >= PARTS * PART as u64 / 2, "it leaves holes");
+    let rest = create(b"rest").expect("open");
+    let error = (0..).find_map(|part| write(&rest, part).err()).expect("the disk is full at some time");
+    assert_eq!(error.errno(), errno::ENOSPC, "{error}");
+    drop(one);
+    small.fs.unlink(ROOT, b"one").expect("unlink");
+    let promised = small.fs.statfs().blocks_free * 4096;
+    let freed = PARTS * PART as u64;
+    assert!(promised >= freed / 8 * 7, "{promised} of {freed}");
+    let again = create(b"again").expect("open");
+    (0..PARTS / 8 * 7).for_each(|part| write(&again, part).expect("what was freed is used again"));
+    small.verify();
+    small.remount().fs.unmount().expect("unmount");
 }
 
 /// The directory where a child has its disk.
@@ -302,6 +335,9 @@ fn take_disk(mount: &Mount, offset: u64, length: u64) {
     run::ok(Command::new(tool("fallocate")).args(["-p", "-o", &offset, "-l", &length]).arg(mount.device()));
 }
 
+/// More bytes than a sync of a small change takes in the journal.
+const USED_BYTES_MAX: u64 = 64 << 10;
+
 /// Fills the disk with a file, whose path it returns.
 fn fill_the_disk() -> PathBuf {
     let path = disk().join("other");
@@ -327,8 +363,16 @@ fn child_whose_syncs_fail_for_a_while() {
     let mut mount = Mount::on_disk(REAL_DEVICE_MIB, "off");
     let file = File::create(mount.join("file")).expect("create");
     file.sync_all().expect("sync");
-    let other = take_the_disk_of_the_journal(&mount);
-    fs::write(mount.join("file"), bytes(1, 50_000)).expect("write");
+    file.set_permissions(fs::Permissions::from_mode(0o600)).expect("a small change");
+    file.sync_all().expect("sync");
+    // Somebody takes the disk of the journal that the last sync has not used.
+    let (device, behind) =
+        (REAL_DEVICE_MIB << 20, fs::metadata(mount.device()).expect("the device is there").len() - 1);
+    for slot in [device, (device + behind) / 2] {
+        take_disk(&mount, slot + USED_BYTES_MAX, (behind - device) / 2 - USED_BYTES_MAX);
+    }
+    let other = fill_the_disk();
+    fs::write(mount.join("file"), bytes(1, 1 << 20)).expect("write");
     // Whichever file is asked for and however often: all that was stored is synced together, or nothing.
     let later = File::open(mount.join("file")).expect("open");
     let fails = |file: &File| file.sync_all().is_err();
@@ -339,7 +383,7 @@ fn child_whose_syncs_fail_for_a_while() {
     assert!(told.stdout.contains("a later one succeeded: all is durable"), "{}", told.report());
     mount.kill();
     mount.mount();
-    assert!(fs::read(mount.join("file")).expect("read") == bytes(1, 50_000));
+    assert!(fs::read(mount.join("file")).expect("read") == bytes(1, 1 << 20));
     mount.check();
 }
 
