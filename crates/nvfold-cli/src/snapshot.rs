@@ -121,6 +121,15 @@ impl SyncErrors {
     }
 }
 
+/// The place of this process in the list of what the kernel kills when memory is short.
+pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// Returns the place of this process in the list of what the kernel kills when memory is short: it kills a process with
+/// a larger value first.
+pub fn oom_score_adj() -> Option<i32> {
+    std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
+}
+
 /// A limit on the memory of the server; see `pmem::MemoryLimit`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct MemoryLimit {
@@ -148,7 +157,7 @@ impl MemoryLimit {
         let room_bytes = limit.room_bytes();
         let pmem::MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, reached, killed, .. } = limit;
         let cgroup = cgroup.display().to_string();
-        let oom_score_adj = crate::mount::oom_score_adj();
+        let oom_score_adj = oom_score_adj();
         Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed, oom_score_adj })
     }
 

@@ -1,14 +1,15 @@
 //! A device in memory and the memory limits of the server: what is said when it is mounted, how much page cache it may
-//! have, how many requests it may have at once, and what the kernel kills first. [`pmem::MemoryLimit`] finds the limits; docs/containers.md is for users.
+//! have, how many requests it may have at once, and what the kernel kills first. [`pmem::MemoryLimit`] finds the limits;
+//! docs/containers.md is for users.
 
 use crate::failure::eprint_line;
 use crate::size;
+use crate::snapshot::{OOM_SCORE_ADJ, oom_score_adj};
 use pmem::{MemoryLimit, PersistenceLevel, Region};
 
 /// The value of oom_score_adj with which the kernel kills any other process first. It may still kill this one: without
 /// that, a group in which nothing else is left would hang.
 const KILLED_LAST: i32 = -999;
-const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 /// Background requests at once: without a limit, and at least.
 const BACKGROUND_MOST: u16 = 64;
 const BACKGROUND_LEAST: u16 = 8;
@@ -63,12 +64,6 @@ fn be_killed_last() -> Option<i32> {
     let wanted = [KILLED_LAST, 0].into_iter().filter(|wanted| *wanted < now);
     let lowered = |wanted: i32| std::fs::write(OOM_SCORE_ADJ, wanted.to_string()).is_ok();
     Some(wanted.into_iter().find(|wanted| lowered(*wanted)).unwrap_or(now))
-}
-
-/// Returns the place of this process in the list of what the kernel kills when memory is short: it kills a process with
-/// a larger value first.
-pub fn oom_score_adj() -> Option<i32> {
-    std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
 }
 
 /// Returns how many background requests (read-ahead, writeback) the kernel may send at once. Each may keep a thread busy,

@@ -29,7 +29,6 @@ mod remount;
 pub mod requests;
 pub mod settings;
 
-pub use memory::oom_score_adj;
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
