@@ -12,16 +12,22 @@ use nvfold_tests::requires::tool;
 use nvfold_tests::scratch::Scratch;
 use nvfold_tests::{requires, run};
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 const LIMIT_MIB: u64 = 300;
 const DEVICE_MIB: u64 = 1024;
 const FILE_MIB: u64 = 6;
 const FIRST_FILES: u64 = 3;
+/// Of the 37 MiB of page cache that the mount allows.
+const LEAST_CACHE_MIB: u64 = 8;
+/// Files that are removed in the end. They are more than what is written then: they share pieces, and the server may have
+/// grown meanwhile.
+const REMOVED_FILES: usize = 8;
 /// With it in the environment, a child runs in a limited group.
 const IN_GROUP: &str = "NVFOLD_TEST_CGROUP";
 
@@ -65,7 +71,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         // Busy until the kernel has put the last process away.
         let tries = (0..100).map(|_| fs::remove_dir(&self.0));
-        tries.take_while(Result::is_err).for_each(|_| thread::sleep(std::time::Duration::from_millis(20)));
+        tries.take_while(Result::is_err).for_each(|_| thread::sleep(Duration::from_millis(20)));
     }
 }
 
@@ -164,6 +170,8 @@ fn child_fills_a_device() {
     let policy = std::env::var(IN_GROUP).expect("started in a limited group");
     let (mount, said) = InMemory::mount(&policy);
     assert!(said.contains("does not fit the memory limit of 300 MiB"), "{said}");
+    let score = limit_of(&mount.dir)["oom_score_adj"].as_i64().expect("a number");
+    assert_eq!(said.contains("CAP_SYS_RESOURCE"), score > -999, "{score}: {said}");
     let space = rustix::fs::statvfs(&mount.dir).expect("statvfs");
     assert!(space.f_bavail * space.f_frsize < LIMIT_MIB << 20, "df promises more than there is");
     // Before the others begin, so that something is accepted whoever is faster then.
@@ -187,7 +195,68 @@ fn child_fills_a_device() {
     println!("{more} more; {} MiB in all", (one + two + more) * FILE_MIB);
     fs::remove_file(mount.dir.join("0")).expect("remove when memory is full");
     verify(&mount.dir, (1..one).chain((1 << 20)..(1 << 20) + two).chain((2 << 20)..(2 << 20) + more));
-    let limit = &nvfold_json(&["info", "--json"], &[&mount.dir])["memory_limit"];
+    let limit = limit_of(&mount.dir);
     assert_eq!((limit["limit_bytes"].as_u64(), limit["killed"].as_u64()), (Some(LIMIT_MIB << 20), Some(0)), "{limit}");
+    // All that was read is in the page cache, which the kernel gives up; the device is mapped, and no page cache.
+    assert!(limit["cache_bytes"].as_u64() >= Some(LEAST_CACHE_MIB << 20), "{limit}");
+    let left = (1..one).chain((1 << 20)..(1 << 20) + two).chain((2 << 20)..(2 << 20) + more);
+    what_a_removal_frees_is_used_again(&mount.dir, left);
     nvfold(&["umount"], &[&mount.dir]).success();
+}
+
+/// Removes some files, of whose space a write then gets as much as it needs, at once and whatever the page cache holds.
+fn what_a_removal_frees_is_used_again(dir: &Path, files: impl Iterator<Item = u64>) {
+    let removed = files.take(REMOVED_FILES);
+    removed.for_each(|seed| fs::remove_file(dir.join(seed.to_string())).expect("remove"));
+    let disk = Scratch::on_disk();
+    fill_the_page_cache(&disk);
+    write(&dir.join("new"), 7).unwrap_or_else(|error| panic!("{error}: {}", limit_of(dir)));
+}
+
+/// Reads a file that is larger than the limit, so that the group is full; the kernel drops its pages when others are
+/// needed.
+fn fill_the_page_cache(disk: &Scratch) {
+    let file = disk.device("to read", 2 * LIMIT_MIB << 20);
+    let mut buffer = vec![0; 1 << 20];
+    let mut file = File::open(file).expect("open");
+    while file.read(&mut buffer).expect("read") > 0 {}
+}
+
+fn limit_of(dir: &Path) -> serde_json::Value {
+    nvfold_json(&["info", "--json"], &[dir])["memory_limit"].clone()
+}
+
+/// The server of a device in memory is the last to be killed, if this process may decide that.
+#[test]
+fn the_server_of_a_device_in_memory_is_killed_last_where_that_is_allowed() {
+    requires!(root, fuse, tool("sh"));
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let own = |path: &str, name: &str| {
+        let text = fs::read_to_string(path).expect("read of this process");
+        text.lines().find_map(|line| line.strip_prefix(name)).expect("it is there").trim().to_owned()
+    };
+    let rights = u64::from_str_radix(&own("/proc/self/status", "CapEff:"), 16).expect("a number");
+    let lowest = if rights >> CAP_SYS_RESOURCE & 1 == 1 { -999 } else { 0 };
+    let score = own("/proc/self/oom_score_adj", "").parse::<i32>().expect("a number");
+    if score < 0 {
+        eprintln!("skipped: this test needs an oom_score_adj of at least 0");
+        return;
+    }
+    let disk = Scratch::on_disk();
+    let on_disk = disk.join("device");
+    nvfold_tests::mount::mkfs(&on_disk, 32 << 20);
+    for (device, expected) in [(Path::new("mem:"), lowest), (&on_disk, 500)] {
+        let scratch = Scratch::new();
+        let dir = scratch.join("mnt");
+        fs::create_dir(&dir).expect("make the mount point");
+        let script = r#"echo 500 >/proc/$$/oom_score_adj && exec "$NVFOLD" mount "$1" "$2" $3"#;
+        let mut mount = Command::new(tool("sh"));
+        mount.args(["-c", script, "sh"]).arg(device).arg(&dir);
+        let size = if device == "mem:" { "-osize=32M" } else { "-osync" };
+        run::run(mount.arg(size).env("NVFOLD", nvfold_tests::mount::binary())).success();
+        let server = nvfold_json(&["info", "--json"], &[&dir])["pid"].as_u64().expect("its number");
+        let score = own(&format!("/proc/{server}/oom_score_adj"), "").parse::<i32>().expect("a number");
+        nvfold(&["umount"], &[&dir]).success();
+        assert_eq!(score, expected, "{}", device.display());
+    }
 }

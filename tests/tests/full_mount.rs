@@ -175,3 +175,32 @@ fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
     mount.remount();
     assert_eq!(fs::metadata(&path).unwrap().len(), size);
 }
+
+/// As on any file system of Linux: the kernel remembers the loss for the file, and what each open file was told.
+#[test]
+fn every_open_file_is_told_once_that_accepted_writes_were_lost() {
+    requires!(fuse);
+    let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on,policy=off");
+    let told = |file: &File| file.sync_all().err().map(|error| error.kind());
+    let lost = Some(ErrorKind::StorageFull);
+    let other = File::create(mount.join("other")).unwrap();
+    let path = mount.join("big");
+    let mut writer = File::create(&path).unwrap();
+    let before = File::open(&path).unwrap();
+    write_until_full(&mut writer, 0);
+    assert_eq!([&writer, &before].map(told), [lost; 2]);
+    let after = File::open(&path).unwrap();
+    assert_eq!([&writer, &before, &after, &other].map(told), [None; 4]);
+    drop((writer, before, after));
+
+    let path = mount.join("second");
+    let mut writer = File::create(&path).unwrap();
+    write_until_full(&mut writer, 0);
+    // The kernel writes back, and tells no open file of the result.
+    let _ = rustix::fs::syncfs(&other);
+    let after = File::open(&path).unwrap();
+    assert_eq!([&after, &writer].map(told), [lost; 2], "nobody was told before");
+    assert_eq!([&after, &writer, &other].map(told), [None; 3]);
+    drop((writer, after, other));
+    mount.check();
+}

@@ -14,6 +14,7 @@ use nvfold_tests::{requires, run};
 use pmem::{DeviceSpec, OpenOptions, Region, SyncErrors};
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -153,6 +154,38 @@ fn fill_with_every_policy(as_file: bool, rounds: usize) {
     }
 }
 
+/// What a removal frees is of use at once, also where the host has taken the free blocks beside it back.
+#[test]
+fn blocks_that_become_free_beside_holes_are_used_at_once() {
+    const PART: usize = 256 << 10;
+    const PARTS: u64 = 64;
+    let scratch = Scratch::new();
+    let small = Small::new(Policy::Off, &scratch, false);
+    let create = |name: &[u8]| small.fs.open(small.fs.create(ROOT, name, &device::regular()).expect("create").ino);
+    let write = |file: &nvfold::File, part: u64| {
+        small.region.take_host_events();
+        file.write_at(part * PART as u64, &bytes(part + 1, PART))
+    };
+    // Both files are in all these segments.
+    let [one, two] = [b"one", b"two"].map(|name| create(name).expect("open"));
+    (0..PARTS).for_each(|part| [&one, &two].iter().for_each(|file| write(file, part).expect("there is disk")));
+    drop(two);
+    small.fs.unlink(ROOT, b"two").expect("unlink");
+    assert!(small.fs.trim().expect("trim") >= PARTS * PART as u64 / 2, "it leaves holes");
+    let rest = create(b"rest").expect("open");
+    let error = (0..).find_map(|part| write(&rest, part).err()).expect("the disk is full at some time");
+    assert_eq!(error.errno(), errno::ENOSPC, "{error}");
+    drop(one);
+    small.fs.unlink(ROOT, b"one").expect("unlink");
+    let promised = small.fs.statfs().blocks_free * 4096;
+    let freed = PARTS * PART as u64;
+    assert!(promised >= freed / 8 * 7, "{promised} of {freed}");
+    let again = create(b"again").expect("open");
+    (0..PARTS / 8 * 7).for_each(|part| write(&again, part).expect("what was freed is used again"));
+    small.verify();
+    small.remount().fs.unmount().expect("unmount");
+}
+
 /// The directory where a child has its disk.
 const DISK: &str = "NVFOLD_TEST_DISK";
 /// Bytes of a real disk, and of the device on it.
@@ -276,27 +309,132 @@ fn child_whose_syncs_fail() {
     let mut mount = Mount::on_disk(REAL_DEVICE_MIB, "off");
     fs::write(mount.join("before"), bytes(1, 50_000)).expect("write");
     nvfold(&["sync"], &[mount.path()]).success();
-    // Somebody takes the disk of the journal away.
-    let behind = (REAL_DEVICE_MIB << 20).to_string();
-    run::ok(Command::new(tool("fallocate")).args(["-p", "-o", &behind, "-l", "1G"]).arg(mount.device()));
-    let mut other = File::create(disk().join("other")).expect("create");
-    while other.write_all(&[7; 1024]).is_ok() {}
+    let other = take_the_disk_of_the_journal(&mount);
     fs::write(mount.join("after"), bytes(2, 50_000)).expect("write");
     let sync = nvfold(&["sync"], &[mount.path()]);
     assert!(sync.code() == 1 && sync.stderr.contains("No space left on device"), "{}", sync.report());
     let fsync = File::open(mount.join("before")).and_then(|file| file.sync_all());
     assert!(fsync.is_err(), "nothing of the device is synced");
-    for command in ["info", "stats"] {
-        let told = nvfold(&[command], &[mount.path()]).success();
+    for command in [&["info"][..], &["stats"], &["top", "--once", "--interval", "0.1"]] {
+        let told = nvfold(command, &[mount.path()]).success();
         assert!(told.stdout.contains(" failed, the last with: "), "{}", told.report());
     }
     assert!(fs::read(mount.join("after")).expect("read") == bytes(2, 50_000));
     let umount = nvfold(&["umount"], &[mount.path()]);
     assert!(umount.code() == 1 && umount.stderr.contains("could not leave the device clean"), "{}", umount.report());
     assert!(!mount.wait_until_ended().success());
-    drop(other);
-    fs::remove_file(disk().join("other")).expect("remove");
+    fs::remove_file(other).expect("remove");
     mount.mount();
     assert!(fs::read(mount.join("before")).expect("read") == bytes(1, 50_000));
+    mount.check();
+}
+
+/// Gives a range of the device, or of the journal behind it, to another program.
+fn take_disk(mount: &Mount, offset: u64, length: u64) {
+    let [offset, length] = [offset, length].map(|bytes| bytes.to_string());
+    run::ok(Command::new(tool("fallocate")).args(["-p", "-o", &offset, "-l", &length]).arg(mount.device()));
+}
+
+/// More bytes than a sync of a small change takes in the journal.
+const USED_BYTES_MAX: u64 = 64 << 10;
+
+/// Fills the disk with a file, whose path it returns.
+fn fill_the_disk() -> PathBuf {
+    let path = disk().join("other");
+    let mut other = File::create(&path).expect("create");
+    while other.write_all(&[7; 1024]).is_ok() {}
+    path
+}
+
+fn take_the_disk_of_the_journal(mount: &Mount) -> PathBuf {
+    take_disk(mount, REAL_DEVICE_MIB << 20, 1 << 30);
+    fill_the_disk()
+}
+
+#[test]
+fn a_sync_that_failed_has_lost_nothing_when_a_later_one_succeeds() {
+    requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("fallocate"));
+    with_a_disk("child_whose_syncs_fail_for_a_while");
+}
+
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_whose_syncs_fail_for_a_while() {
+    let mut mount = Mount::on_disk(REAL_DEVICE_MIB, "off");
+    let file = File::create(mount.join("file")).expect("create");
+    file.sync_all().expect("sync");
+    file.set_permissions(fs::Permissions::from_mode(0o600)).expect("a small change");
+    file.sync_all().expect("sync");
+    // Somebody takes the disk of the journal that the last sync has not used.
+    let (device, behind) =
+        (REAL_DEVICE_MIB << 20, fs::metadata(mount.device()).expect("the device is there").len() - 1);
+    for slot in [device, (device + behind) / 2] {
+        take_disk(&mount, slot + USED_BYTES_MAX, (behind - device) / 2 - USED_BYTES_MAX);
+    }
+    let other = fill_the_disk();
+    fs::write(mount.join("file"), bytes(1, 1 << 20)).expect("write");
+    // Whichever file is asked for and however often: all that was stored is synced together, or nothing.
+    let later = File::open(mount.join("file")).expect("open");
+    let fails = |file: &File| file.sync_all().is_err();
+    assert_eq!([&file, &later, &file, &later].map(fails), [true; 4]);
+    fs::remove_file(other).expect("remove");
+    assert_eq!([&later, &file].map(fails), [false; 2], "there is nothing that anybody must be told");
+    let told = nvfold(&["info"], &[mount.path()]).success();
+    assert!(told.stdout.contains("a later one succeeded: all is durable"), "{}", told.report());
+    mount.kill();
+    mount.mount();
+    assert!(fs::read(mount.join("file")).expect("read") == bytes(1, 1 << 20));
+    mount.check();
+}
+
+#[test]
+fn a_device_whose_journal_cannot_be_replayed_can_be_read() {
+    requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("fallocate"));
+    with_a_disk("child_whose_journal_cannot_be_replayed");
+}
+
+/// Returns the places of a file on the device: offset and length.
+fn places(path: &Path) -> Vec<(u64, u64)> {
+    let mut answer = vec![0; 64 << 10];
+    let length = rustix::fs::getxattr(path, "user.nvfold.extents.0", &mut answer[..]).expect("ask for the extents");
+    let text = std::str::from_utf8(&answer[..length]).expect("text");
+    let place = |line: &str| {
+        let numbers: Vec<u64> = line.split(' ').map_while(|number| number.parse().ok()).collect();
+        (numbers[2], numbers[1])
+    };
+    text.lines().map(place).collect()
+}
+
+#[test]
+#[ignore = "started by another test as its child"]
+fn child_whose_journal_cannot_be_replayed() {
+    let mut mount = Mount::on_disk(REAL_DEVICE_MIB, "off");
+    fs::write(mount.join("file"), bytes(1, 1 << 20)).expect("write");
+    nvfold(&["sync"], &[mount.path()]).success();
+    let places = places(&mount.join("file"));
+    mount.kill();
+    // A copy of the device with holes, on a full disk: what the last sync wrote has no disk in its places.
+    places.iter().for_each(|(offset, length)| take_disk(&mount, *offset, *length));
+    let other = fill_the_disk();
+    let dir = mount.scratch().join("read-only");
+    fs::create_dir(&dir).expect("make the mount point");
+    for (command, paths) in [(&["mount"][..], &[mount.device(), &dir][..]), (&["fsck", "--repair"], &[mount.device()])]
+    {
+        let refused = nvfold(command, paths);
+        let says = |words| refused.stderr.contains(words);
+        assert_ne!(refused.code(), 0, "{}", refused.report());
+        assert!(says("cannot replay the journal of") && says("No space left on device"), "{}", refused.report());
+        assert!(says("`mount -o ro`") && says("`nvfold export`"), "{}", refused.report());
+    }
+    nvfold(&["mount", "-o", "ro"], &[mount.device(), &dir]).success();
+    assert!(fs::read(dir.join("file")).expect("read") == bytes(1, 1 << 20));
+    assert_eq!(fs::write(dir.join("new"), b"x").expect_err("read-only").raw_os_error(), Some(errno::EROFS));
+    nvfold(&["umount"], &[&dir]).success();
+    let exported = mount.scratch().join("exported");
+    nvfold(&["export"], &[mount.device(), &exported]).success();
+    assert!(fs::read(exported.join("file")).expect("read") == bytes(1, 1 << 20));
+    fs::remove_file(other).expect("remove");
+    mount.mount();
+    assert!(fs::read(mount.join("file")).expect("read") == bytes(1, 1 << 20), "nothing was lost meanwhile");
     mount.check();
 }

@@ -105,6 +105,12 @@ impl SyncErrors {
         (count > 0).then_some(SyncErrors { count, last_error, is_failing })
     }
 
+    /// Describes them in few words, for a screen.
+    pub fn in_brief(&self) -> String {
+        let state = if self.is_failing { "they fail" } else { "a later one succeeded" };
+        format!("{state}; {} failed, the last with: {}", self.count, self.last_error)
+    }
+
     /// Describes them in a line.
     pub fn describe(&self) -> String {
         let state = match self.is_failing {
@@ -113,6 +119,15 @@ impl SyncErrors {
         };
         format!("{} failed, the last with: {}; {state}", self.count, self.last_error)
     }
+}
+
+/// The place of this process in the list of what the kernel kills when memory is short.
+pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// Returns the place of this process in the list of what the kernel kills when memory is short: it kills a process with
+/// a larger value first.
+pub fn oom_score_adj() -> Option<i32> {
+    std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
 }
 
 /// A limit on the memory of the server; see `pmem::MemoryLimit`.
@@ -130,6 +145,9 @@ pub struct MemoryLimit {
     /// How often the limit was reached, and how many processes were killed because of a limit.
     pub reached: u64,
     pub killed: u64,
+    /// The oom_score_adj of the server: the kernel kills processes with a larger one first.
+    #[serde(default)]
+    pub oom_score_adj: Option<i32>,
 }
 
 impl MemoryLimit {
@@ -139,7 +157,8 @@ impl MemoryLimit {
         let room_bytes = limit.room_bytes();
         let pmem::MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, reached, killed, .. } = limit;
         let cgroup = cgroup.display().to_string();
-        Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed })
+        let oom_score_adj = oom_score_adj();
+        Some(MemoryLimit { cgroup, limit_bytes, used_bytes, cache_bytes, room_bytes, reached, killed, oom_score_adj })
     }
 
     /// Describes it in a line.
@@ -150,8 +169,10 @@ impl MemoryLimit {
             0 => "no process was killed".into(),
             count => format!("{count} processes were killed"),
         };
+        let score = self.oom_score_adj.map_or(String::new(), |score| format!("; oom_score_adj {score}"));
         format!(
-            "{limit} ({}): {used} in use with {cache} of clean page cache, room for {room}; reached {} times, {killed}",
+            "{limit} ({}): {used} in use with {cache} of clean page cache, room for {room}; reached {} times, \
+             {killed}{score}",
             self.cgroup, self.reached
         )
     }

@@ -4,7 +4,7 @@
 //! apart.
 
 use crate::listeners::Listeners;
-use crate::operation::{Operation, argument_bytes};
+use crate::operation::{self, Operation, argument_bytes};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::out_header;
 use crate::workers::Workers;
@@ -80,7 +80,7 @@ impl Device {
                 let _ = self.start_one();
             }
             let answering = listener.begin(operation.is_some_and(|operation| operation.takes_long()));
-            let answered = answer(&*self.server, None, &header, operation, &mut room[HEADER..]);
+            let answered = answer(&*self.server, self, &header, operation, &mut room[HEADER..]);
             if !matches!(operation, Some(Operation::Forget { .. } | Operation::BatchForget { .. })) {
                 let (header, length) = out_header(header.unique, answered);
                 room[..HEADER].copy_from_slice(header.as_bytes());
@@ -92,6 +92,18 @@ impl Device {
             drop(answering);
         }
         Ok(())
+    }
+}
+
+impl operation::Queue for Arc<Device> {
+    fn before_wait(&self, _file: u64) {
+        if self.workers.waits_for_kernel() {
+            let _ = self.start_one();
+        }
+    }
+
+    fn after_wait(&self, _file: u64) {
+        self.workers.goes_on();
     }
 }
 

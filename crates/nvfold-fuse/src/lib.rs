@@ -119,7 +119,7 @@ impl Session {
 /// decoded (`operation` is `None`).
 fn answer(
     server: &dyn Server,
-    queue: Option<&dyn operation::Queue>,
+    queue: &dyn operation::Queue,
     header: &InHeader,
     operation: Option<Operation<'_>>,
     room: &mut [u8],

@@ -19,28 +19,22 @@ pub struct Caller<'q> {
     pub gid: u32,
     /// Process id; 0 if the request comes from the kernel.
     pub pid: u32,
-    /// The queue that delivered the request, if it must know about threads that wait for the kernel.
-    pub(crate) queue: Option<&'q dyn Queue>,
+    /// The queue that delivered the request.
+    pub(crate) queue: &'q dyn Queue,
 }
 
 impl Caller<'_> {
     /// Runs `wait`, which may end only after the kernel has got answers to other requests. `file` is the inode of
     /// this request; it must be a regular file.
     pub fn while_waiting<R>(&self, file: u64, wait: impl FnOnce() -> R) -> R {
-        match self.queue {
-            Some(queue) => {
-                queue.before_wait(file);
-                let result = wait();
-                queue.after_wait(file);
-                result
-            }
-            // When this thread took its request and left no other thread waiting, another thread was started.
-            None => wait(),
-        }
+        self.queue.before_wait(file);
+        let result = wait();
+        self.queue.after_wait(file);
+        result
     }
 }
 
-/// A queue of requests that must know about threads that wait for the kernel.
+/// A queue of requests, which must know about threads that wait for the kernel.
 pub trait Queue: Sync {
     /// A thread is about to wait for the kernel; `file` is the inode of its request.
     fn before_wait(&self, file: u64);

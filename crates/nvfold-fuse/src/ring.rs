@@ -156,14 +156,14 @@ impl Queue {
         let answered = if header.opcode == opcode::WRITE {
             let mut reply = [0; SHORT_REPLY];
             let operation = Operation::decode(&header, argument, &payload[..payload_bytes]);
-            let answered = answer(&*self.server, Some(&**self), &header, operation, &mut reply);
+            let answered = answer(&*self.server, self, &header, operation, &mut reply);
             payload[..SHORT_REPLY].copy_from_slice(&reply);
             answered
         } else {
             // The payload holds names, and the reply overwrites them.
             rest.clear();
             rest.extend_from_slice(&payload[..payload_bytes]);
-            answer(&*self.server, Some(&**self), &header, Operation::decode(&header, argument, rest), payload)
+            answer(&*self.server, self, &header, Operation::decode(&header, argument, rest), payload)
         };
         self.workers.waits();
         answered
@@ -182,9 +182,12 @@ impl Queue {
     }
 }
 
-impl operation::Queue for Queue {
+impl operation::Queue for Arc<Queue> {
     fn before_wait(&self, file: u64) {
         self.waited_for.lock().push(file);
+        if self.workers.waits_for_kernel() {
+            let _ = self.start_another();
+        }
         self.nudge(file);
     }
 
@@ -192,6 +195,8 @@ impl operation::Queue for Queue {
         let mut waited_for = self.waited_for.lock();
         let at = waited_for.iter().position(|other| *other == file).expect("it was put there");
         waited_for.swap_remove(at);
+        drop(waited_for);
+        self.workers.goes_on();
     }
 }
 

@@ -6,6 +6,12 @@
 //!
 //! The idea: a thread that takes a request and leaves no thread waiting starts another thread first. So there is at
 //! most one thread more than the largest number that was busy at once. Threads stay until the session ends.
+//!
+//! **A bound.** Any number of processes may send requests at once. So there are at most [`THREADS_MAX`] threads, not
+//! counting those that wait for the kernel and say so ([`Caller::while_waiting`]). Such a thread starts another one if
+//! it leaves none waiting. All other requests end by themselves, and what no thread has taken waits for one of them.
+//!
+//! [`Caller::while_waiting`]: crate::Caller::while_waiting
 
 use parking_lot::{Condvar, Mutex};
 use std::io;
@@ -13,13 +19,26 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+/// The number of threads that do not wait for the kernel above which no more are started. The largest number of
+/// background requests that the kernel sends at once must be well below it.
+pub const THREADS_MAX: usize = 256;
+
 #[derive(Default)]
 struct State {
     /// The number of threads that wait for a request, or are about to.
     waiting: usize,
     /// The number of threads that have not ended.
     alive: usize,
+    /// The number of threads that wait for the kernel.
+    blocked: usize,
     failure: Option<io::Error>,
+}
+
+impl State {
+    /// Returns true if no thread is left waiting and another one may be started.
+    fn wants_another(&self) -> bool {
+        self.waiting == 0 && self.alive - self.blocked < THREADS_MAX
+    }
 }
 
 /// A group of threads; see the module.
@@ -47,11 +66,23 @@ impl Workers {
         started.map(drop).inspect_err(|_| self.end(Ok(())))
     }
 
-    /// Records that a thread has taken a request; returns true if no thread is left waiting.
+    /// Records that a thread has taken a request; returns true if it must start another thread.
     pub fn took(&self) -> bool {
         let mut state = self.state.lock();
         state.waiting -= 1;
-        state.waiting == 0
+        state.wants_another()
+    }
+
+    /// Records that a thread is about to wait for the kernel; returns true if it must start another thread.
+    pub fn waits_for_kernel(&self) -> bool {
+        let mut state = self.state.lock();
+        state.blocked += 1;
+        state.wants_another()
+    }
+
+    /// Records that a thread no longer waits for the kernel.
+    pub fn goes_on(&self) {
+        self.state.lock().blocked -= 1;
     }
 
     /// Records that the thread has answered its request and waits for the next one.
@@ -113,6 +144,23 @@ mod tests {
         workers.waits();
         drop(end);
         assert!(workers.wait(None).is_ok());
+    }
+
+    #[test]
+    fn threads_are_bounded_except_for_those_that_wait_for_the_kernel() {
+        let workers = Workers::new("test");
+        let state = |waiting, alive, blocked| *workers.state.lock() = State { waiting, alive, blocked, failure: None };
+        state(1, THREADS_MAX - 1, 0);
+        assert!(workers.took(), "one more is allowed");
+        state(1, THREADS_MAX, 0);
+        assert!(!workers.took(), "all are busy, and end by themselves");
+        assert!(workers.waits_for_kernel(), "what the kernel needs for that may be a request");
+        state(0, THREADS_MAX + 2, 1);
+        assert!(!workers.waits_for_kernel(), "enough others end by themselves");
+        state(2, THREADS_MAX, 0);
+        assert!(!workers.waits_for_kernel(), "others wait for requests");
+        workers.goes_on();
+        assert_eq!(workers.state.lock().blocked, 0);
     }
 
     #[test]

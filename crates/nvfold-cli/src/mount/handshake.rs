@@ -11,9 +11,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The number of background requests (read-ahead, writeback) that the kernel may have in flight.
-const BACKGROUND: u16 = 64;
-
 /// Features to ask for; those that the kernel lacks are left out. FUSE_READDIRPLUS_AUTO is not among them, so every
 /// listing comes with attributes: most programs that list a directory look at its files, and each look would be a
 /// round trip.
@@ -41,7 +38,8 @@ pub struct Agreed {
     pub by_ring: bool,
 }
 
-/// Mounts and does the handshake. `wants_ring`: ask for requests by io_uring.
+/// Mounts and does the handshake. `wants_ring`: ask for requests by io_uring. `background`: how many background requests
+/// the kernel may send at once.
 ///
 /// # Errors
 /// The errors of mount(2) and of fusermount3.
@@ -50,6 +48,7 @@ pub fn mount(
     dir: &Path,
     device: &str,
     wants_ring: bool,
+    background: u16,
 ) -> io::Result<(Session<Handshake>, Agreed)> {
     let agreed = Arc::new(Mutex::new(Agreed::default()));
     let handshake = Handshake {
@@ -57,6 +56,7 @@ pub fn mount(
         writeback: options.has_writeback(),
         keeps_pages: options.cache != Cache::None,
         wants_ring,
+        background,
         agreed: agreed.clone(),
     };
     let session = Session::new(handshake, dir, &options.fuse_config(device))?;
@@ -73,6 +73,7 @@ pub struct Handshake {
     /// The kernel may cache pages of files that are not mapped.
     keeps_pages: bool,
     wants_ring: bool,
+    background: u16,
     agreed: Arc<Mutex<Agreed>>,
 }
 
@@ -98,7 +99,7 @@ impl Filesystem for Handshake {
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
             let _ = config.set_max_readahead(most);
         }
-        let _ = config.set_max_background(BACKGROUND);
+        let _ = config.set_max_background(self.background);
         let _ = config.set_time_granularity(Duration::from_nanos(1));
         Ok(())
     }

@@ -246,7 +246,8 @@ impl Mounting<'_> {
 
     /// Mounts once. An inner error means that the transport failed; nothing is mounted then.
     fn start_by(&self, wants_ring: bool) -> Outcome<io::Result<Session>> {
-        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring);
+        let background = memory::background_requests(self.fs.region().level());
+        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring, background);
         let (session, agreed) = mounted.map_err(|why| no_mount(self.dir, why))?;
         let started = self.serve(&session, agreed);
         if started.is_err() {

@@ -16,6 +16,11 @@
 //!                 of the others          taken when one is backed    (unbacked)
 //! ```
 //!
+//! A segment that is partly in use is no longer backed once the disk of its free blocks was given back. Blocks of it that
+//! become free after that still have their disk: they are *loose*. What a removal frees must be of use at once, so a
+//! segment with loose blocks is backed before others, and if the holes in it find no disk either, its loose blocks are
+//! given back, and a whole segment is backed with their disk.
+//!
 //! Where nothing limits the memory of the process, at level `dax`, and on hosts that cannot reserve disk, every segment
 //! counts as backed.
 //!
@@ -28,7 +33,7 @@ use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::segment::SegmentEntry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use crate::sync::{Mutex, RwLock, zeroed};
 use pmem::{PmemError, Region};
 
@@ -46,6 +51,11 @@ pub(super) struct Backing {
     unbacked: AtomicU64,
     /// The number of blocks that the host could reserve at the last look.
     host_free: AtomicU64,
+    /// For each segment that is not backed: how many of its free blocks became free since, and still have their disk.
+    /// Too many while they are being given back.
+    loose_in: Box<[AtomicU16]>,
+    /// Their sum.
+    loose: AtomicU64,
     /// Held shared while blocks become free or used, and exclusively while a segment changes sides.
     moving: RwLock<()>,
     /// The segment at which the next search begins.
@@ -60,6 +70,8 @@ impl Backing {
             backed: zeroed(if is_needed { segments } else { 0 }),
             unbacked: AtomicU64::new(if is_needed { blocks } else { 0 }),
             host_free: AtomicU64::new(0),
+            loose_in: zeroed(if is_needed { segments } else { 0 }),
+            loose: AtomicU64::new(0),
             moving: RwLock::new(()),
             search_from: Mutex::new(0),
         }
@@ -73,6 +85,23 @@ impl Backing {
     /// Returns the number of free blocks in segments that are not backed.
     pub(super) fn unbacked(&self) -> u64 {
         self.unbacked.load(Ordering::Relaxed)
+    }
+
+    /// Records that no free block of a segment is loose. To be called before they are given back: what becomes free
+    /// meanwhile is loose, or was given back already.
+    pub(super) fn forget_loose(&self, segment: u64) {
+        if self.is_needed {
+            let loose = self.loose_in[segment as usize].swap(0, Ordering::Relaxed);
+            self.loose.fetch_sub(loose.into(), Ordering::Relaxed);
+        }
+    }
+
+    fn has_loose(&self) -> bool {
+        self.loose.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_loose(&self, segment: u64) -> bool {
+        self.loose_in[segment as usize].load(Ordering::Relaxed) > 0
     }
 }
 
@@ -99,6 +128,8 @@ impl Space {
             self.free_blocks.give(freed);
         } else {
             self.backing.unbacked.fetch_add(freed, Ordering::Relaxed);
+            self.backing.loose.fetch_add(freed, Ordering::Relaxed);
+            self.backing.loose_in[segment as usize].fetch_add(freed as u16, Ordering::Relaxed);
         }
     }
 
@@ -116,7 +147,10 @@ impl Space {
     /// Returns how many blocks could be backed, as far as the host told.
     pub(super) fn backable_blocks(&self) -> u64 {
         match self.backing.is_needed {
-            true => self.backing.unbacked().min(self.backing.host_free.load(Ordering::Relaxed)),
+            true => {
+                let loose = self.backing.loose.load(Ordering::Relaxed) * BLOCK_BYTES / (BLOCK_BYTES + ENTRY_BYTES);
+                self.backing.unbacked().min(self.backing.host_free.load(Ordering::Relaxed) + loose)
+            }
             false => 0,
         }
     }
@@ -138,19 +172,49 @@ impl Space {
         if !self.backing.is_needed || self.backing.unbacked() == 0 {
             return Ok(false);
         }
-        if self.back_whole()? {
+        if self.back_whole()? || self.back_loose()? {
             return Ok(true);
         }
+        // Another program may be faster than this one.
+        while self.give_back_loose()? {
+            if self.back_whole()? {
+                return Ok(true);
+            }
+        }
         // Their blocks may have their disk already, from before the mount.
-        let partly_free = |free: u64, _| free > 0;
-        let mut tried = 0;
-        while let Some(segment) = self.next_unbacked(partly_free).filter(|_| tried < TRIED_AT_ONCE) {
+        self.back_one_of(|_, free| free > 0)
+    }
+
+    fn back_loose(&self) -> Result<bool> {
+        Ok(self.backing.has_loose() && self.back_one_of(|segment, _| self.backing.is_loose(segment))?)
+    }
+
+    /// Backs one of the segments that are not backed and that fit: number, free blocks. It tries a bounded number.
+    fn back_one_of(&self, fits: impl Fn(u64, u64) -> bool) -> Result<bool> {
+        let mut first = None;
+        for _ in 0..TRIED_AT_ONCE {
+            let found = self.next_unbacked(|segment, free, _| fits(segment, free));
+            let Some(segment) = found.filter(|found| first != Some(*found)) else { break };
             if self.back(segment)? {
                 return Ok(true);
             }
-            tried += 1;
+            first.get_or_insert(segment);
         }
         Ok(false)
+    }
+
+    /// Gives the disk of loose blocks back, of a segment at least. Returns false if there is nothing to give back, or if
+    /// the device keeps what it has.
+    fn give_back_loose(&self) -> Result<bool> {
+        if !self.gives_back() {
+            return Ok(false);
+        }
+        let mut bytes = 0;
+        while bytes < SEGMENT_BYTES && self.backing.has_loose() {
+            let Some(segment) = self.next_unbacked(|segment, _, _| self.backing.is_loose(segment)) else { break };
+            bytes += self.give_back_in(segment)?;
+        }
+        Ok(bytes > 0)
     }
 
     /// Backs a segment that is free as a whole. The rest is as in [`Space::back_another`].
@@ -158,7 +222,7 @@ impl Space {
         if !self.backing.is_needed {
             return Ok(false);
         }
-        let segment = self.next_unbacked(|free, blocks| free == blocks);
+        let segment = self.next_unbacked(|_, free, blocks| free == blocks);
         segment.map_or(Ok(false), |segment| self.back(segment))
     }
 
@@ -168,15 +232,15 @@ impl Space {
         while self.free_blocks.count() < blocks && self.back_another().unwrap_or(false) {}
     }
 
-    /// Finds the next segment that is not backed and that fits: its free blocks, and its blocks.
-    fn next_unbacked(&self, fits: impl Fn(u64, u64) -> bool) -> Option<u64> {
+    /// Finds the next segment that is not backed and that fits: its number, its free blocks, and its blocks.
+    fn next_unbacked(&self, fits: impl Fn(u64, u64, u64) -> bool) -> Option<u64> {
         let mut search_from = self.backing.search_from.lock();
         let (first, segments) = (self.geometry.first_segment(), self.geometry.segments());
         let from = (*search_from).clamp(first, segments);
         let mut order = (from..segments).chain(first..from);
         let found = order.find(|segment| {
             let free = u64::from(self.free_in[*segment as usize].load(Ordering::Relaxed));
-            !self.is_backed(*segment) && fits(free, self.geometry.blocks_in_segment(*segment))
+            !self.is_backed(*segment) && fits(*segment, free, self.geometry.blocks_in_segment(*segment))
         })?;
         *search_from = found + 1;
         Some(found)
@@ -202,6 +266,7 @@ impl Space {
         }
         let _moving = self.backing.moving.write();
         if self.backing.backed[segment as usize].swap(1, Ordering::Relaxed) == 0 {
+            self.backing.forget_loose(segment);
             let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
             self.backing.unbacked.fetch_sub(free, Ordering::Relaxed);
             self.free_blocks.give(free);

@@ -71,7 +71,7 @@ impl Space {
     /// between two rounds.
     pub fn give_back_step(&self) -> Result<bool> {
         let mut round = self.round.lock();
-        if !self.discard || !self.region.can_punch() {
+        if !self.gives_back() {
             return Ok(true);
         }
         if round.next == 0 {
@@ -99,20 +99,39 @@ impl Space {
     /// Gives back at once what two rounds would, except in segments in which a cursor is moving. Returns how many
     /// bytes it gave back.
     pub fn give_back_all(&self) -> Result<u64> {
-        if !self.discard || !self.region.can_punch() {
+        if !self.gives_back() {
             return Ok(0);
         }
         let level = self.wanted_level();
         let mut bytes = 0;
         for segment in self.marked_segments() {
-            let (mut punched, mut given) = self.punch_free_runs(segment, level)?.unwrap_or_default();
-            bytes += given;
-            while punched == HOLES_A_STEP {
-                (punched, given) = self.punch_free_runs(segment, level)?.unwrap_or_default();
-                bytes += given;
-            }
+            bytes += self.punch_all_runs(segment, level)?;
         }
         Ok(bytes)
+    }
+
+    /// Returns whether memory of free blocks is given back.
+    pub(super) fn gives_back(&self) -> bool {
+        self.discard && self.region.can_punch()
+    }
+
+    /// Gives back what the host holds for free blocks of a segment that is not backed. Returns how many bytes that were
+    /// at most; 0 if a cursor is moving there.
+    pub(super) fn give_back_in(&self, segment: u64) -> Result<u64> {
+        // Also if nothing can be given back now, so that it is not tried again.
+        self.backing.forget_loose(segment);
+        self.punch_all_runs(segment, ALL_RUNS)
+    }
+
+    fn punch_all_runs(&self, segment: u64, level: u32) -> Result<u64> {
+        let mut bytes = 0;
+        loop {
+            let (punched, given) = self.punch_free_runs(segment, level)?.unwrap_or_default();
+            bytes += given;
+            if punched < HOLES_A_STEP {
+                return Ok(bytes);
+            }
+        }
     }
 
     /// Returns what to give back now: single blocks only if the host holds more than the aim.
@@ -164,6 +183,7 @@ impl Space {
         if had_disk && (here > 0 || !self.end_backing(segment)) {
             return Ok(None);
         }
+        self.backing.forget_loose(segment);
         let used = self.used_in(segment);
         let least = if level == ALL_RUNS { 1 } else { LONG_RUN_BLOCKS };
         let (mut punched, mut bytes) = (0, 0);

@@ -452,6 +452,7 @@ impl Space {
         let blocks = self.geometry.blocks_in_segment(segment);
         let discards = self.discard && self.region.can_punch() && self.end_backing(segment);
         if discards {
+            self.backing.forget_loose(segment);
             self.punch(segment, blocks)?;
         }
         self.write_use(segment, KIND_FREE, 0);

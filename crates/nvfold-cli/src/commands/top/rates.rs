@@ -2,7 +2,7 @@
 
 use crate::report;
 use crate::size;
-use crate::snapshot::{DeNova, Pieces, Snapshot};
+use crate::snapshot::{DeNova, Pieces, Snapshot, SyncErrors};
 use crate::traffic::SegmentWear;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -56,6 +56,8 @@ pub struct Figures {
     pub device: String,
     pub device_bytes: u64,
     pub persistence: String,
+    /// Syncs that failed since the mount; absent if none did.
+    pub sync_errors: Option<SyncErrors>,
     /// The profile of the emulated device.
     pub profile: String,
     pub policy: String,
@@ -202,6 +204,7 @@ impl Figures {
             device: now.device.clone(),
             device_bytes,
             persistence: now.persistence.clone(),
+            sync_errors: now.sync_errors.clone(),
             profile: now.traffic.as_ref().map(|traffic| traffic.profile.clone()).unwrap_or_default(),
             policy: now.policy.clone().unwrap_or_default(),
             seconds,
@@ -229,15 +232,15 @@ impl Figures {
     pub fn in_lines(&self) -> String {
         let Figures { rates, index, wear, .. } = self;
         let flow = |operations: f64, bytes: f64| format!("{}/s, {}/s", count(operations), size::show(bytes as u64));
-        let mut rows = vec![
-            ("mount", self.mount_point.clone()),
-            ("device", self.device_words()),
-            ("policy", self.policy.clone()),
+        let mut rows =
+            vec![("mount", self.mount_point.clone()), ("device", self.device_words()), ("policy", self.policy.clone())];
+        rows.extend(self.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
+        rows.extend([
             ("writes", flow(rates.writes, rates.written_bytes)),
             ("reads", flow(rates.reads, rates.read_bytes)),
             ("changes", format!("{}/s", count(rates.changes))),
             ("saved", self.saved_words()),
-        ];
+        ]);
         if let Some(queue) = &self.queue {
             rows.push(("mode", queue.mode_words()));
             rows.push(("queue", queue.length_words()));
@@ -257,6 +260,11 @@ impl Figures {
     pub fn device_words(&self) -> String {
         let Figures { device, device_bytes, persistence, profile, .. } = self;
         format!("{device} ({}, level {persistence}, profile {profile})", size::show(*device_bytes))
+    }
+
+    /// Returns true if what is written does not become durable.
+    pub fn do_syncs_fail(&self) -> bool {
+        self.sync_errors.as_ref().is_some_and(|errors| errors.is_failing)
     }
 
     /// Describes the savings by sharing.

@@ -24,6 +24,7 @@ const FLOW: u16 = 55;
 
 const TITLE: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().add_modifier(Modifier::DIM);
+const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 /// The state of the screen.
 pub struct Screen {
@@ -89,6 +90,7 @@ impl Screen {
             Layout::vertical([Constraint::Length(1), Constraint::Min(3), Constraint::Length(1)]).areas(area);
         let title = format!("nvfold top: {} mounts, {}", mounts.len(), self.interval_words());
         frame.render_widget(Paragraph::new(Span::styled(title, TITLE)), head);
+        let fails = |mount: &Watched| mount.figures.as_ref().is_some_and(Figures::do_syncs_fail);
         let names = ["mounted on", "policy", "written/s", "read/s", "saved", "queue", "lag", "lines/s"];
         let header = Row::new(names.map(|name| Cell::new(if name == names[0] { name.into() } else { right(name, 9) })));
         let widths = [Constraint::Min(12)].into_iter().chain([Constraint::Length(9); 7]);
@@ -101,7 +103,9 @@ impl Screen {
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
         let mut state = TableState::default().with_selected(self.chosen);
         frame.render_stateful_widget(table, body, &mut state);
-        frame.render_widget(Paragraph::new(Span::styled("q quit   up, down choose   Enter show one", DIM)), foot);
+        let mut keys = vec![Span::styled("q quit   up, down choose   Enter show one", DIM)];
+        keys.extend(mounts.iter().any(fails).then(|| Span::styled("   ! syncs fail", ALARM)));
+        frame.render_widget(Paragraph::new(Line::from(keys)), foot);
     }
 
     fn draw_mount(&self, frame: &mut Frame, area: Rect, mount: &Watched) {
@@ -140,7 +144,7 @@ impl Screen {
     }
 }
 
-/// Returns facts about the device. On a device that costs energy, the most important ones come first.
+/// Returns facts about the device: first failed syncs, and then, on a device that costs energy, the cost.
 fn device_facts(figures: &Figures) -> Vec<(&'static str, String)> {
     let index = vec![("index", figures.index.words()), ("searches", figures.index.search_words())];
     let traffic = vec![
@@ -148,8 +152,13 @@ fn device_facts(figures: &Figures) -> Vec<(&'static str, String)> {
         ("lines", figures.lines_words()),
         ("wear", figures.wear.words()),
     ];
+    let syncs = figures.sync_errors.iter().map(|errors| ("syncs", errors.in_brief())).collect();
     let cost = figures.cost_words();
-    if figures.energy.is_some() { [traffic, cost, index].concat() } else { [index, traffic, cost].concat() }
+    if figures.energy.is_some() {
+        [syncs, traffic, cost, index].concat()
+    } else {
+        [syncs, index, traffic, cost].concat()
+    }
 }
 
 fn list_row(figures: &Figures) -> Row<'static> {
@@ -166,7 +175,11 @@ fn list_row(figures: &Figures) -> Row<'static> {
         count(rates.lines_written),
     ];
     let cells = numbers.iter().map(|number| Cell::new(right(number, 9)));
-    Row::new([Cell::new(figures.mount_point.clone())].into_iter().chain(cells))
+    let name = match figures.do_syncs_fail() {
+        true => Cell::new(format!("! {}", figures.mount_point)).style(ALARM),
+        false => Cell::new(figures.mount_point.clone()),
+    };
+    Row::new([name].into_iter().chain(cells))
 }
 
 fn right(text: &str, width: usize) -> String {

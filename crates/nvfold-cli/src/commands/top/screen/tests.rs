@@ -124,6 +124,28 @@ fn energy_and_wear_are_shown_first_on_a_device_that_takes_energy() {
 }
 
 #[test]
+fn failed_syncs_are_shown_first_and_marked_in_the_list_while_they_fail() {
+    let error = "No space left on device (os error 28)";
+    let of = |is_failing| {
+        let errors = json!({ "count": 3, "last_error": error, "is_failing": is_failing });
+        move |n: u64| report("inline", json!({ "space": { "logical_bytes": n }, "sync_errors": errors.clone() }))
+    };
+    let failing = || watched(&[0, 5], of(true));
+    let screen = drawn(80, 24, &mut only(), &[failing()]).backend().to_string();
+    let facts = screen.lines().skip_while(|line| !line.contains(" device ")).nth(1).unwrap();
+    assert!(facts.contains(&format!("syncs        they fail; 3 failed, the last with: {error}")), "{screen}");
+    let lines = failing().figures.unwrap().in_lines();
+    assert!(lines.contains(&format!("3 failed, the last with: {error}; what was written since")), "{lines}");
+    let list_of = |mount| drawn(90, 8, &mut list(), &[mount]).backend().to_string();
+    let marked = list_of(failing());
+    assert!(marked.contains("! /mnt/inline") && marked.contains("! syncs fail"), "{marked}");
+    let over = list_of(watched(&[0, 5], of(false)));
+    assert!(!over.contains('!'), "{over}");
+    let screen = drawn(80, 24, &mut only(), &[watched(&[0, 5], of(false))]).backend().to_string();
+    assert!(screen.contains("a later one succeeded; 3 failed"), "{screen}");
+}
+
+#[test]
 fn nothing_is_made_up_before_the_second_look() {
     let mount = watched(&[3], denova);
     insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
