@@ -183,6 +183,10 @@ fn blocks_that_become_free_beside_holes_are_used_at_once() {
     let again = create(b"again").expect("open");
     (0..PARTS / 8 * 7).for_each(|part| write(&again, part).expect("what was freed is used again"));
     small.verify();
+    // A mount needs some room for the part of the tables that was never written.
+    drop(rest);
+    small.fs.unlink(ROOT, b"rest").expect("unlink");
+    small.fs.trim().expect("trim");
     small.remount().fs.unmount().expect("unmount");
 }
 
