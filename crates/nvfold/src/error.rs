@@ -86,6 +86,15 @@ pub enum Error {
         /// What was refused, and why.
         what: String,
     },
+    /// EIO: a panic has ended work, or a change of an inode that cannot be used before the next mount.
+    #[error(
+        "{what} was ended by a panic; this is a mistake in nvfold, please report it: no data is lost, and after an unmount \
+         it can be tried again"
+    )]
+    Panicked {
+        /// What was ended, and the message of the panic.
+        what: String,
+    },
     /// EINVAL: the device holds no nvfold file system.
     #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
     NotNvfold {
@@ -181,9 +190,11 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotReconciled { .. } | Error::Refused { .. } => {
-                errno::EIO
-            }
+            Error::Corrupt { .. }
+            | Error::BadMemory { .. }
+            | Error::NotReconciled { .. }
+            | Error::Refused { .. }
+            | Error::Panicked { .. } => errno::EIO,
             Error::NotNvfold { .. }
             | Error::Newer { .. }
             | Error::Older { .. }

@@ -302,6 +302,9 @@ impl<'a> Claims<'a> {
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
+        if self.core.panics.abandons() {
+            return;
+        }
         if !self.tx.given_back().is_empty() {
             self.core.release(&self.tx.given_back().iter().copied().collect(), &[], 0);
         }

@@ -31,6 +31,7 @@ use crate::inode::extents::{Dropped, Extent};
 use crate::inode::{Inode, State, value_blocks};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, SEGMENT_BYTES};
+use crate::panics::Job;
 use crate::space::Purpose;
 use crate::space::evacuate::Emptied;
 use crate::sync::Mutex;
@@ -101,6 +102,10 @@ impl Core {
 
     /// Does one step of emptying segments of blocks.
     fn evacuate_some(&self) -> Result<Worked> {
+        self.contain_all(Job::Evacuate, Worked::Nothing, || self.evacuate_now())
+    }
+
+    fn evacuate_now(&self) -> Result<Worked> {
         if self.is_reconciling() {
             return Ok(Worked::Nothing);
         }
@@ -150,7 +155,8 @@ impl Core {
                 return Ok(true);
             }
             let from = if next == ino { from } else { 0 };
-            let found = self.leaving_out(self.move_out(next, from, STEP_LOOKS - looks, pass))?;
+            let found =
+                self.contain_at(Job::Evacuate, next, |inode| self.move_out(inode, from, STEP_LOOKS - looks, pass))?;
             // One commit is enough work for a step.
             looks += if found.is_nothing() { found.looks + 1 } else { STEP_LOOKS };
             pass.next = found.next.map_or((next + 1, 0), |from| (next, from));
@@ -158,8 +164,7 @@ impl Core {
         Ok(false)
     }
 
-    fn move_out(&self, ino: u64, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
-        let inode = self.inode(ino)?;
+    fn move_out(&self, inode: &Inode, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
         let found = find(&*inode.read()?, from, most, pass);
         if found.is_nothing() {
             return Ok(found);
@@ -167,13 +172,13 @@ impl Core {
         let mut state = inode.write()?;
         let found = find(&state, from, most, pass);
         if found.has_pages {
-            self.compact(&inode, &mut state)?;
+            self.compact(inode, &mut state)?;
         }
         if found.has_values {
-            self.store_values_again(&inode, &mut state, |block| pass.leaves(block))?;
+            self.store_values_again(inode, &mut state, |block| pass.leaves(block))?;
         }
         if !found.parts.is_empty() {
-            self.move_parts(&inode, &mut state, &found.parts, pass)?;
+            self.move_parts(inode, &mut state, &found.parts, pass)?;
         }
         Ok(found)
     }
