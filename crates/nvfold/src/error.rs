@@ -135,6 +135,39 @@ pub enum Error {
     Device(#[from] PmemError),
 }
 
+/// Arithmetic of file offsets, media addresses and lengths in work on extents. If there is no such number, the extents
+/// are damaged or the work has computed them wrongly: that is an error, and never a number near 2^64.
+pub(crate) trait Offset {
+    /// Returns the offset `bytes` further on.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none.
+    fn after(self, bytes: u64) -> Result<u64>;
+
+    /// Returns the number of bytes from `start` to this offset.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if `start` lies behind it.
+    fn since(self, start: u64) -> Result<u64>;
+}
+
+impl Offset for u64 {
+    #[inline]
+    fn after(self, bytes: u64) -> Result<u64> {
+        self.checked_add(bytes).ok_or_else(|| no_offset(self, "no offset lies", bytes, "bytes further on"))
+    }
+
+    #[inline]
+    fn since(self, start: u64) -> Result<u64> {
+        self.checked_sub(start).ok_or_else(|| no_offset(self, "it lies before", start, ""))
+    }
+}
+
+#[cold]
+fn no_offset(at: u64, what: &str, number: u64, of: &str) -> Error {
+    Error::Corrupt { what: format!("extents: offset {at}: {what} {number} {of}").trim_end().into(), at }
+}
+
 /// Linux errno values.
 pub mod errno {
     #![allow(missing_docs)]
@@ -203,5 +236,20 @@ impl Error {
             | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_that_there_is_not_is_an_error() {
+        assert_eq!((5.after(7).unwrap(), 12.since(7).unwrap(), 7.since(7).unwrap()), (12, 5, 0));
+        assert_eq!((u64::MAX - 7).after(7).unwrap(), u64::MAX);
+        let error = u64::MAX.after(1).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { at: u64::MAX, .. }), "{error}");
+        let error = 5.since(7).unwrap_err();
+        assert!(error.to_string().starts_with("extents: offset 5: it lies before 7 (device"), "{error}");
     }
 }

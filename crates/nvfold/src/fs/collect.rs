@@ -174,7 +174,7 @@ impl Core {
             Victims::All => 1,
             Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,
             Victims::Worthwhile if self.policies.follow_origins(None) && self.is_at_rest() => {
-                let used = (self.space.total_blocks() - self.space.free_blocks()) * BLOCK_BYTES;
+                let used = self.space.total_blocks().saturating_sub(self.space.free_blocks()) * BLOCK_BYTES;
                 (used / LEAVINGS_PART).max(LEAVINGS_BYTES_MIN)
             }
             Victims::Worthwhile => u64::MAX,
@@ -336,7 +336,10 @@ impl Core {
     fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[Named; 2]> {
         let mut named = SmallVec::new();
         let mut add = |offset, chunk, start: u64, end: u64| {
-            named.push(Named { offset, part: Part { chunk, range: start as u32..end as u32 } });
+            // No chunk is that long; an extent that says so stays as it is.
+            if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) {
+                named.push(Named { offset, part: Part { chunk, range: start..end } });
+            }
         };
         match extent.location {
             _ if extent.unwritten => {}
@@ -462,7 +465,7 @@ impl Core {
                 }
             };
             let length = u64::from(range.end - range.start);
-            let location = Location::Packed(to, place as u16);
+            let location = Location::Packed(to, 0).plus(u64::from(place));
             mapped.push((*offset, Extent { length, location, unwritten: false }));
             ranges.push(*offset..offset + length);
         }

@@ -25,7 +25,7 @@ use super::Core;
 use super::claims::Claims;
 use super::effort::{Effort, Worked};
 use super::publish::{Mapped, Remap, Stamp};
-use crate::error::{Error, Result};
+use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
 use crate::inode::{Inode, State, value_blocks};
@@ -165,12 +165,12 @@ impl Core {
     }
 
     fn move_out(&self, inode: &Inode, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
-        let found = find(&*inode.read()?, from, most, pass);
+        let found = find(&*inode.read()?, from, most, pass)?;
         if found.is_nothing() {
             return Ok(found);
         }
         let mut state = inode.write()?;
-        let found = find(&state, from, most, pass);
+        let found = find(&state, from, most, pass)?;
         if found.has_pages {
             self.compact(inode, &mut state)?;
         }
@@ -281,7 +281,7 @@ struct Copies {
 
 /// Returns what an inode has in the segments that are being emptied: of its extents from `from` on, as much as fits in a
 /// step.
-fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Found {
+fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Result<Found> {
     let mut found = Found {
         has_pages: from == 0 && state.log.pages().any(|page| pass.leaves(page)),
         has_values: from == 0 && state.xattrs.values().flat_map(value_blocks).any(|block| pass.leaves(block)),
@@ -295,20 +295,20 @@ fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Found {
         }
         found.looks += 1;
         let Some(address) = extent.media_address() else { continue };
-        for media in overlaps(address..address + extent.length, &pass.emptied) {
+        for media in overlaps(address..address.after(extent.length)?, &pass.emptied) {
             let end = media.end.min(block_start(media.start) + left);
             if media.start < end {
                 let part = Extent::media(end - media.start, media.start, extent.unwritten);
-                found.parts.push((offset + (media.start - address), part));
-                left -= end.next_multiple_of(BLOCK_BYTES) - block_start(media.start);
+                found.parts.push((offset.after(media.start.since(address)?)?, part));
+                left = left.saturating_sub(end.next_multiple_of(BLOCK_BYTES) - block_start(media.start));
             }
             if end < media.end {
-                found.next = Some(offset + (end.max(media.start) - address));
-                return found;
+                found.next = Some(offset.after(end.max(media.start).since(address)?)?);
+                return Ok(found);
             }
         }
     }
-    found
+    Ok(found)
 }
 
 fn block_start(address: u64) -> u64 {

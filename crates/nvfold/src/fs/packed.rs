@@ -28,7 +28,7 @@ use crate::chunking::Chunker;
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Dedup, Piece, Place};
-use crate::error::{Error, Result};
+use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
@@ -309,7 +309,7 @@ impl Core {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let mut bytes = vec![0; (size - offset / BLOCK_BYTES * BLOCK_BYTES) as usize];
+        let mut bytes = vec![0; size.since(offset / BLOCK_BYTES * BLOCK_BYTES)? as usize];
         let (start, fingerprint) = self.patch(extents, offset, part, &mut bytes, claims.policy)?;
         claims.is_update = extents.within(start, size).next().is_some();
         let pool = Pool::ContentDefined;
@@ -403,7 +403,7 @@ impl Core {
             return Ok(());
         };
         let mapped = [(tail.start, whole_extent(claims.keep_packed(reference), &tail.bytes))];
-        let range = tail.start..tail.start + tail.bytes.len() as u64;
+        let range = tail.start..tail.start.after(tail.bytes.len() as u64)?;
         let remap = Remap::new(&range, &mapped, Stamp::Kept);
         if_there_is_room(self.publish(&inode, &mut *state, &remap, None, &mut claims))
     }

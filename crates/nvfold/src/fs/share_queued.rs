@@ -217,7 +217,7 @@ impl<'a> Looked<'a> {
         let state = inode.peek();
         let entry = core.queued_entry(inode, &state, token)?;
         let Written { file_offset, length, .. } = entry.written()?;
-        let end = file_offset + length;
+        let end = file_offset.checked_add(length)?;
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
         // A range that was rewritten since belongs to another entry.
         let is_its_own =
