@@ -201,25 +201,27 @@ mod caught {
     use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    // The work that the calling thread does in `Panics::contain`.
-    thread_local!(static CONTAINED: Cell<Option<Work>> = const { Cell::new(None) });
+    // How many steps that contain panics the calling thread is in, one in another.
+    thread_local!(static DEPTH: Cell<u32> = const { Cell::new(0) });
+    #[cfg(test)]
+    thread_local!(pub(super) static WORK: Cell<Option<Work>> = const { Cell::new(None) });
 
     /// Returns true if nvfold catches a panic of the calling thread now. For the panic hook of a front end that ends
     /// the process.
     pub fn panic_is_contained() -> bool {
-        CONTAINED.get().is_some()
-    }
-
-    #[cfg(test)]
-    pub(super) fn contained() -> Option<Work> {
-        CONTAINED.get()
+        DEPTH.get() > 0
     }
 
     /// Runs a step, and returns the payload if it panics. The head of this file says why going on is safe.
-    pub(super) fn run<T>(work: Work, step: impl FnOnce() -> T) -> std::thread::Result<T> {
-        let outer = CONTAINED.replace(Some(work));
+    pub(super) fn run<T>(_work: Work, step: impl FnOnce() -> T) -> std::thread::Result<T> {
+        let depth = DEPTH.get();
+        DEPTH.set(depth + 1);
+        #[cfg(test)]
+        let outer = WORK.replace(Some(_work));
         let done = catch_unwind(AssertUnwindSafe(step));
-        CONTAINED.set(outer);
+        #[cfg(test)]
+        WORK.set(outer);
+        DEPTH.set(depth);
         done
     }
 }
@@ -257,7 +259,7 @@ mod tests {
         }
 
         pub(crate) fn may_panic(&self, moment: Moment) {
-            let Some((job, file)) = caught::contained() else { return };
+            let Some((job, file)) = caught::WORK.get() else { return };
             let mut planned = self.planned.lock();
             let Some(plan) = planned.as_mut().filter(|plan| !plan.is_made && plan.job == job && plan.moment == moment)
             else {

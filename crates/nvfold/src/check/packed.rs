@@ -286,7 +286,8 @@ impl Survey<'_> {
 
     /// Returns true if an entry places its chunk in a packed segment.
     fn is_packed_place(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
-        let is_place = !entry.is_empty() && entry.check(number.into(), &self.geometry).is_ok();
+        let holds = |at, bytes| self.geometry.holds_data(at, bytes);
+        let is_place = !entry.is_empty() && entry.check(number.into(), holds).is_ok();
         is_place && self.packed.segments.contains_key(&(entry.address() / SEGMENT_BYTES))
     }
 

@@ -258,7 +258,8 @@ impl<'a> Transaction<'a> {
         let chunks = self.chunks;
         let (mut entry, count) = (entry, entry.count);
         let of_count = || if count > 0 { Ok(()) } else { Err("an entry that counts nothing") };
-        if let Err(why) = entry.check(chunk, &chunks.geometry).and_then(|()| of_count()) {
+        let holds = |at, bytes| chunks.geometry.holds_data(at, bytes);
+        if let Err(why) = entry.check(chunk, holds).and_then(|()| of_count()) {
             self.refused = Some(why);
             return;
         }

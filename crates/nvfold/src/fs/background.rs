@@ -132,7 +132,11 @@ impl Core {
         if let Ok(Some(inode)) = self.inode_of(file)
             && inode.is_cut_off()
         {
-            self.cut_off.lock().push(inode);
+            let mut kept = self.cut_off.lock();
+            // Each later visit of the stopped job ends here, too.
+            if !kept.iter().any(|other| Arc::ptr_eq(other, &inode)) {
+                kept.push(inode);
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::inode::log::{Addition, Log, areas_of, check_attributes, refused};
 use crate::inode::{Body, Changing, Inode, State};
 use crate::media::BLOCK_BYTES;
+use crate::media::chunk_entry::check_place;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
@@ -191,10 +192,15 @@ impl Core {
         };
         let mut stores: SmallVec<[WordStore; 7]> = changes.iter().zip(named).map(word).collect();
         stores.extend_from_slice(words);
-        self.check_words(&stores)?;
+        if stores.len() > 1 {
+            self.check_words(&stores)?;
+        }
         self.panics.may_panic(Moment::Staged);
-        let begin = |change: &Change<'i, '_>| Changing::begin(change.inode, &self.panics);
-        let changing: SmallVec<[Changing<'_>; CHANGES_MAX]> = changes.iter().map(begin).collect();
+        // Work beside the calls changes one inode at a time.
+        let changing = match changes {
+            [only] => Some(Changing::begin(only.inode, &self.panics)),
+            _ => None,
+        };
         self.store_commit_words(&stores, landed);
         self.panics.may_panic(Moment::Committed);
         for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
@@ -206,8 +212,12 @@ impl Core {
             }
             self.account_mapped(change.inode.ino, before, change.state.mapped_bytes());
         }
-        changing.into_iter().for_each(Changing::done);
-        changes.iter_mut().for_each(|change| self.compact_if_worth_it(change.inode, change.state));
+        if let Some(changing) = changing {
+            changing.done();
+        }
+        for change in changes {
+            self.compact_if_worth_it(change.inode, change.state);
+        }
         Ok(())
     }
 
@@ -233,6 +243,12 @@ impl Core {
     #[inline]
     pub(super) fn check_entry(&self, check: impl FnOnce() -> std::result::Result<(), &'static str>) -> Result<()> {
         check().map_err(|why| self.refuse_entry(why))
+    }
+
+    /// The same for the place of a chunk.
+    #[inline]
+    pub(super) fn check_place(&self, address: u64, stored_bytes: u64) -> Result<()> {
+        self.check_entry(|| check_place(|at, bytes| self.geometry.holds_data(at, bytes), address, stored_bytes))
     }
 
     #[cold]

@@ -32,7 +32,7 @@ use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::chunk_entry::{CLASS_END, CLASS_UNKNOWN, ENTRY_BYTES, check_length, check_place};
+use crate::media::chunk_entry::{CLASS_END, CLASS_UNKNOWN, ENTRY_BYTES, check_length};
 use crate::media::packed::PackedBytes;
 use crate::media::superblock::{COMPRESSED_CHUNKS, PACKED_CHUNKS};
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
@@ -247,7 +247,7 @@ impl Core {
         claims.pin();
         let Some(address) = self.chunks.plain_address(tail.chunk) else { return Ok(None) };
         self.check_entry(|| check_length(CLASS_UNKNOWN, PackedBytes::plain(longer)))?;
-        self.check_entry(|| check_place(&self.geometry, address, longer))?;
+        self.check_place(address, longer)?;
         let is_last = self.space.grow_packed(tail.chunk, address, length, longer, &mut claims.tx.flight);
         if !is_last {
             return Ok(None);
@@ -342,7 +342,7 @@ impl Core {
         let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
         claims.pin();
         let address = self.space.append(pool, number, bytes, &mut claims.tx.flight).inspect_err(free)?;
-        self.check_entry(|| check_place(&self.geometry, address, bytes.stored)).inspect_err(free)?;
+        self.check_place(address, bytes.stored).inspect_err(free)?;
         // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         claims.enter_packed(&NewPacked { number, address, bytes, class: piece.class }, count, &piece.fingerprint);
         claims.tx.flight.add(self.region.stream(address, stored));

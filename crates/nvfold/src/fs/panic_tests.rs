@@ -23,6 +23,8 @@ struct Scene {
     files: Vec<(String, Vec<u8>)>,
     /// Those that stay open.
     open: Vec<File>,
+    /// An extended attribute that all files have; empty if none has.
+    value: Vec<u8>,
 }
 
 impl Scene {
@@ -30,7 +32,7 @@ impl Scene {
         let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
         let fs = mount_with(&region, policy);
-        Scene { region, fs, policy, files: Vec::new(), open: Vec::new() }
+        Scene { region, fs, policy, files: Vec::new(), open: Vec::new(), value: Vec::new() }
     }
 
     fn add(&mut self, name: &str, data: Vec<u8>) {
@@ -69,7 +71,31 @@ impl Scene {
         assert_eq!(self.fs.panicked().count, 1, "{job:?}: it is not tried again");
         let cut_off = file.filter(|_| moment == Moment::Committed);
         self.see(cut_off);
-        self.see_next_mount();
+        match cut_off {
+            Some(file) => self.keep_only(file).see_next_mount(),
+            None => self.see_next_mount(),
+        }
+    }
+
+    /// Removes all files but one, and writes others where they were. What that one names must not be free.
+    fn keep_only(mut self, file: usize) -> Scene {
+        assert_eq!(self.fs.core().cut_off.lock().len(), 1, "it stays unusable");
+        let kept = self.files.swap_remove(file);
+        self.open.clear();
+        self.files.iter().for_each(|(name, _)| self.fs.unlink(ROOT, name.as_bytes()).unwrap());
+        do_all(&self);
+        self.files = vec![kept];
+        let value = std::mem::take(&mut self.value);
+        (0..24).for_each(|nth| self.add(&format!("over {nth}"), text_of(50 + nth)));
+        (0..24).for_each(|nth| self.add(&format!("over block {nth}"), vec![nth as u8; 100 * BLOCK]));
+        self.files.truncate(1);
+        Scene { value, ..self }
+    }
+
+    fn see_value(&self, fs: &FileSystem, name: &str) {
+        if !self.value.is_empty() {
+            assert!(fs.get_xattr(number(fs, name), b"user.value").unwrap() == self.value, "the value of {name}");
+        }
     }
 
     /// Sees that the mount lives, and what its files say.
@@ -83,6 +109,7 @@ impl Scene {
                 assert_eq!(set.unwrap_err().errno(), errno::EIO);
             } else {
                 assert!(content(&self.fs, name) == *data, "{name}");
+                self.see_value(&self.fs, name);
             }
         }
         let data = noise(3 * BLOCK + 100);
@@ -93,19 +120,23 @@ impl Scene {
 
     /// The unmount leaves the device as a crash does; the next one leaves it clean.
     fn see_next_mount(self) {
-        let Scene { region, fs, policy, files, open } = self;
+        let Scene { region, fs, policy, files, open, value } = self;
         drop(open);
         fs.unmount().unwrap();
-        Scene { fs: mount_with(&region, policy), region, policy, files, open: Vec::new() }.see_recovered();
+        Scene { fs: mount_with(&region, policy), region, policy, files, open: Vec::new(), value }.see_recovered();
     }
 
     /// Recovers a device that was not left clean, and leaves it clean.
     fn see_recovered(self) {
-        let Scene { region, fs, files, .. } = self;
+        let fs = &self.fs;
         assert!(!fs.stats().recovery.reconciled, "it was not left clean");
         fs.reconcile().unwrap();
         assert_eq!(fs.panicked().count, 0);
-        files.iter().for_each(|(name, data)| assert!(content(&fs, name) == *data, "{name}"));
+        for (name, data) in &self.files {
+            assert!(content(fs, name) == *data, "{name}");
+            self.see_value(fs, name);
+        }
+        let Scene { region, fs, .. } = self;
         fs.unmount().unwrap();
         let found = check(&region, &CheckOptions::default()).unwrap();
         assert!(found.findings.is_empty() && found.clean, "{found:#?}");
@@ -169,9 +200,9 @@ fn a_panic_in_filling_in_fingerprints_costs_one_file() {
     let scene = || {
         let mut scene = Scene::new(Policy::Off);
         (0..FILES).for_each(|file| scene.add(&format!("file {file}"), text_of(file)));
-        let Scene { region, fs, files, open, .. } = scene;
+        let Scene { region, fs, files, open, value, .. } = scene;
         fs.unmount().unwrap();
-        Scene { fs: mount_with(&region, Policy::Inline), policy: Policy::Inline, region, files, open }
+        Scene { fs: mount_with(&region, Policy::Inline), policy: Policy::Inline, region, files, open, value }
     };
     let blocks = |file: &(String, Vec<u8>)| file.1.len().div_ceil(BLOCK) as u64;
     let filled = |scene: &Scene| {
@@ -301,6 +332,22 @@ fn a_panic_in_emptying_segments_of_blocks_costs_one_file() {
 }
 
 #[test]
+fn a_panic_in_moving_an_attribute_costs_one_file() {
+    let scene = || {
+        let mut scene = Scene::new(Policy::Off);
+        scene.value = noise(60_000);
+        for file in 0..FILES {
+            let name = format!("file {file}");
+            scene.add(&name, noise(BLOCK + file));
+            scene.fs.set_xattr(number(&scene.fs, &name), b"user.value", &scene.value, XattrMode::Set).unwrap();
+        }
+        scene
+    };
+    let empty = |scene: &Scene| _ = scene.fs.empty_segments_of_blocks();
+    panics_at_each_moment(Job::Evacuate, scene, &empty, &[0, 1, 3]);
+}
+
+#[test]
 fn a_panic_in_rewriting_a_log_costs_one_file() {
     let overwrite = |scene: &Scene| {
         for (name, data) in &scene.files {
@@ -344,18 +391,18 @@ fn a_panic_in_housekeeping_costs_only_that() {
 
 #[test]
 fn a_panic_in_recovery_keeps_what_was_there() {
-    let Scene { region, fs, files, policy, open } = with_equal_files(Policy::Inline);
+    let Scene { region, fs, files, policy, open, value } = with_equal_files(Policy::Inline);
     drop(fs);
-    let scene = Scene { fs: mount_with(&region, policy), region, files, policy, open };
+    let scene = Scene { fs: mount_with(&region, policy), region, files, policy, open, value };
     scene.fs.core().panics.plan(Job::Reconcile, None, Moment::Begin);
     let error = scene.fs.reconcile().unwrap_err();
     assert!(matches!(error, Error::NotReconciled { .. }) && error.to_string().contains("made by a test"), "{error}");
     assert!(scene.fs.stats().recovery.stalled && scene.fs.panicked().count == 1);
     scene.see(None);
-    let Scene { region, fs, files, policy, open } = scene;
+    let Scene { region, fs, files, policy, open, value } = scene;
     assert_eq!(fs.unmount().unwrap_err().to_string(), error.to_string());
     // Dropped as it is, the next mount recovers it again.
-    Scene { fs: mount_with(&region, policy), region, files, policy, open }.see_recovered();
+    Scene { fs: mount_with(&region, policy), region, files, policy, open, value }.see_recovered();
 }
 
 /// Outside of tests that make one, a contained panic fails the test.

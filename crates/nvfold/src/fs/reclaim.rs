@@ -21,7 +21,6 @@ use super::effort::{Effort, Vain, Worked};
 use crate::chunk::{Moving, Released};
 use crate::dedup::stream::pool_of;
 use crate::error::Result;
-use crate::media::chunk_entry::check_place;
 use crate::media::packed::{HEADERS_MAX, header_offset};
 use crate::media::{BLOCK_BYTES, PackedNumber, SEGMENT_BYTES};
 use crate::panics::{Job, Moment};
@@ -273,7 +272,7 @@ impl Batch<'_> {
         let mut done = Vec::new();
         for (moving, to) in copies {
             let is_copy = core.is_copy(moving.from, to, moving.bytes.stored);
-            let may_lie_there = || core.check_entry(|| check_place(&core.geometry, to, moving.bytes.stored)).is_ok();
+            let may_lie_there = || core.check_place(to, moving.bytes.stored).is_ok();
             let has_moved = is_copy && may_lie_there() && core.chunks.set_place(&moving, to);
             let (chunk, from, bytes) = (moving.chunk, moving.from, moving.bytes.stored);
             let left = core.chunks.end_move(moving, &mut flight);

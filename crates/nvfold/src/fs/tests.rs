@@ -8,6 +8,7 @@ use super::claims::Claims;
 use super::commit::Change;
 use super::packed::ToPack;
 use super::publish::{Remap, Stamp};
+use super::share_queued::{each_pending, token_of};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
 use crate::chunk::packed::NewPacked;
@@ -432,7 +433,9 @@ fn reuse_slot(fs: &FileSystem, old: &str, data: Option<&[u8]>) -> (FileId, FileI
         None => fs.mkdir(ROOT, b"directory", &NEW).unwrap().ino,
     };
     assert_eq!(new, number, "the number is used again");
-    (before, file_id(&core.inode(number.0).unwrap()))
+    let after = file_id(&core.inode(number.0).unwrap());
+    assert!(core.inode_of(before).unwrap().is_none() && core.inode_of(after).unwrap().is_some());
+    (before, after)
 }
 
 #[test]
@@ -448,9 +451,10 @@ fn a_stream_is_dropped_with_its_file() {
         let streams = core.policies.streams().unwrap();
         let stream = streams.take(file_id(&core.inode(old.attr().ino.0).unwrap())).unwrap();
         drop(old);
-        let (before, _) = reuse_slot(&fs, "old", new);
+        let (before, after) = reuse_slot(&fs, "old", new);
         // As a thread does that writes to the old file and is late.
         streams.keep(before, stream);
+        assert!(new.is_none() || streams.take(after).is_none(), "it is not the new file's");
         if new.is_some() {
             let file = fs.open(fs.lookup(ROOT, b"file").unwrap().ino).unwrap();
             assert_eq!(file.append(&more).unwrap(), 5000);
@@ -477,6 +481,34 @@ fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
         assert_eq!(filled.chunks > 0, new.is_some());
         fs.unmount().unwrap();
     }
+}
+
+#[test]
+fn a_queued_entry_is_dropped_with_its_file() {
+    let (region, fs) = new_device();
+    fs.unmount().unwrap();
+    let fs = mount_with(&region, Policy::DeNova);
+    let core = fs.core();
+    let data = noise(40_960);
+    let token_of_pending = |number: InodeNumber| {
+        let inode = core.inode(number.0).unwrap();
+        let mut tokens = Vec::new();
+        each_pending(&region, &core.geometry, &inode, |at, entry| tokens.push(token_of(&inode, at, entry).0)).unwrap();
+        assert_eq!(tokens.len(), 1);
+        tokens[0]
+    };
+    let old = token_of_pending(create(&fs, "old", &data).attr().ino);
+    let (_, after) = reuse_slot(&fs, "old", Some(&data));
+    let new = token_of_pending(InodeNumber(after.number));
+    assert_eq!(old.words, new.words, "an entry of the new file stands where that of the old one was");
+    let inode = core.inode(after.number).unwrap();
+    let state = inode.peek();
+    assert!(core.queued_entry(&inode, &state, &new).is_some());
+    assert!(core.queued_entry(&inode, &state, &old).is_none());
+    drop(state);
+    drop(inode);
+    while !fs.drain_step().unwrap() {}
+    assert_whole(&region, fs, &data);
 }
 
 /// Text of which no two files have a part in common.

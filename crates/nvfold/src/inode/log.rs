@@ -503,7 +503,7 @@ impl<'a> Addition<'a> {
 
 impl Drop for Addition<'_> {
     fn drop(&mut self) {
-        if !self.ground.panics.abandons() {
+        if !self.parts.is_empty() && !self.ground.panics.abandons() {
             self.ground.free(&self.parts);
         }
     }

@@ -473,7 +473,7 @@ impl Inode {
     }
 
     /// True if it is neither freed nor cut off in a change. The caller holds the lock.
-    #[inline]
+    #[inline(always)]
     pub fn is_usable(&self) -> bool {
         self.use_word.load(Ordering::Relaxed) == USABLE
     }
@@ -535,6 +535,7 @@ impl Inode {
     }
 
     #[cold]
+    #[inline(never)]
     fn unusable(&self) -> Error {
         match self.is_cut_off() {
             true => Error::Panicked { what: format!("a change of inode {}", self.ino) },

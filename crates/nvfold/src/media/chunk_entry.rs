@@ -14,7 +14,6 @@
 
 use super::generator::parts;
 use super::packed::PackedBytes;
-use super::superblock::Geometry;
 use super::{ChunkRef, SEGMENT_BYTES};
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
@@ -239,18 +238,18 @@ impl ChunkEntry {
 
     /// Checks whether an entry, empty or not, can be that of this chunk. Whoever reads an entry asks before it is used,
     /// and whoever makes one before it is written: what could not be read back is never committed. It takes no lock and
-    /// reads no media.
+    /// reads no media. `holds` tells whether a range of media addresses is one of data.
     ///
     /// # Errors
     /// What is wrong.
     #[inline]
-    pub fn check(&self, chunk: ChunkRef, geometry: &Geometry) -> Result<(), &'static str> {
+    pub fn check(&self, chunk: ChunkRef, holds: impl Fn(u64, u64) -> bool) -> Result<(), &'static str> {
         match chunk {
             ChunkRef::Block(block) if self.class() != 0 || self.address() != block.address() => Err("another chunk"),
-            ChunkRef::Block(_) => check_place(geometry, self.address(), self.stored_bytes()),
+            ChunkRef::Block(_) => check_place(holds, self.address(), self.stored_bytes()),
             ChunkRef::Packed(_) => {
                 check_length(self.class(), self.packed_bytes())?;
-                check_place(geometry, self.address(), self.stored_bytes())
+                check_place(holds, self.address(), self.stored_bytes())
             }
         }
     }
@@ -334,9 +333,9 @@ pub fn check_length(class: u8, bytes: PackedBytes) -> Result<(), &'static str> {
 /// # Errors
 /// What is wrong.
 #[inline]
-pub fn check_place(geometry: &Geometry, address: u64, stored_bytes: u64) -> Result<(), &'static str> {
+pub fn check_place(holds: impl Fn(u64, u64) -> bool, address: u64, stored_bytes: u64) -> Result<(), &'static str> {
     let is_in_one_segment = address % SEGMENT_BYTES + stored_bytes <= SEGMENT_BYTES;
-    let is_place = is_in_one_segment && geometry.holds_data(address, stored_bytes);
+    let is_place = is_in_one_segment && holds(address, stored_bytes);
     if is_place { Ok(()) } else { Err("chunk address") }
 }
 
