@@ -15,6 +15,9 @@
 //! | [`stop`] | signals that end long work in order |
 #![forbid(unsafe_code)]
 
+#[cfg(panic = "abort")]
+compile_error!("a mount contains panics in background work, which needs panic=unwind");
+
 mod bounded;
 mod cli;
 mod commands;

@@ -566,6 +566,11 @@ pub struct Space {
     pub refused: u64,
     #[serde(default)]
     pub refused_last_error: Option<String>,
+    /// Panics caught since mount in work beside the calls, and the last one.
+    #[serde(default)]
+    pub panicked: u64,
+    #[serde(default)]
+    pub panicked_last: Option<String>,
     /// Dead bytes in packed segments.
     #[serde(default)]
     pub packed_dead_bytes: u64,
@@ -882,6 +887,8 @@ pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
         background_last_error: stats.skipped.last_error.clone(),
         refused: stats.refused.count,
         refused_last_error: stats.refused.last_error.clone(),
+        panicked: stats.panicked.count,
+        panicked_last: stats.panicked.last.clone(),
         packed_dead_bytes: stats.reclaim.dead_bytes,
         reclaimed_segments: stats.reclaim.segments,
         reclaim_moved_bytes: stats.reclaim.moved_bytes,

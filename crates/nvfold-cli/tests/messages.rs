@@ -48,6 +48,7 @@ fn file_system_errors() -> Vec<Error> {
         Error::Refused {
             what: "inode 7: a change of its log was refused, because it could not be read back (extent length)".into(),
         },
+        Error::Panicked { what: "ending a stream, at inode 7 (attempt to subtract with overflow)".into() },
         Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
         Error::Newer { what: "format version 4".into() },
         Error::Older { what: "format version 2".into() },

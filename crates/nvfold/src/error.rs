@@ -86,6 +86,15 @@ pub enum Error {
         /// What was refused, and why.
         what: String,
     },
+    /// EIO: a panic has ended work, or a change of an inode that cannot be used before the next mount.
+    #[error(
+        "{what} was ended by a panic; this is a mistake in nvfold, please report it: no data is lost, and after an unmount \
+         it can be tried again"
+    )]
+    Panicked {
+        /// What was ended, and the message of the panic.
+        what: String,
+    },
     /// EINVAL: the device holds no nvfold file system.
     #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
     NotNvfold {
@@ -124,6 +133,39 @@ pub enum Error {
     /// An error of the device.
     #[error(transparent)]
     Device(#[from] PmemError),
+}
+
+/// Arithmetic of file offsets, media addresses and lengths in work on extents. If there is no such number, the extents
+/// are damaged or the work has computed them wrongly: that is an error, and never a number near 2^64.
+pub(crate) trait Offset {
+    /// Returns the offset `bytes` further on.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is none.
+    fn after(self, bytes: u64) -> Result<u64>;
+
+    /// Returns the number of bytes from `start` to this offset.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if `start` lies behind it.
+    fn since(self, start: u64) -> Result<u64>;
+}
+
+impl Offset for u64 {
+    #[inline]
+    fn after(self, bytes: u64) -> Result<u64> {
+        self.checked_add(bytes).ok_or_else(|| no_offset(self, "no offset lies", bytes, "bytes further on"))
+    }
+
+    #[inline]
+    fn since(self, start: u64) -> Result<u64> {
+        self.checked_sub(start).ok_or_else(|| no_offset(self, "it lies before", start, ""))
+    }
+}
+
+#[cold]
+fn no_offset(at: u64, what: &str, number: u64, of: &str) -> Error {
+    Error::Corrupt { what: format!("extents: offset {at}: {what} {number} {of}").trim_end().into(), at }
 }
 
 /// Linux errno values.
@@ -181,9 +223,11 @@ impl Error {
             Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
-            Error::Corrupt { .. } | Error::BadMemory { .. } | Error::NotReconciled { .. } | Error::Refused { .. } => {
-                errno::EIO
-            }
+            Error::Corrupt { .. }
+            | Error::BadMemory { .. }
+            | Error::NotReconciled { .. }
+            | Error::Refused { .. }
+            | Error::Panicked { .. } => errno::EIO,
             Error::NotNvfold { .. }
             | Error::Newer { .. }
             | Error::Older { .. }
@@ -192,5 +236,20 @@ impl Error {
             | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_that_there_is_not_is_an_error() {
+        assert_eq!((5.after(7).unwrap(), 12.since(7).unwrap(), 7.since(7).unwrap()), (12, 5, 0));
+        assert_eq!((u64::MAX - 7).after(7).unwrap(), u64::MAX);
+        let error = u64::MAX.after(1).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { at: u64::MAX, .. }), "{error}");
+        let error = 5.since(7).unwrap_err();
+        assert!(error.to_string().starts_with("extents: offset 5: it lies before 7 (device"), "{error}");
     }
 }

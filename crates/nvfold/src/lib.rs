@@ -20,6 +20,7 @@
 //! | [`media`] | the bytes on the device |
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
+//! | `panics` | contains panics in work beside the calls |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
 //!
@@ -41,6 +42,7 @@ mod inode;
 pub mod media;
 mod mount;
 mod padded;
+mod panics;
 mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
@@ -60,6 +62,8 @@ pub use dedup::stream::{Classes, DeExtOptions, Mean};
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};
+#[cfg(not(feature = "shuttle"))]
+pub use panics::panic_is_contained;
 pub use space::SegmentWear;
 pub use space::reclaim::Victims;
 #[cfg(not(feature = "shuttle"))]

@@ -289,6 +289,16 @@ pub struct Refused {
     pub last_error: Option<String>,
 }
 
+/// Panics since mount in work beside the calls ([`Error::Panicked`](crate::Error::Panicked)). Always 0, unless there is a
+/// mistake in nvfold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Panicked {
+    /// Panics that were caught. Each has stopped its job for its inode, until the next mount.
+    pub count: u64,
+    /// The job, the inode and the message of the last one.
+    pub last: Option<String>,
+}
+
 /// Identifies a file; only `fs` can read it. Work that is deferred records it, and `fs` drops the work if another file
 /// has the number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

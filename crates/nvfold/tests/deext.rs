@@ -286,7 +286,7 @@ fn a_full_device_falls_back_to_blocks_and_then_says_so() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.errno(), errno::ENOSPC);
+    assert_eq!(error.errno(), errno::ENOSPC, "{error}");
     assert!(written.len() > 20 * MIB, "{} bytes", written.len());
     assert!(fs.statfs().blocks_available < 32, "what was free could be written to");
     assert!(read(&file) == written);

@@ -273,6 +273,10 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("refused, by a mistake in nvfold", space.refused.to_string()));
     }
     rows.extend(space.refused_last_error.iter().map(|error| ("refused last", error.clone())));
+    if space.panicked > 0 {
+        rows.push(("ended by a panic, in the background", space.panicked.to_string()));
+    }
+    rows.extend(space.panicked_last.iter().map(|what| ("ended last", what.clone())));
     rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
     rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
     rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));

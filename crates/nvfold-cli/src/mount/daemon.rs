@@ -42,7 +42,7 @@ fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
     // priority.
     let _ = rustix::process::setpriority_process(None, NICE);
     let mut daemon = Daemon::new(fs.clone());
-    let (mut told, mut refusal_told) = (false, false);
+    let (mut told, mut refusal_told, mut panics_told) = (false, false, 0);
     while !stop.load(Ordering::Relaxed) {
         if access.is_read_only() {
             thread::park_timeout(REST_MOST);
@@ -62,6 +62,13 @@ fn work(fs: FileSystem, access: &Access, stop: &AtomicBool) {
         if !refusal_told && let Some(error) = fs.refused().last_error {
             announce(&format!("nvfold: refused a change: {error}; `nvfold stats` counts what else is"));
             refusal_told = true;
+        }
+        let panicked = fs.panicked();
+        if let Some(what) = panicked.last.filter(|_| panicked.count > panics_told) {
+            announce(&format!(
+                "nvfold: {what} was ended by a panic: it is not tried again before the next mount, and all else goes on"
+            ));
+            panics_told = panicked.count;
         }
     }
 }

@@ -299,10 +299,14 @@ fn no_mount(dir: &Path, error: io::Error) -> Failure {
 }
 
 /// Makes a panic end the process. A panic is a bug and may leave memory half changed, so the process ends at once, as
-/// in a crash, and the next mount recovers the device. Without the failed thread, requests would wait for ever.
+/// in a crash, and the next mount recovers the device. Without the failed thread, requests would wait for ever. Panics
+/// in work beside the requests are contained by the library; here they are told with the place in the source.
 fn end_on_panic(dir: &Path) {
     let dir = dir.to_owned();
     std::panic::set_hook(Box::new(move |panic| {
+        if nvfold::panic_is_contained() {
+            return announce(&format!("nvfold: internal error beside the requests: {panic}"));
+        }
         announce(&format!("nvfold: internal error, the mount on {} ends: {panic}", dir.display()));
         std::process::abort();
     }));

@@ -3,6 +3,7 @@
 use super::FileSystem;
 use crate::dedup::denova::schedule::{Schedule, Worksite};
 use crate::error::Result;
+use crate::panics::Job;
 use std::time::Duration;
 
 /// How long the daemon waits while nothing may change.
@@ -48,7 +49,7 @@ impl Daemon {
 impl Worksite for FileSystem {
     fn step(&self) -> Result<bool> {
         let core = self.core();
-        core.step_of(&*core.policies.denova)
+        core.step_of(Job::Share, &*core.policies.denova)
     }
 
     fn reorder_step(&self) -> Result<bool> {

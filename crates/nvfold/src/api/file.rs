@@ -214,7 +214,7 @@ impl File {
         let end = offset.saturating_add(len);
         let (mut at, mut done) = (offset, Reshared::default());
         while at < end {
-            let step = self.change(doing, |core, inode| step(core, inode, at, end))?;
+            let step = self.change(doing, |core, inode| core.contain_request(inode, || step(core, inode, at, end)))?;
             done += step.done;
             at = step.next;
         }

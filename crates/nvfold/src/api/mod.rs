@@ -21,6 +21,7 @@ use crate::fs::{Core, Effort, Worked};
 use crate::media::BLOCK_BYTES;
 use crate::media::log_entry::NAME_BYTES_MAX;
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
+use crate::panics::Job;
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::Ordering;
@@ -81,7 +82,7 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
                 }
             }
             Err(error @ Error::NoSpace { blocks_needed, .. })
-                if core.policies.space_freeing_policy().may_free_space() =>
+                if core.policies.space_freeing_policy().may_free_space() && !core.panics.have_stopped(Job::Share) =>
             {
                 // The queue may hold data that is already stored. The operation fails only when nothing more can be
                 // shared.
@@ -106,7 +107,7 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
 /// takes from no [`Effort`]: what is in the queue is looked at once, by this call or another.
 fn make_room(core: &Core, blocks: u64) -> Result<()> {
     let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
-    while core.space.free_blocks() < enough && !core.step_of(core.policies.space_freeing_policy())? {}
+    while core.space.free_blocks() < enough && !core.step_of(Job::Share, core.policies.space_freeing_policy())? {}
     Ok(())
 }
 
@@ -165,8 +166,9 @@ impl FileSystem {
     /// EROFS; errors of the device.
     pub fn fill_step(&self) -> Result<bool> {
         let core = self.core();
-        let is_done = core.step_of(core.policies.filling_policy())? & core.step_of(core.policies.deext())?;
-        Ok(is_done & core.settle_step()?)
+        let is_filled = core.step_of(Job::Fill, core.policies.filling_policy())?;
+        let are_cut = core.step_of(Job::CutSeam, core.policies.deext())?;
+        Ok(is_filled & are_cut & core.settle_step()?)
     }
 
     /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when
@@ -201,10 +203,15 @@ impl FileSystem {
         self.core().refused()
     }
 
+    /// Returns the panics since mount in work beside the calls: see [`Panicked`].
+    pub fn panicked(&self) -> Panicked {
+        self.core().panicked()
+    }
+
     /// Saves the DRAM state and marks the device clean. Open `File`s can still be read, except those of unlinked
     /// inodes, which are freed; writes through them fail with EROFS. Dropping a `FileSystem` without unmounting
     /// leaves the device as a crash does, and the next mount recovers it. A device with bad memory is left in that
-    /// state, too.
+    /// state, too, and so is one after a panic ([`FileSystem::panicked`]).
     ///
     /// # Errors
     /// Those of [`FileSystem::reconcile_step`]; the device is then left as after a crash. Errors of the device.
@@ -229,6 +236,10 @@ impl FileSystem {
             // everything. `trim` first takes the marks off free segments: the next mount then keeps no block there in
             // use because an unreadable inode might reference it.
             core.space.trim()?;
+            return Ok(core.region.cut_journal_off()?);
+        }
+        if core.panics.are_any() {
+            // What work has left behind when it panicked is known only to recovery.
             return Ok(core.region.cut_journal_off()?);
         }
         core.free_nameless();
@@ -304,7 +315,7 @@ impl FileSystem {
             self.mounted.reconcile_step()?;
             return Ok(false);
         }
-        core.step_of(core.policies.space_freeing_policy())
+        core.step_of(Job::Share, core.policies.space_freeing_policy())
     }
 
     /// Returns how chunk entries are found from fingerprints on this device.
@@ -574,11 +585,13 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(true);
         }
-        let is_over = core.space.give_back_step()?;
-        if is_over {
-            self.shrink_table();
-        }
-        Ok(is_over)
+        core.contain_all(Job::Trim, true, || {
+            let is_over = core.space.give_back_step()?;
+            if is_over {
+                self.shrink_table();
+            }
+            Ok(is_over)
+        })
     }
 
     /// Frees segments of the inode table and packed segments that are empty.

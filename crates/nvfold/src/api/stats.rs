@@ -10,7 +10,7 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
-use crate::words::{IndexStats, OriginStats, ReclaimStats, Refused, Skipped, Usage};
+use crate::words::{IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Skipped, Usage};
 
 /// Statistics of the device, its space and its policies. Sizes are in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -89,6 +89,8 @@ pub struct Stats {
     pub skipped: Skipped,
     /// Changes refused since mount because of a mistake in nvfold.
     pub refused: Refused,
+    /// Panics since mount in work beside the calls.
+    pub panicked: Panicked,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out blocks whose use is not known yet.
     pub recovery: Recovery,
 }
@@ -154,6 +156,7 @@ impl FileSystem {
             reclaim: core.reclaim_stats(),
             skipped: core.skipped(),
             refused: core.refused(),
+            panicked: core.panicked(),
             recovery: self.mounted.recovery(),
             ..Stats::default()
         };

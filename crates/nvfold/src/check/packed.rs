@@ -286,9 +286,9 @@ impl Survey<'_> {
 
     /// Returns true if an entry places its chunk in a packed segment.
     fn is_packed_place(&self, number: PackedNumber, entry: &ChunkEntry) -> bool {
-        let (address, bytes) = (entry.address(), entry.stored_bytes());
-        let is_inside = address % SEGMENT_BYTES + bytes <= SEGMENT_BYTES;
-        entry.is_of(number) && is_inside && self.packed.segments.contains_key(&(address / SEGMENT_BYTES))
+        let holds = |at, bytes| self.geometry.holds_data(at, bytes);
+        let is_place = !entry.is_empty() && entry.check(number.into(), holds).is_ok();
+        is_place && self.packed.segments.contains_key(&(entry.address() / SEGMENT_BYTES))
     }
 
     /// Finds the lost entries that can be rebuilt from headers.

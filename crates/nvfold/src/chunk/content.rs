@@ -46,8 +46,7 @@ impl Chunks {
     #[inline]
     fn last_entry(&self, chunk: PackedNumber) -> Option<ChunkEntry> {
         let entry: ChunkEntry = self.region.read(self.entries.packed_offset(chunk)?);
-        let (address, bytes) = (entry.address(), entry.stored_bytes());
-        (entry.is_packed() && self.geometry.holds_data(address, bytes)).then_some(entry)
+        entry.check(chunk.into(), |at, bytes| self.geometry.holds_data(at, bytes)).is_ok().then_some(entry)
     }
 
     /// Returns the last place of a packed chunk that the caller has freed and whose entry it has not given back. Such

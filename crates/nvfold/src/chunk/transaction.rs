@@ -163,6 +163,8 @@ pub struct Transaction<'a> {
     /// References that were only taken to compare.
     given_back: Vec<ChunkRef>,
     counted: Counted,
+    /// Why an entry was not written: it could not be read back.
+    refused: Option<&'static str>,
 }
 
 /// Chunks that the transaction has counted: writing a new entry for one of them would lose references. Kept only in
@@ -208,12 +210,20 @@ impl<'a> Transaction<'a> {
             flight: Flight::new(),
             given_back: Vec::new(),
             counted: Counted::default(),
+            refused: None,
         }
     }
 
     /// Returns the chunk table.
     pub fn chunks(&self) -> &'a Chunks {
         self.chunks
+    }
+
+    /// Returns why an entry of the transaction was not written, if it could not be read back. The caller asks before
+    /// the commit, and does not commit then.
+    #[inline]
+    pub(crate) fn refused(&self) -> Option<&'static str> {
+        self.refused
     }
 
     fn id(&mut self) -> u64 {
@@ -247,8 +257,12 @@ impl<'a> Transaction<'a> {
     fn write_entry(&mut self, chunk: ChunkRef, entry: ChunkEntry, fingerprint: &Fingerprint) {
         let chunks = self.chunks;
         let (mut entry, count) = (entry, entry.count);
-        chunks.assert_is_data(chunk);
-        debug_assert!(count > 0, "{} gets an entry that counts nothing", chunk);
+        let of_count = || if count > 0 { Ok(()) } else { Err("an entry that counts nothing") };
+        let holds = |at, bytes| chunks.geometry.holds_data(at, bytes);
+        if let Err(why) = entry.check(chunk, holds).and_then(|()| of_count()) {
+            self.refused = Some(why);
+            return;
+        }
         let is_first = self.counted.insert(chunk);
         debug_assert!(is_first, "{} gets a new entry in the transaction that counted it", chunk);
         if let Some(weak) = fingerprint.weak {

@@ -40,6 +40,7 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Growth, Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::panics::Job;
 use crate::space::Purpose;
 use crate::sync::Mutex;
 use crate::words::{FileId, TimeNs};
@@ -320,8 +321,8 @@ impl Core {
     /// EROFS; errors of the device.
     pub(crate) fn settle_step(&self) -> Result<bool> {
         let Some(file) = self.growing.take(self.now()) else { return Ok(true) };
-        self.in_background("pack the end of a file", || {
-            self.leaving_out(self.settle(file, self.now(), Settle::All))?;
+        self.in_background("pack the end of a file", Job::PackEnd, || {
+            self.leaving_out(self.contain(Job::PackEnd, Some(file), || self.settle(file, self.now(), Settle::All)))?;
             Ok(false)
         })
     }
@@ -330,7 +331,8 @@ impl Core {
     /// bytes changes.
     pub(crate) fn settle_all(&self) {
         while let Some(file) = self.growing.take(TimeNs::MAX) {
-            let _ = self.leaving_out(self.settle(file, TimeNs::MAX, Settle::Packed));
+            let settle = || self.settle(file, TimeNs::MAX, Settle::Packed);
+            let _ = self.leaving_out(self.contain(Job::PackEnd, Some(file), settle));
         }
     }
 

@@ -168,7 +168,7 @@ impl Core {
 
     /// Frees the inode if it has no name and is not open.
     pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
-        if state.attributes.nlink == 0 && !state.freed && !inode.is_pinned() {
+        if state.attributes.nlink == 0 && inode.is_usable() && !inode.is_pinned() {
             self.free_inode(inode, state);
         }
     }
@@ -178,7 +178,7 @@ impl Core {
         for inodes in self.cache.inodes() {
             for inode in inodes {
                 let mut state = inode.lock();
-                if state.attributes.nlink == 0 && !state.freed {
+                if state.attributes.nlink == 0 && inode.is_usable() {
                     self.free_inode(&inode, &mut state);
                 }
             }
@@ -189,7 +189,7 @@ impl Core {
     /// reached.
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
         let _: InodeHead = self.region.read(inode.slot);
-        state.freed = true;
+        inode.set_freed();
         if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {
             // The slot cannot be freed on the media, so everything that the inode references stays in use.
             return self.cache.remove(inode.ino);

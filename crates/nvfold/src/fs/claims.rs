@@ -309,7 +309,11 @@ impl<'a> Claims<'a> {
 
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
-        if !self.tx.given_back().is_empty() {
+        let has_given_back = !self.tx.given_back().is_empty();
+        if self.is_published && !has_given_back || self.core.panics.abandons() {
+            return;
+        }
+        if has_given_back {
             self.core.release(&self.tx.given_back().iter().copied().collect(), &[], 0);
         }
         if !self.held.is_empty() {

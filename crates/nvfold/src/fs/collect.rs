@@ -39,6 +39,7 @@ use crate::inode::{Inode, State};
 use crate::media::chunk_entry::{CLASS_UNKNOWN, ENTRY_BYTES};
 use crate::media::packed::PackedBytes;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
+use crate::panics::Job;
 use crate::space::packed::Pool;
 use crate::space::reclaim::Victims;
 use crate::sync::Mutex;
@@ -180,7 +181,7 @@ impl Core {
             Victims::All => 1,
             Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,
             Victims::Worthwhile if self.policies.follow_origins(None) && self.is_at_rest() => {
-                let used = (self.space.total_blocks() - self.space.free_blocks()) * BLOCK_BYTES;
+                let used = self.space.total_blocks().saturating_sub(self.space.free_blocks()) * BLOCK_BYTES;
                 (used / LEAVINGS_PART).max(LEAVINGS_BYTES_MIN)
             }
             Victims::Worthwhile => u64::MAX,
@@ -232,6 +233,10 @@ impl Core {
     /// # Errors
     /// Those of the device.
     pub(super) fn collect_some(&self) -> Result<Worked> {
+        self.contain_all(Job::Collect, Worked::Nothing, || self.collect_now())
+    }
+
+    fn collect_now(&self) -> Result<Worked> {
         if self.is_reconciling() {
             return Ok(Worked::Nothing);
         }
@@ -299,7 +304,8 @@ impl Core {
                 return Ok(());
             }
             from = if next == ino { from } else { 0 };
-            let ended = self.leaving_out(self.mark_file(next, from, STEP_LOOKS - looks, round))?;
+            let ended =
+                self.contain_at(Job::Collect, next, |inode| self.mark_file(inode, from, STEP_LOOKS - looks, round))?;
             looks += ended.looks + 1;
             (ino, from) = ended.next.map_or((next + 1, 0), |from| (next, from));
             round.phase = Phase::Mark(ino, from);
@@ -315,8 +321,7 @@ impl Core {
         next.is_none() && round.marks.is_empty()
     }
 
-    fn mark_file(&self, ino: u64, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
-        let inode = self.inode(ino)?;
+    fn mark_file(&self, inode: &Inode, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
         let state = inode.read()?;
         let Some(extents) = state.extents() else { return Ok(Ended::default()) };
         let mut ended = Ended::default();
@@ -327,7 +332,7 @@ impl Core {
             }
             ended.looks += 1;
             for named in self.parts_of(offset, &extent) {
-                round.note_inode(ino);
+                round.note_inode(inode.ino);
                 round.marks.add(named.part);
             }
         }
@@ -338,7 +343,10 @@ impl Core {
     fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[Named; 2]> {
         let mut named = SmallVec::new();
         let mut add = |offset, chunk, start: u64, end: u64| {
-            named.push(Named { offset, part: Part { chunk, range: start as u32..end as u32 } });
+            // No chunk is that long; an extent that says so stays as it is.
+            if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) {
+                named.push(Named { offset, part: Part { chunk, range: start..end } });
+            }
         };
         match extent.location {
             _ if extent.unwritten => {}
@@ -394,7 +402,9 @@ impl Core {
             from = if next == ino { from } else { 0 };
             let mut ended = Ended::default();
             if round.may_name_some(next) {
-                ended = self.leaving_out(self.repoint_file(next, from, STEP_LOOKS - looks, round))?;
+                ended = self.contain_at(Job::Collect, next, |inode| {
+                    self.repoint_file(inode, from, STEP_LOOKS - looks, round)
+                })?;
             }
             // One commit is enough work for a step.
             looks += if ended.changed { STEP_LOOKS } else { ended.looks + 1 };
@@ -404,14 +414,13 @@ impl Core {
         Ok(false)
     }
 
-    fn repoint_file(&self, ino: u64, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
-        let inode = self.inode(ino)?;
+    fn repoint_file(&self, inode: &Inode, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
         let mut state = inode.write()?;
         let Some(extents) = state.extents() else { return Ok(Ended::default()) };
         let (named, mut ended) = self.collected_parts(extents, from, most, round);
         if !named.is_empty() {
             ended.changed = true;
-            self.repoint(&inode, &mut state, &named, round)?;
+            self.repoint(inode, &mut state, &named, round)?;
         }
         Ok(ended)
     }
@@ -463,7 +472,7 @@ impl Core {
                 }
             };
             let length = u64::from(range.end - range.start);
-            let location = Location::Packed(to, place as u16);
+            let location = Location::Packed(to, 0).plus(u64::from(place));
             mapped.push((*offset, Extent { length, location, unwritten: false }));
             ranges.push(*offset..offset + length);
         }

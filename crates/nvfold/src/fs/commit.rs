@@ -10,14 +10,18 @@
 //! ```
 
 use super::Core;
+use super::cache::file_id;
+use crate::chunk::transaction::Transaction;
 use crate::error::{Error, Result};
 use crate::inode::log::{Addition, Log, areas_of, check_attributes, refused};
-use crate::inode::{Body, Inode, State};
+use crate::inode::{Body, Changing, Inode, State};
 use crate::media::BLOCK_BYTES;
+use crate::media::chunk_entry::check_place;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, COMMIT_WORD, INODE_BYTES};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::media::superblock::LOG_AREAS;
+use crate::panics::{Job, Moment};
 use crate::space::Purpose;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -188,7 +192,17 @@ impl Core {
         };
         let mut stores: SmallVec<[WordStore; 7]> = changes.iter().zip(named).map(word).collect();
         stores.extend_from_slice(words);
+        if stores.len() > 1 {
+            self.check_words(&stores)?;
+        }
+        self.panics.may_panic(Moment::Staged);
+        // Work beside the calls changes one inode at a time.
+        let changing = match changes {
+            [only] => Some(Changing::begin(only.inode, &self.panics)),
+            _ => None,
+        };
         self.store_commit_words(&stores, landed);
+        self.panics.may_panic(Moment::Committed);
         for (change, (staged, positions)) in changes.iter_mut().zip(staged) {
             let before = change.state.mapped_bytes();
             let newer = staged.attributes.is_none();
@@ -197,9 +211,50 @@ impl Core {
                 change.state.apply(position, entry, newer).expect("an entry that this operation made fits its inode");
             }
             self.account_mapped(change.inode.ino, before, change.state.mapped_bytes());
+        }
+        if let Some(changing) = changing {
+            changing.done();
+        }
+        for change in changes {
             self.compact_if_worth_it(change.inode, change.state);
         }
         Ok(())
+    }
+
+    /// Checks the words that are about to be stored by way of the journal.
+    fn check_words(&self, stores: &[WordStore]) -> Result<()> {
+        let refused = |why| Error::Refused { what: format!("a change of inodes was refused ({why})") };
+        stores.iter().try_for_each(WordStore::check).map_err(|why| self.refusals.count(refused(why)))
+    }
+
+    /// Returns the error of a transaction that has an entry which could not be read back.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    #[inline]
+    pub(super) fn check_entries(&self, tx: &Transaction<'_>) -> Result<()> {
+        match tx.refused() {
+            None => Ok(()),
+            Some(why) => self.check_entry(|| Err(why)),
+        }
+    }
+
+    /// The same for an entry that is not made yet.
+    #[inline]
+    pub(super) fn check_entry(&self, check: impl FnOnce() -> std::result::Result<(), &'static str>) -> Result<()> {
+        check().map_err(|why| self.refuse_entry(why))
+    }
+
+    /// The same for the place of a chunk.
+    #[inline]
+    pub(super) fn check_place(&self, address: u64, stored_bytes: u64) -> Result<()> {
+        self.check_entry(|| check_place(|at, bytes| self.geometry.holds_data(at, bytes), address, stored_bytes))
+    }
+
+    #[cold]
+    fn refuse_entry(&self, why: &str) -> Error {
+        let what = format!("a chunk entry was refused, because it could not be read back ({why})");
+        self.refusals.count(Error::Refused { what })
     }
 
     /// True if one line fits in the log without a new page.
@@ -269,7 +324,7 @@ impl Core {
     /// True if a log is long and consists mostly of dead entries. When space is short, the limits are lower: a file's
     /// log with a page is rewritten if its live entries fit in the inode, and others if they are much longer than
     /// needed.
-    pub(super) fn is_worth_compacting(&self, state: &State) -> bool {
+    pub(super) fn is_worth_compacting(&self, inode: &Inode, state: &State) -> bool {
         let (lines, live) = (state.log.lines, state.live_lines());
         let is_long = lines > 2 * 63 && lines > 4 * (live + 8);
         let fits_inode = || {
@@ -277,7 +332,7 @@ impl Core {
             has_page && live <= INLINE_LINES && matches!(state.body, Body::File(_))
         };
         let is_too_long = || (fits_inode() || lines > 63 && 2 * lines > 3 * (live + 8)) && self.is_nearly_full();
-        !state.freed && (is_long || is_too_long())
+        inode.is_usable() && (is_long || is_too_long())
     }
 
     /// True if less than an eighth of the device is free or dead.
@@ -291,8 +346,11 @@ impl Core {
         // A log that began in the inode gets back there in two steps, by way of a page: both copies must exist until
         // the switch.
         for _ in 0..2 {
+            if !self.is_worth_compacting(inode, state) {
+                return;
+            }
             // A failed compaction loses nothing; the next change tries again.
-            if !self.is_worth_compacting(state) || self.compact(inode, state).is_err() {
+            if self.contain(Job::Compact, Some(file_id(inode)), || self.compact(inode, state)).is_err() {
                 return;
             }
         }

@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
 use crate::inode::log::{Addition, Log, Part, areas_of};
-use crate::inode::{Body, Inode, State};
+use crate::inode::{Body, Changing, Inode, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::location_word::LocationWord;
@@ -25,6 +25,7 @@ use crate::media::log_entry::{LogEntry, dedupe};
 use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
 use crate::media::vector_entry::{Named, RECORDS_MAX};
 use crate::media::{BLOCK_BYTES, BlockNumber, Location};
+use crate::panics::Moment;
 use crate::space::BlockRun;
 use crate::sync::atomic::Ordering;
 use pmem::Flight;
@@ -64,7 +65,10 @@ impl Core {
         let (landed, named) = region.fence((flight, (addition.take_newest(), Some(line))));
         let mut log = Log { head, tail: head, ..Log::default() };
         let word = commit_word(inode.slot, &log, selector, named);
+        self.panics.may_panic(Moment::Staged);
+        let changing = Changing::begin(inode, &self.panics);
         self.store_commit_words(&[word, WordStore { offset: inode.slot + HEAD_WORD, value: head }], landed);
+        self.panics.may_panic(Moment::Committed);
         addition.keep(&mut log);
         let old = std::mem::replace(&mut state.log, log);
         self.queue_compacted(inode, state, &entries, &positions);
@@ -77,6 +81,7 @@ impl Core {
                 }
             }
         }
+        changing.done();
         self.free_log(old.parts);
         Ok(())
     }

@@ -25,12 +25,13 @@ use super::Core;
 use super::claims::Claims;
 use super::effort::{Effort, Worked};
 use super::publish::{Mapped, Remap, Stamp};
-use crate::error::{Error, Result};
+use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
 use crate::inode::{Inode, State, value_blocks};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, SEGMENT_BYTES};
+use crate::panics::Job;
 use crate::space::Purpose;
 use crate::space::evacuate::Emptied;
 use crate::sync::Mutex;
@@ -110,6 +111,10 @@ impl Core {
 
     /// Does one step of emptying segments of blocks.
     fn evacuate_some(&self) -> Result<Worked> {
+        self.contain_all(Job::Evacuate, Worked::Nothing, || self.evacuate_now())
+    }
+
+    fn evacuate_now(&self) -> Result<Worked> {
         if self.is_reconciling() {
             return Ok(Worked::Nothing);
         }
@@ -159,7 +164,8 @@ impl Core {
                 return Ok(true);
             }
             let from = if next == ino { from } else { 0 };
-            let found = self.leaving_out(self.move_out(next, from, STEP_LOOKS - looks, pass))?;
+            let found =
+                self.contain_at(Job::Evacuate, next, |inode| self.move_out(inode, from, STEP_LOOKS - looks, pass))?;
             // One commit is enough work for a step.
             looks += if found.is_nothing() { found.looks + 1 } else { STEP_LOOKS };
             pass.next = found.next.map_or((next + 1, 0), |from| (next, from));
@@ -167,22 +173,21 @@ impl Core {
         Ok(false)
     }
 
-    fn move_out(&self, ino: u64, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
-        let inode = self.inode(ino)?;
-        let found = find(&*inode.read()?, from, most, pass);
+    fn move_out(&self, inode: &Inode, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
+        let found = find(&*inode.read()?, from, most, pass)?;
         if found.is_nothing() {
             return Ok(found);
         }
         let mut state = inode.write()?;
-        let found = find(&state, from, most, pass);
+        let found = find(&state, from, most, pass)?;
         if found.has_pages {
-            self.compact(&inode, &mut state)?;
+            self.compact(inode, &mut state)?;
         }
         if found.has_values {
-            self.store_values_again(&inode, &mut state, |block| pass.leaves(block))?;
+            self.store_values_again(inode, &mut state, |block| pass.leaves(block))?;
         }
         if !found.parts.is_empty() {
-            self.move_parts(&inode, &mut state, &found.parts, pass)?;
+            self.move_parts(inode, &mut state, &found.parts, pass)?;
         }
         Ok(found)
     }
@@ -285,7 +290,7 @@ struct Copies {
 
 /// Returns what an inode has in the segments that are being emptied: of its extents from `from` on, as much as fits in a
 /// step.
-fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Found {
+fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Result<Found> {
     let mut found = Found {
         has_pages: from == 0 && state.log.pages().any(|page| pass.leaves(page)),
         has_values: from == 0 && state.xattrs.values().flat_map(value_blocks).any(|block| pass.leaves(block)),
@@ -299,20 +304,20 @@ fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Found {
         }
         found.looks += 1;
         let Some(address) = extent.media_address() else { continue };
-        for media in overlaps(address..address + extent.length, &pass.emptied) {
+        for media in overlaps(address..address.after(extent.length)?, &pass.emptied) {
             let end = media.end.min(block_start(media.start) + left);
             if media.start < end {
                 let part = Extent::media(end - media.start, media.start, extent.unwritten);
-                found.parts.push((offset + (media.start - address), part));
-                left -= end.next_multiple_of(BLOCK_BYTES) - block_start(media.start);
+                found.parts.push((offset.after(media.start.since(address)?)?, part));
+                left = left.saturating_sub(end.next_multiple_of(BLOCK_BYTES) - block_start(media.start));
             }
             if end < media.end {
-                found.next = Some(offset + (end.max(media.start) - address));
-                return found;
+                found.next = Some(offset.after(end.max(media.start).since(address)?)?);
+                return Ok(found);
             }
         }
     }
-    found
+    Ok(found)
 }
 
 fn block_start(address: u64) -> u64 {

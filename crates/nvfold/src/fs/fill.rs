@@ -27,7 +27,7 @@ impl Core {
         }
         let Body::File(extents) = &state.body else { return Ok(Filled::default()) };
         // A file whose policy keeps its data private is not shared with others.
-        if state.freed || self.policy_for(&inode).unfingerprinted() != Unfingerprinted::Filed {
+        if !inode.is_usable() || self.policy_for(&inode).unfingerprinted() != Unfingerprinted::Filed {
             return Ok(Filled::default());
         }
         let mut lacking: Vec<BlockNumber> = Vec::new();
@@ -90,7 +90,11 @@ impl Core {
             // These blocks can be reached already, unlike those of a write, so no entry may count as done before all
             // of it is durable.
             let _ = region.fence(std::mem::take(&mut tx.flight));
+            let refused = self.check_entries(&tx);
             let _ = tx.end(());
+            if refused.is_err() {
+                return 0;
+            }
             entered.retain(|(weak, block)| self.has_weak(*block, *weak));
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
         }

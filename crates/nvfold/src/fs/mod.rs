@@ -21,7 +21,7 @@
 //! | `compare` | comparing what a rewrite publishes with what it replaces |
 //! | `superblock` | writing it, and its feature bits |
 //! | `policy` | the policy and the compression of a file's new data |
-//! | `background`, `share_queued`, `fill` | work that policies defer |
+//! | `background`, `share_queued`, `fill` | work that policies defer; where its errors and panics end |
 //! | `reclaim` | emptying segments of packed chunks |
 //! | `evacuate` | emptying segments of blocks |
 //! | `effort` | how much an operation without space works for some |
@@ -67,6 +67,8 @@ mod marks;
 mod names;
 mod origins;
 mod packed;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod panic_tests;
 mod policy;
 mod publish;
 mod range;
@@ -103,15 +105,16 @@ use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
 use crate::error::{Error, Result};
 use crate::fingerprint::{StrongFunction, WeakFunction};
-use crate::inode::log;
 use crate::inode::table::InodeTable;
+use crate::inode::{Inode, log};
 use crate::media::superblock::Geometry;
 use crate::padded::{Padded, Sum};
+use crate::panics::Panics;
 use crate::refusals::Refusals;
 use crate::space::Space;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::words::{Clock, Refused, Skipped, TimeNs};
+use crate::words::{Clock, Panicked, Refused, Skipped, TimeNs};
 use append::Growing;
 use cache::{Cache, Damaged};
 use collect::Collector;
@@ -153,6 +156,10 @@ pub(crate) struct Core {
     skipped: Mutex<Skipped>,
     /// Counts changes that were refused.
     refusals: Refusals,
+    /// Contains panics in work beside the calls.
+    pub(crate) panics: Panics,
+    /// Inodes that a panic has made unusable. They stay in the cache.
+    cut_off: Mutex<Vec<Arc<Inode>>>,
     compares_rewrites: bool,
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
@@ -218,6 +225,8 @@ impl Core {
             features: Features::default(),
             skipped: Mutex::default(),
             refusals: Refusals::default(),
+            panics: Panics::default(),
+            cut_off: Mutex::default(),
             compares_rewrites,
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
@@ -242,10 +251,15 @@ impl Core {
         self.refusals.total()
     }
 
+    /// Returns the panics since mount in work beside the calls.
+    pub(crate) fn panicked(&self) -> Panicked {
+        self.panics.total()
+    }
+
     /// Returns the parts of the core that logs need.
     #[inline]
     fn log_ground(&self) -> log::Ground<'_> {
-        log::Ground { region: &self.region, space: &self.space, table: &self.table }
+        log::Ground { region: &self.region, space: &self.space, table: &self.table, panics: &self.panics }
     }
 
     /// Returns the parts of the core that policies need.

@@ -32,14 +32,15 @@ use crate::chunking::{Chunker, Zeros, is_zero, trailing_zeros, zero_runs};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Dedup, Piece, Place};
-use crate::error::{Error, Result};
+use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::chunk_entry::{CLASS_END, CLASS_UNKNOWN, ENTRY_BYTES};
+use crate::media::chunk_entry::{CLASS_END, CLASS_UNKNOWN, ENTRY_BYTES, check_length};
 use crate::media::packed::PackedBytes;
 use crate::media::superblock::{COMPRESSED_CHUNKS, PACKED_CHUNKS};
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
+use crate::panics::Job;
 use crate::space::packed::Pool;
 use crate::words::FileId;
 use crate::words::TimeNs;
@@ -282,13 +283,18 @@ impl Core {
 
     /// Extends the chunk of a tail in place so that it holds the whole piece. Returns `None` if another chunk follows
     /// it in the segment, or if a clone references it too. A growing chunk stays private, because it is in no index.
-    fn grow_tail(&self, tail: &Tail, piece: &[u8], claims: &mut Claims<'_>) -> Result<Option<Grown>> {
+    pub(super) fn grow_tail(&self, tail: &Tail, piece: &[u8], claims: &mut Claims<'_>) -> Result<Option<Grown>> {
         if self.sound_count(tail.chunk) != Some(1) {
             return Ok(None);
         }
         let (length, longer) = (tail.bytes.len() as u64, piece.len() as u64);
         claims.pin();
         let Some(address) = self.chunks.plain_address(tail.chunk) else { return Ok(None) };
+        self.check_entry(|| check_length(CLASS_UNKNOWN, PackedBytes::plain(longer)))?;
+        if !self.geometry.holds_data(address, longer) {
+            // The last segment ends before that.
+            return Ok(None);
+        }
         let is_last = self.space.grow_packed(tail.chunk, address, length, longer, &mut claims.tx.flight);
         if !is_last {
             return Ok(None);
@@ -348,7 +354,7 @@ impl Core {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let mut bytes = vec![0; (size - offset / BLOCK_BYTES * BLOCK_BYTES) as usize];
+        let mut bytes = vec![0; size.since(offset / BLOCK_BYTES * BLOCK_BYTES)? as usize];
         let start = self.patch(extents, offset, part, &mut bytes)?;
         if becomes_hole(claims.policy, &bytes) {
             return Ok(());
@@ -377,6 +383,7 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Result<PackedNumber> {
         let bytes = PackedBytes { stored: stored.len() as u64, content: piece.bytes.len() as u64 };
+        self.check_entry(|| check_length(piece.class, bytes))?;
         let compressed = if bytes.is_compressed() { COMPRESSED_CHUNKS } else { 0 };
         self.require_feature(PACKED_CHUNKS | compressed)?;
         let number = self.chunks.packed.take(&self.region, &self.space)?;
@@ -384,6 +391,7 @@ impl Core {
         let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
         claims.pin();
         let address = self.space.append(pool, number, bytes, &mut claims.tx.flight).inspect_err(free)?;
+        self.check_place(address, bytes.stored).inspect_err(free)?;
         // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         claims.enter_packed(&NewPacked { number, address, bytes, class: piece.class }, count, &piece.fingerprint);
         claims.tx.flight.add(self.region.stream(address, stored));
@@ -414,6 +422,13 @@ impl Core {
 
     /// Ends a stream: indexes its tail, or replaces it by an equal piece that is already stored.
     pub(crate) fn end_stream_of(&self, file: FileId, stream: Stream) -> Result<()> {
+        match self.contain(Job::EndStream, Some(file), || self.end_stream_now(file, stream)) {
+            Err(Error::Panicked { .. }) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn end_stream_now(&self, file: FileId, stream: Stream) -> Result<()> {
         let Some(tail) = stream.tail.filter(|tail| tail.is_growing) else { return Ok(()) };
         let Ok(Some(inode)) = self.inode_of(file) else { return Ok(()) };
         let policy = self.policy_for(&inode);
@@ -437,7 +452,7 @@ impl Core {
             return Ok(());
         };
         let mapped = [(tail.start, whole_extent(claims.keep_packed(reference), &tail.bytes))];
-        let range = tail.start..tail.start + tail.bytes.len() as u64;
+        let range = tail.start..tail.start.after(tail.bytes.len() as u64)?;
         let remap = Remap::new(&range, &mapped, Stamp::Kept);
         if_there_is_room(self.publish(&inode, &mut *state, &remap, None, &mut claims))
     }

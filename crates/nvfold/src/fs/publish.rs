@@ -32,13 +32,14 @@ use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
 use crate::inode::log::check_blocks;
-use crate::inode::{Body, Inode, State};
+use crate::inode::{Body, Changing, Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::location_word::LocationWord;
 use crate::media::log_entry::{ExtentEntry, LogEntry, Written, dedupe};
 use crate::media::superblock::VECTOR_ENTRIES;
 use crate::media::vector_entry::{Named, RECORDS_MAX, VectorEntry, lines_of};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
+use crate::panics::Moment;
 use crate::space::Purpose;
 use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::TimeNs;
@@ -207,6 +208,7 @@ impl Core {
         queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
+        self.check_entries(&claims.tx)?;
         self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
             Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
@@ -215,7 +217,7 @@ impl Core {
         if !concurrent.is_empty() {
             locked.exclusively(|state| self.merge_concurrent(inode, state, remap.mapped, &concurrent, claims.policy));
         }
-        if self.is_worth_compacting(locked.state()) {
+        if self.is_worth_compacting(inode, locked.state()) {
             locked.exclusively(|state| self.compact_if_worth_it(inode, state));
         }
         Ok(())
@@ -258,6 +260,7 @@ impl Core {
         entry: &ExtentEntry,
         claims: &mut Claims<'_>,
     ) -> Concurrent {
+        let changing = Changing::begin(inode, &self.panics);
         let position = state.log.tail;
         let line = self.region.write(position, entry).flush();
         let before = state.mapped_bytes();
@@ -274,6 +277,7 @@ impl Core {
             self.queue_entry(inode, position, &entry.written().expect("it is a write entry"));
         }
         self.installed(inode, state, before, &dropped);
+        changing.done();
         claims.published(inode.ino, &dropped)
     }
 
@@ -315,7 +319,10 @@ impl Core {
             false => self.clear_unshared_entries(&dropped.blocks, &claims.reserved),
         };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
+        self.panics.may_panic(Moment::Staged);
+        let changing = Changing::begin(inode, &self.panics);
         self.store_commit_word(word, landed, flight, || self.forget_all(&emptied));
+        self.panics.may_panic(Moment::Committed);
         if is_daemons {
             self.count_holds(queued, claims);
         }
@@ -327,6 +334,8 @@ impl Core {
             entries.iter_mut().for_each(|entry| entry.flag(dedupe::COMPLETE));
         }
         locked.exclusively(|state| {
+            // Here it is dropped before the lock, even in a panic.
+            let changing = changing;
             staged.install(state);
             let before = state.mapped_bytes();
             for (position, entry) in positions.iter().zip(&entries) {
@@ -339,6 +348,7 @@ impl Core {
                 state.apply(*position, entry, false).expect("every inode may have extended attributes");
             }
             self.installed(inode, state, before, &dropped);
+            changing.done();
         });
         if is_daemons {
             self.complete(locked.state(), queued, &logged);

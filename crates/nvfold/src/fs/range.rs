@@ -4,7 +4,7 @@ use super::Core;
 use super::claims::Claims;
 use super::publish::{Mapped, Remap, Stamp};
 use crate::dedup::work::Unfingerprinted;
-use crate::error::{Error, Result, errno};
+use crate::error::{Error, Offset, Result, errno};
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{FILE_BYTES_MAX, Inode, State};
 use crate::media::BLOCK_BYTES;
@@ -202,7 +202,8 @@ impl Core {
         let extents = self.file_extents(source, "clone")?;
         let length = source.attributes.size.saturating_sub(source_offset).min(length);
         let within = extents.within(source_offset, source_offset + length).filter(|(_, extent)| !extent.unwritten);
-        Ok((within.map(|(at, extent)| (at - source_offset + offset, extent)).collect(), length))
+        let cloned = |(at, extent): (u64, Extent)| Ok((at.since(source_offset)?.after(offset)?, extent));
+        Ok((within.map(cloned).collect::<Result<Mapped>>()?, length))
     }
 
     fn clone_into(

@@ -23,6 +23,7 @@ use crate::dedup::stream::pool_of;
 use crate::error::Result;
 use crate::media::packed::{HEADERS_MAX, header_offset};
 use crate::media::{BLOCK_BYTES, PackedNumber, SEGMENT_BYTES};
+use crate::panics::{Job, Moment};
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::ReclaimStats;
@@ -126,7 +127,13 @@ impl Core {
         }
     }
 
+    /// Does one step of emptying segments. If a panic has stopped that, there is nothing to do.
     pub(super) fn reclaim_some(&self, victims: Victims) -> Worked {
+        let step = || Ok(self.reclaim_now(victims));
+        self.contain_all(Job::Reclaim, Worked::Nothing, step).unwrap_or(Worked::Nothing)
+    }
+
+    fn reclaim_now(&self, victims: Victims) -> Worked {
         if self.is_reconciling() {
             return Worked::Nothing;
         }
@@ -260,16 +267,19 @@ impl Batch<'_> {
             return;
         }
         let _ = core.region.fence(flight);
+        core.panics.may_panic(Moment::Staged);
         let mut flight = Flight::new();
         let mut done = Vec::new();
         for (moving, to) in copies {
             let is_copy = core.is_copy(moving.from, to, moving.bytes.stored);
-            let has_moved = is_copy && core.chunks.set_place(&moving, to);
+            let may_lie_there = || core.check_place(to, moving.bytes.stored).is_ok();
+            let has_moved = is_copy && may_lie_there() && core.chunks.set_place(&moving, to);
             let (chunk, from, bytes) = (moving.chunk, moving.from, moving.bytes.stored);
             let left = core.chunks.end_move(moving, &mut flight);
             done.push((chunk, from, to, bytes, has_moved, left));
         }
         let _ = core.region.fence(flight);
+        core.panics.may_panic(Moment::Committed);
         for (chunk, from, to, bytes, has_moved, left) in done {
             let (old, new) = if has_moved { (from, to) } else { (to, from) };
             if left == Released::Free {

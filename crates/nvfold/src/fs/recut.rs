@@ -16,7 +16,7 @@ use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::dedup::stream::CutPiece;
 use crate::dedup::streams::Seam;
-use crate::error::Result;
+use crate::error::{Offset, Result};
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::Location;
@@ -40,7 +40,7 @@ impl Core {
         let extents = self.file_extents(&state, "cut a seam")?;
         let Some(all) = around(extents, seam) else { return Ok(()) };
         for length in [FIRST_BYTES, RECUT_BYTES] {
-            let range = all.start..all.end.min(all.start + length);
+            let range = all.start..all.end.min(all.start.saturating_add(length));
             let is_cut_off = range.end < all.end;
             let bytes = self.stored_bytes(extents, &range)?;
             let cut = Cut::of_stored(streams.begin(range.start), &bytes, policy);
@@ -74,13 +74,13 @@ impl Core {
         let cut = Cut::of_stored(streams.begin(blocks.all.start), &bytes, policy);
         let (count, end) = blocks.replaced_by(extents, &cut.pieces);
         let range = blocks.all.start..end;
-        let bytes = end - range.start;
+        let bytes = end.since(range.start)?;
         self.put_in_place(inode, state, range, &cut, count, policy, compression)?;
         Ok(Some(Step { next: end, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } }))
     }
 
     fn stored_bytes(&self, extents: &Extents, range: &Range<u64>) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
+        let mut bytes = vec![0; range.end.since(range.start)? as usize];
         self.read_extents(extents, range.start, &mut bytes)?;
         // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
@@ -137,7 +137,7 @@ fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
     let is_data = |(_, extent): &(u64, Extent)| !extent.unwritten;
     let (start, _) = extents.within(from, end).find(is_data).filter(|(_, extent)| extent.packed().is_none())?;
     let (mut all, mut blocks_end) = (start..start, start);
-    let limit = start + RECUT_BYTES;
+    let limit = start.saturating_add(RECUT_BYTES);
     for (at, extent) in extents.within(start, limit) {
         if at != all.end || extent.unwritten {
             break;
@@ -151,9 +151,10 @@ fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
     Some(Blocks { all, blocks_end, is_cut_off })
 }
 
-/// True if an extent ends at this offset, which is not 0.
+/// True if an extent ends at this offset.
 fn is_end(extents: &Extents, at: u64) -> bool {
-    extents.within(at - 1, at + 1).next().is_some_and(|(from, extent)| from + extent.length == at)
+    let Some(last) = at.checked_sub(1) else { return false };
+    extents.within(last, at.saturating_add(1)).next().is_some_and(|(from, extent)| from + extent.length == at)
 }
 
 /// Returns the bytes that may have to be cut again around a seam: from the extent of a packed chunk that ends there on,
@@ -167,7 +168,7 @@ fn around(extents: &Extents, seam: u64) -> Option<Range<u64>> {
     let earliest = before.saturating_sub(u64::from(offset));
     let (start, _) = extents.within(earliest, seam).last()?;
     let mut end = start;
-    for (at, extent) in extents.within(start, start + RECUT_BYTES) {
+    for (at, extent) in extents.within(start, start.saturating_add(RECUT_BYTES)) {
         if at != end || extent.packed().is_none() {
             break;
         }

@@ -49,7 +49,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 pub(super) struct EntryAddress {
     pub(super) ino: u64,
     /// Distinguishes the inode from others that had its number.
-    generation: u32,
+    pub(super) generation: u32,
     /// Media address of the entry.
     pub(super) position: u64,
     /// File offset at which the range of the entry begins.
@@ -106,7 +106,7 @@ impl Core {
     /// Returns the log entry of a token, if it still exists and is still to be shared.
     pub(crate) fn queued_entry(&self, inode: &Inode, state: &State, token: &Token) -> Option<LogEntry> {
         let EntryAddress { generation, position, file_offset, .. } = EntryAddress::of(token);
-        let is_there = !state.freed && inode.generation == generation;
+        let is_there = inode.is_usable() && inode.generation == generation;
         if !is_there || !state.log.holds(inode.slot, position) {
             return None;
         }
@@ -159,7 +159,7 @@ impl Core {
         // The entry is gone if a compaction rewrote the log. This batch is shared all the same; the rewritten entries
         // cover the rest.
         let entry = self.queued_entry(&inode, locked.state(), &token);
-        if locked.state().freed || inode.generation != generation {
+        if inode.generation != generation {
             return Ok(Shared::default());
         }
         looked.leave_changed(locked.state());
@@ -217,7 +217,7 @@ impl<'a> Looked<'a> {
         let state = inode.peek();
         let entry = core.queued_entry(inode, &state, token)?;
         let Written { file_offset, length, .. } = entry.written()?;
-        let end = file_offset + length;
+        let end = file_offset.checked_add(length)?;
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
         // A range that was rewritten since belongs to another entry.
         let is_its_own =
@@ -350,6 +350,7 @@ impl<'a> Looked<'a> {
         let mut claims = Claims::with_transaction(core, std::mem::replace(&mut self.batch.tx, core.chunks.begin()));
         let (mapped, ranges) = self.replacements(locked.state(), &mut claims);
         self.give_back();
+        core.check_entries(&claims.tx)?;
         if mapped.is_empty() {
             // Fence the lines of references that were taken and given back.
             let _ = core.region.fence(std::mem::take(&mut claims.tx.flight));
@@ -389,6 +390,9 @@ impl<'a> Looked<'a> {
 
 impl Drop for Looked<'_> {
     fn drop(&mut self) {
+        if self.core.panics.abandons() {
+            return;
+        }
         (0..self.batch.pieces.len()).for_each(|at| self.leave(at));
         self.give_back();
     }

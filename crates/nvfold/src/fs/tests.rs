@@ -5,24 +5,33 @@ use super::Core;
 use super::Effort;
 use super::cache::file_id;
 use super::claims::Claims;
+use super::commit::Change;
+use super::packed::ToPack;
 use super::publish::{Remap, Stamp};
+use super::share_queued::{each_pending, token_of};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
+use crate::chunk::packed::NewPacked;
 use crate::dedup::policy::Policy;
 use crate::error::{Error, Result, errno};
+use crate::fingerprint::Fingerprint;
 use crate::inode::extents::Extent;
 use crate::inode::{FILE_BYTES_MAX, SYMLINK_TARGET};
-use crate::media::inode::AttributeLine;
+use crate::media::chunk_entry::ChunkEntry;
+use crate::media::inode::{AttributeLine, COMMIT_WORD, HEAD_WORD, INODE_BYTES, PARENT_WORD};
+use crate::media::journal::WordStore;
 use crate::media::log_entry::{COOKIE_END, ENTRY_BYTES_MAX, LogEntry, XattrValue};
-use crate::media::{BLOCK_BYTES, Location, PackedNumber};
+use crate::media::packed::PackedBytes;
+use crate::media::{BLOCK_BYTES, BlockNumber, Location, PACKED_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
 use crate::mount::{MkfsOptions, MountOptions};
 use crate::space::Purpose;
+use crate::space::packed::Pool;
 use crate::words::FileId;
 use crate::words::{FileKind, InodeNumber, NewInode, XattrMode};
 use pmem::{DeviceSpec, Flight, OpenOptions, Region};
 
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
-const ROOT: InodeNumber = InodeNumber::ROOT;
+pub(super) const ROOT: InodeNumber = InodeNumber::ROOT;
 
 fn new_device() -> (Region, FileSystem) {
     let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
@@ -35,24 +44,24 @@ fn mount(region: &Region) -> FileSystem {
     mount_with(region, MountOptions::default().policy)
 }
 
-fn mount_with(region: &Region, policy: Policy) -> FileSystem {
+pub(super) fn mount_with(region: &Region, policy: Policy) -> FileSystem {
     FileSystem::mount(region.clone(), MountOptions { policy, ..MountOptions::default() }).unwrap()
 }
 
-fn create(fs: &FileSystem, name: &str, data: &[u8]) -> File {
+pub(super) fn create(fs: &FileSystem, name: &str, data: &[u8]) -> File {
     let file = fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap();
     file.write_at(0, data).unwrap();
     file
 }
 
-fn content(fs: &FileSystem, name: &str) -> Vec<u8> {
+pub(super) fn content(fs: &FileSystem, name: &str) -> Vec<u8> {
     let file = fs.open(fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap();
     let mut bytes = vec![0; file.attr().size as usize];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
-fn noise(length: usize) -> Vec<u8> {
+pub(super) fn noise(length: usize) -> Vec<u8> {
     (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8).collect()
 }
 
@@ -162,6 +171,140 @@ fn names_and_attributes_that_could_not_be_read_back_are_refused() {
     let bad = blocks(5000, &[end]);
     assert_refused(&fs, change(number, &[good, bad], None), count + 1, "one of two");
     assert!(fs.list_xattr(number).unwrap().is_empty());
+    assert_whole(&region, fs, &data);
+}
+
+/// A packed chunk of class 1 that could be stored.
+fn piece(bytes: &[u8], class: u8) -> ToPack<'_> {
+    ToPack { bytes, pool: Pool::ContentDefined, class, fingerprint: Fingerprint::default(), grows: false }
+}
+
+#[test]
+fn packed_chunks_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    create(&fs, "file", &data);
+    let core = fs.core();
+    let too_long = noise(PACKED_BYTES_MAX as usize + 1);
+    let cases: [(&str, &[u8], &[u8], u8); 6] = [
+        ("no class", &data[..100], &data[..100], 0),
+        ("a class that there cannot be", &data[..100], &data[..100], 16),
+        ("nothing", &[], &[], 1),
+        ("nothing of something", &data[..100], &[], 1),
+        ("more than its content", &data[..100], &data[..101], 1),
+        ("more than a chunk has", &too_long, &too_long, 1),
+    ];
+    let before = core.chunks.packed.count();
+    for (count, (what, content, stored, class)) in (1..).zip(cases) {
+        let mut claims = Claims::new(core);
+        let stored = core.store_packed_as(&piece(content, class), stored, 1, &mut claims).map(drop);
+        assert_refused(&fs, stored, count, what);
+    }
+    // One with an entry, to see that the same are not read.
+    let mut claims = Claims::new(core);
+    let chunk = core.store_packed_as(&piece(&data[..100], 1), &data[..100], 1, &mut claims).unwrap();
+    assert!(core.chunks.place_of(chunk.into()).is_some());
+    let (at, good) = (core.chunks.entry_offset(chunk), core.chunks.entry(chunk));
+    for (what, content, stored, class) in cases {
+        let bytes = PackedBytes { stored: stored.len() as u64, content: content.len() as u64 };
+        let entry = ChunkEntry::for_packed(good.address(), bytes, class, good.word());
+        let _ = region.fence(region.write(at, &entry).flush());
+        assert_eq!(core.chunks.place_of(chunk.into()), None, "{what}");
+    }
+    let _ = region.fence(region.write(at, &good).flush());
+    drop(claims);
+    assert_eq!(core.chunks.packed.count(), before);
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+fn chunk_entries_that_could_not_be_read_back_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(40_000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    let geometry = &core.geometry;
+    let packed = |address| NewPacked { number: PackedNumber(0), address, bytes: PackedBytes::plain(100), class: 1 };
+    let (first, end) = (geometry.data_offset, geometry.data_end);
+    let block = |address| Adds::Block(BlockNumber::containing(address), 1);
+    let cases = [
+        ("a block in the tables", block(0)),
+        ("a block behind the end of the device", block(end)),
+        ("a block far behind it", block(1 << 43)),
+        ("a block that nothing references", Adds::Block(BlockNumber::containing(end - BLOCK_BYTES), 0)),
+        ("a packed chunk in the tables", Adds::Packed(packed(0))),
+        ("a packed chunk before the data", Adds::Packed(packed(first - 1))),
+        ("a packed chunk at the end of the device", Adds::Packed(packed(end - 99))),
+        (
+            "a packed chunk in two segments",
+            Adds::Packed(packed(first.next_multiple_of(SEGMENT_BYTES) + SEGMENT_BYTES - 1)),
+        ),
+    ];
+    let all = region.to_vec(0, geometry.device_bytes);
+    for (count, (what, entry)) in (1..).zip(cases) {
+        let mut claims = Claims::new(core);
+        match entry {
+            Adds::Block(block, count) => claims.tx.add(block, count, &Fingerprint { weak: Some(7), strong: None }),
+            Adds::Packed(new) => claims.tx.add_packed(&new, 1, &Fingerprint::default()),
+        }
+        // The change itself is sound.
+        let inode = core.inode(file.attr().ino.0).unwrap();
+        let mut state = inode.write().unwrap();
+        let range = 0..BLOCK_BYTES;
+        let (_, extent) = state.extents().unwrap().within(0, BLOCK_BYTES).next().unwrap();
+        let mapped = [(0, Extent { length: BLOCK_BYTES, ..extent })];
+        let remap = Remap::new(&range, &mapped, Stamp::Kept);
+        let published = core.publish(&inode, &mut *state, &remap, None, &mut claims);
+        drop((claims, state));
+        assert_refused(&fs, published, count, what);
+        assert!(region.to_vec(0, geometry.device_bytes) == all, "{what}: nothing was written");
+    }
+    drop(file);
+    assert_whole(&region, fs, &data);
+}
+
+enum Adds {
+    Block(BlockNumber, u32),
+    Packed(NewPacked),
+}
+
+#[test]
+fn a_tail_that_would_be_too_long_is_refused() {
+    let region = new_device().0;
+    let fs = mount_with(&region, Policy::DeExt);
+    let data = noise(5000);
+    let file = create(&fs, "file", &data);
+    let core = fs.core();
+    let id = file_id(&core.inode(file.attr().ino.0).unwrap());
+    let tail = core.policies.streams().unwrap().take(id).unwrap().tail.unwrap();
+    let longer = [&tail.bytes[..], &noise(PACKED_BYTES_MAX as usize)].concat();
+    let grown = core.grow_tail(&tail, &longer, &mut Claims::new(core)).map(drop);
+    assert_refused(&fs, grown, 1, "a tail of more than 64 KiB");
+    drop(file);
+    assert_whole(&region, fs, &data);
+}
+
+#[test]
+fn words_that_recovery_would_not_store_are_refused() {
+    let (region, fs) = new_device();
+    let data = noise(1000);
+    create(&fs, "file", &data);
+    let core = fs.core();
+    let root = core.inode(ROOT.0).unwrap();
+    let attributes = AttributeLine { mode: 0o700, ..root.peek().attributes };
+    let bad =
+        (0..INODE_BYTES / 8).map(|word| word * 8).filter(|at| ![COMMIT_WORD, HEAD_WORD, PARENT_WORD].contains(at));
+    for (count, at) in (1..).zip(bad) {
+        let mut state = root.write().unwrap();
+        let words = [WordStore { offset: root.slot + at, value: 0 }];
+        let (entries, attributes, purpose) = (&[][..], Some(attributes), Purpose::Log);
+        let change = Change { inode: &root, state: &mut state, entries, attributes, purpose };
+        let changed = core.change_all(&mut [change], &words, Flight::new());
+        drop(state);
+        assert_refused(&fs, changed, count, &format!("byte {at} of an inode"));
+        assert_ne!(fs.getattr(ROOT).unwrap().mode & 0o777, 0o700);
+    }
+    drop(root);
     assert_whole(&region, fs, &data);
 }
 
@@ -290,7 +433,9 @@ fn reuse_slot(fs: &FileSystem, old: &str, data: Option<&[u8]>) -> (FileId, FileI
         None => fs.mkdir(ROOT, b"directory", &NEW).unwrap().ino,
     };
     assert_eq!(new, number, "the number is used again");
-    (before, file_id(&core.inode(number.0).unwrap()))
+    let after = file_id(&core.inode(number.0).unwrap());
+    assert!(core.inode_of(before).unwrap().is_none() && core.inode_of(after).unwrap().is_some());
+    (before, after)
 }
 
 #[test]
@@ -306,9 +451,10 @@ fn a_stream_is_dropped_with_its_file() {
         let streams = core.policies.streams().unwrap();
         let stream = streams.take(file_id(&core.inode(old.attr().ino.0).unwrap())).unwrap();
         drop(old);
-        let (before, _) = reuse_slot(&fs, "old", new);
+        let (before, after) = reuse_slot(&fs, "old", new);
         // As a thread does that writes to the old file and is late.
         streams.keep(before, stream);
+        assert!(new.is_none() || streams.take(after).is_none(), "it is not the new file's");
         if new.is_some() {
             let file = fs.open(fs.lookup(ROOT, b"file").unwrap().ino).unwrap();
             assert_eq!(file.append(&more).unwrap(), 5000);
@@ -337,8 +483,36 @@ fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
     }
 }
 
+#[test]
+fn a_queued_entry_is_dropped_with_its_file() {
+    let (region, fs) = new_device();
+    fs.unmount().unwrap();
+    let fs = mount_with(&region, Policy::DeNova);
+    let core = fs.core();
+    let data = noise(40_960);
+    let token_of_pending = |number: InodeNumber| {
+        let inode = core.inode(number.0).unwrap();
+        let mut tokens = Vec::new();
+        each_pending(&region, &core.geometry, &inode, |at, entry| tokens.push(token_of(&inode, at, entry).0)).unwrap();
+        assert_eq!(tokens.len(), 1);
+        tokens[0]
+    };
+    let old = token_of_pending(create(&fs, "old", &data).attr().ino);
+    let (_, after) = reuse_slot(&fs, "old", Some(&data));
+    let new = token_of_pending(InodeNumber(after.number));
+    assert_eq!(old.words, new.words, "an entry of the new file stands where that of the old one was");
+    let inode = core.inode(after.number).unwrap();
+    let state = inode.peek();
+    assert!(core.queued_entry(&inode, &state, &new).is_some());
+    assert!(core.queued_entry(&inode, &state, &old).is_none());
+    drop(state);
+    drop(inode);
+    while !fs.drain_step().unwrap() {}
+    assert_whole(&region, fs, &data);
+}
+
 /// Text of which no two files have a part in common.
-fn text_of(file: usize) -> Vec<u8> {
+pub(super) fn text_of(file: usize) -> Vec<u8> {
     (0..).map(|line| format!("line {line} of file {file}\n").into_bytes()).take(4000).flatten().collect()
 }
 

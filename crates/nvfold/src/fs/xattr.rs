@@ -28,6 +28,9 @@ impl StoredValue<'_> {
 
 impl Drop for StoredValue<'_> {
     fn drop(&mut self) {
+        if self.value.is_none() || self.core.panics.abandons() {
+            return;
+        }
         self.value.iter().for_each(|value| self.core.free_value(value));
     }
 }

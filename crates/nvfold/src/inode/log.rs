@@ -31,6 +31,7 @@ use crate::media::log_entry::{
 };
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::panics::Panics;
 use crate::space::{BlockRun, Purpose, Space};
 use crate::words::FileKind;
 use pmem::{Flight, InFlight, Pm, Region};
@@ -350,6 +351,8 @@ pub struct Ground<'a> {
     pub space: &'a Space,
     /// Allocates log areas.
     pub table: &'a InodeTable,
+    /// Tells that an addition is dropped by a panic.
+    pub panics: &'a Panics,
 }
 
 impl Ground<'_> {
@@ -511,7 +514,9 @@ impl<'a> Addition<'a> {
 
 impl Drop for Addition<'_> {
     fn drop(&mut self) {
-        self.ground.free(&self.parts);
+        if !self.parts.is_empty() && !self.ground.panics.abandons() {
+            self.ground.free(&self.parts);
+        }
     }
 }
 
@@ -530,7 +535,8 @@ mod tests {
         let (slot, ino) = (geometry.first_segment() * SEGMENT_BYTES, 7);
         space.adopt_table_segment(geometry.first_segment());
         let table = InodeTable::new(region.clone(), Vec::new());
-        let ground = Ground { region: &region, space: &space, table: &table };
+        let panics = Panics::default();
+        let ground = Ground { region: &region, space: &space, table: &table, panics: &panics };
         let encoded = |entry: LogEntry| {
             let mut lines = Vec::new();
             entry.encode(ino, &mut lines);
@@ -575,7 +581,8 @@ mod tests {
         let mut flight = Flight::new();
         // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
-        let ground = Ground { region: &region, space: &space, table: &table };
+        let panics = Panics::default();
+        let ground = Ground { region: &region, space: &space, table: &table, panics: &panics };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
         let mut lines = Vec::new();
         let entry = LogEntry::Unname { cookie: 1, time: 0 };

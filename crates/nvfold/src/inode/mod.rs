@@ -12,6 +12,8 @@
 //! **A freed inode.** An inode may be freed while a thread still has a pointer to it. A thread that then locks it
 //! with [`Inode::read`], [`Inode::write`] or [`Inode::upgradable_read`] gets ENOENT. [`Inode::peek`] and
 //! [`Inode::lock`] do not check this, for callers that must not fail.
+//!
+//! **An inode of which a change was cut off** by a panic is locked by the same calls with EIO ([`Changing`]).
 
 pub mod coverage;
 pub mod directory;
@@ -27,6 +29,7 @@ use crate::media::log_area::KIND_LOG_AREA;
 use crate::media::log_entry::{LogEntry, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
+use crate::panics::Panics;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::{Attr, FileKind, InodeNumber, TimeNs};
@@ -45,6 +48,12 @@ pub const SYMLINK_TARGET: &[u8] = b"\0target";
 /// Why an entry does not fit an inode.
 const NO_FILE: &str = "extents of something that is no file";
 const NO_DIRECTORY: &str = "name in something that is no directory";
+
+/// Values of an inode's `use_word`: it can be used; its slot was freed, so that a thread that still finds this object
+/// must drop it; DRAM and media may say different things of it.
+const USABLE: u8 = 0;
+const FREED: u8 = 1;
+const CUT_OFF: u8 = 2;
 
 /// Value of [`Inode::own_policy`] and [`Inode::own_compression`] for an inode that has neither.
 const NONE_OF_ITS_OWN: u8 = u8::MAX;
@@ -71,6 +80,8 @@ pub struct Inode {
     own_compression: AtomicU8,
     /// True once it is recorded that some of its data was stored without a fingerprint.
     lacks_fingerprints: AtomicBool,
+    /// Whether it can be used. It changes with the lock held.
+    use_word: AtomicU8,
     /// Everything that changes, under the inode's lock.
     state: RwLock<State>,
 }
@@ -116,8 +127,6 @@ pub struct State {
     pub truncated: Option<TimeNs>,
     /// How the file was appended to since it was loaded.
     pub growth: Growth,
-    /// True once the slot was freed: a thread that still finds this object must drop it.
-    pub freed: bool,
 }
 
 impl State {
@@ -139,7 +148,6 @@ impl State {
             drops: 0,
             truncated: None,
             growth: Growth::default(),
-            freed: false,
         }
     }
 
@@ -297,6 +305,37 @@ impl State {
     }
 }
 
+/// A change of an inode that is being committed: media and DRAM do not say the same until it is done. Dropped before
+/// that, by a panic, it makes the inode unusable, because DRAM may never say what the media say. Nothing more is changed
+/// then, so the media stay as the commit has left them.
+#[must_use = "an inode of which no change is done cannot be used any more"]
+pub struct Changing<'i> {
+    inode: &'i Inode,
+    panics: &'i Panics,
+}
+
+impl<'i> Changing<'i> {
+    /// Begins a change. The caller holds the inode's lock, and releases it later than this.
+    #[inline]
+    pub fn begin(inode: &'i Inode, panics: &'i Panics) -> Changing<'i> {
+        Changing { inode, panics }
+    }
+
+    /// Ends the change.
+    #[inline]
+    pub fn done(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Changing<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.inode.use_word.store(CUT_OFF, Ordering::Relaxed);
+        let _ = self.panics.abandons();
+    }
+}
+
 /// Returns the blocks of one value of an extended attribute.
 pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
     let blocks = match value {
@@ -395,6 +434,7 @@ impl Inode {
             own_policy: AtomicU8::new(NONE_OF_ITS_OWN),
             own_compression: AtomicU8::new(NONE_OF_ITS_OWN),
             lacks_fingerprints: AtomicBool::new(false),
+            use_word: AtomicU8::new(USABLE),
             state: RwLock::new(state),
         }
     }
@@ -444,18 +484,34 @@ impl Inode {
         self.lacks_fingerprints.store(false, Ordering::Relaxed);
     }
 
+    /// True if it is neither freed nor cut off in a change. The caller holds the lock.
+    #[inline(always)]
+    pub fn is_usable(&self) -> bool {
+        self.use_word.load(Ordering::Relaxed) == USABLE
+    }
+
+    /// True if a panic has cut off a change of it.
+    pub fn is_cut_off(&self) -> bool {
+        self.use_word.load(Ordering::Relaxed) == CUT_OFF
+    }
+
+    /// Records that its slot was freed. The caller holds the lock for the change.
+    pub fn set_freed(&self) {
+        self.use_word.store(FREED, Ordering::Relaxed);
+    }
+
     /// Locks the inode for reading. Returns ENOENT if it was freed in the meantime.
     #[inline(always)]
     pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.state.read();
-        if state.freed { Err(self.gone()) } else { Ok(state) }
+        if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
 
     /// Locks the inode for reading if no writer has it now, for a thread that holds the lock of another inode and
     /// must not wait. Returns `None` if it is locked or was freed.
     #[inline]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
-        self.state.try_read().filter(|state| !state.freed)
+        self.state.try_read().filter(|_| self.is_usable())
     }
 
     /// Locks the inode for a change. Returns ENOENT if it was freed in the meantime, because its slot may have been
@@ -463,14 +519,14 @@ impl Inode {
     #[inline(always)]
     pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write();
-        if state.freed { Err(self.gone()) } else { Ok(state) }
+        if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
 
     /// Locks the inode against changes but not against readers. Returns ENOENT if it was freed in the meantime.
     #[inline]
     pub fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
         let state = self.state.upgradable_read();
-        if state.freed { Err(self.gone()) } else { Ok(state) }
+        if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
 
     /// Locks the inode for reading, freed or not.
@@ -491,8 +547,12 @@ impl Inode {
     }
 
     #[cold]
-    fn gone(&self) -> Error {
-        Error::NotFound { what: format!("inode {}", self.ino) }
+    #[inline(never)]
+    fn unusable(&self) -> Error {
+        match self.is_cut_off() {
+            true => Error::Panicked { what: format!("a change of inode {}", self.ino) },
+            false => Error::NotFound { what: format!("inode {}", self.ino) },
+        }
     }
 
     /// Returns the attributes as `stat` shows them.

@@ -12,9 +12,9 @@
 //! Both counts together say how many references a block has: `count` (RFC, the paper's reference count) extents
 //! reference it, and `update_count` (UC) references belong to dedup transactions under way.
 
-use super::ChunkRef;
 use super::generator::parts;
 use super::packed::PackedBytes;
+use super::{ChunkRef, SEGMENT_BYTES};
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -155,11 +155,10 @@ impl ChunkEntry {
     /// Returns an entry for a packed chunk of this length at a media address, without fingerprints. `class` is 1 to
     /// 15.
     pub fn for_packed(address: u64, bytes: PackedBytes, class: u8, count: CountWord) -> ChunkEntry {
-        debug_assert!((1..16).contains(&class) && bytes.is_sound());
         ChunkEntry {
             address_length: address_word(address, bytes.stored),
             flags: class << CLASS_SHIFT,
-            content_bytes_less_one: if bytes.is_compressed() { (bytes.content - 1) as u16 } else { 0 },
+            content_bytes_less_one: if bytes.is_compressed() { bytes.content.wrapping_sub(1) as u16 } else { 0 },
             ..ChunkEntry::for_block(super::BlockNumber(0), count)
         }
     }
@@ -234,7 +233,25 @@ impl ChunkEntry {
 
     /// Returns true if the entry can be a packed chunk's, empty or not.
     pub fn is_packed(&self) -> bool {
-        self.class() != 0 && self.packed_bytes().is_sound()
+        check_length(self.class(), self.packed_bytes()).is_ok()
+    }
+
+    /// Checks whether an entry, empty or not, can be that of this chunk. Whoever reads an entry asks before it is used,
+    /// and whoever makes one before it is written: what could not be read back is never committed. It takes no lock and
+    /// reads no media. `holds` tells whether a range of media addresses is one of data.
+    ///
+    /// # Errors
+    /// What is wrong.
+    #[inline]
+    pub fn check(&self, chunk: ChunkRef, holds: impl Fn(u64, u64) -> bool) -> Result<(), &'static str> {
+        match chunk {
+            ChunkRef::Block(block) if self.class() != 0 || self.address() != block.address() => Err("another chunk"),
+            ChunkRef::Block(_) => check_place(holds, self.address(), self.stored_bytes()),
+            ChunkRef::Packed(_) => {
+                check_length(self.class(), self.packed_bytes())?;
+                check_place(holds, self.address(), self.stored_bytes())
+            }
+        }
     }
 
     /// Returns the generator and sequence of the transaction that added the entry or last increased its count; `None`
@@ -297,6 +314,29 @@ impl ChunkEntry {
     pub fn strong(&self, function: StrongFunction) -> Option<Strong> {
         self.any_strong().filter(|(made_by, _)| *made_by == function as u8).map(|(_, strong)| strong)
     }
+}
+
+/// Checks the class and the length of a packed chunk: the part of [`ChunkEntry::check`] that is known before the chunk
+/// has a place.
+///
+/// # Errors
+/// What is wrong.
+#[inline]
+pub fn check_length(class: u8, bytes: PackedBytes) -> Result<(), &'static str> {
+    let is_sound = (1..16).contains(&class) && bytes.is_sound();
+    if is_sound { Ok(()) } else { Err("length of a packed chunk") }
+}
+
+/// Checks the place of a chunk: the part of [`ChunkEntry::check`] that may change while the chunk is in use. A chunk
+/// lies in one segment.
+///
+/// # Errors
+/// What is wrong.
+#[inline]
+pub fn check_place(holds: impl Fn(u64, u64) -> bool, address: u64, stored_bytes: u64) -> Result<(), &'static str> {
+    let is_in_one_segment = address % SEGMENT_BYTES + stored_bytes <= SEGMENT_BYTES;
+    let is_place = is_in_one_segment && holds(address, stored_bytes);
+    if is_place { Ok(()) } else { Err("chunk address") }
 }
 
 /// Returns the word that encodes the address of a chunk and its length on the media.

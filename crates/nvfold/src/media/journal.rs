@@ -5,6 +5,7 @@
 //! Then it writes its few commit words into one journal slot. It is committed once the slot is durable: recovery
 //! stores the words again, which is harmless if they were stored already, and clears the slot.
 
+use super::inode::{COMMIT_WORD, HEAD_WORD, INODE_BYTES, PARENT_WORD};
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -21,6 +22,20 @@ pub struct WordStore {
     pub offset: u64,
     /// New value.
     pub value: u64,
+}
+
+impl WordStore {
+    /// Checks whether operations on several inodes store such a word: the commit word, the log head or the parent of an
+    /// inode. Recovery asks before it stores the word again, and an operation before it writes it to the journal.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), &'static str> {
+        match self.offset % INODE_BYTES {
+            COMMIT_WORD | HEAD_WORD | PARENT_WORD => Ok(()),
+            _ => Err("a word that no operation stores"),
+        }
+    }
 }
 
 /// One slot, two lines long. It is valid if `count` is 1..=7 and the checksum holds, so a torn slot counts as empty.

@@ -91,10 +91,12 @@ impl LocationWord {
         self.0 >> KIND_SHIFT == RESERVED
     }
 
-    /// Returns the word for the location `bytes` further on, in the same blocks or the same packed chunk.
+    /// Returns the word for the location `bytes` further on, in the same blocks or the same packed chunk: at most the
+    /// last one of its kind or of its chunk, and never one of another kind or chunk.
     #[inline]
     pub fn plus(self, bytes: u64) -> LocationWord {
-        LocationWord(self.0 + bytes)
+        let last = self.0 | if self.is_packed() { (1 << OFFSET_BITS) - 1 } else { LOCATION_END - 1 };
+        LocationWord(self.0.saturating_add(bytes).min(last))
     }
 
     /// Returns the offset from the start of a block, in bytes; meaningless for a packed chunk.
@@ -108,7 +110,7 @@ impl LocationWord {
     #[inline]
     pub fn is_continued_by(self, bytes: u64, next: LocationWord) -> bool {
         let is_in_chunk = |word: LocationWord| word.0 >> OFFSET_BITS == self.0 >> OFFSET_BITS;
-        self.0 + bytes == next.0 && (!self.is_packed() || is_in_chunk(next))
+        self.0.checked_add(bytes) == Some(next.0) && (!self.is_packed() || is_in_chunk(next))
     }
 }
 
@@ -134,6 +136,29 @@ mod tests {
         for bad in [1, 1 << 62 | 1 << 47, 3 << 62 | 1 << 61, 2 << 62 | 1 << 50] {
             assert_eq!(LocationWord::from_media(bad), None, "{bad:#x}");
         }
+    }
+
+    #[test]
+    fn a_location_further_on_is_of_the_same_kind_and_chunk() {
+        let packed = |offset| Location::Packed(PackedNumber(7), offset);
+        let media = Location::Media;
+        let end = LOCATION_END - 1;
+        for (location, bytes, further) in [
+            (packed(10), 5, packed(15)),
+            (packed(10), u64::from(u16::MAX) - 10, packed(u16::MAX)),
+            (packed(10), u64::from(u16::MAX) - 9, packed(u16::MAX)),
+            (packed(10), u64::MAX, packed(u16::MAX)),
+            (media(4096), 100, media(4196)),
+            (media(4096), end - 4096, media(end)),
+            (media(4096), end, media(end)),
+            (media(4096), u64::MAX, media(end)),
+        ] {
+            let word = LocationWord::new(location, false).plus(bytes);
+            assert_eq!(word.location(), Some((further, false)), "{location:?} and {bytes}");
+            let is_media = matches!(location, Location::Media(_));
+            assert!(location.plus(bytes) == further || is_media && bytes > end - 4096, "{location:?} and {bytes}");
+        }
+        assert_eq!(media(4096).plus(u64::MAX), media(u64::MAX), "no data lies there");
     }
 
     #[test]

@@ -131,12 +131,16 @@ pub enum Location {
 }
 
 impl Location {
-    /// Returns the place `bytes` further on.
+    /// Returns the place `bytes` further on, or the last one that there can be. What lies behind that one never becomes
+    /// a place in front, and no log entry with it is valid.
     #[inline]
     pub fn plus(self, bytes: u64) -> Location {
         match self {
-            Location::Media(address) => Location::Media(address + bytes),
-            Location::Packed(chunk, offset) => Location::Packed(chunk, (u64::from(offset) + bytes) as u16),
+            Location::Media(address) => Location::Media(address.saturating_add(bytes)),
+            Location::Packed(chunk, offset) => {
+                let plus = u64::from(offset).saturating_add(bytes);
+                Location::Packed(chunk, u16::try_from(plus).unwrap_or(u16::MAX))
+            }
         }
     }
 }

@@ -3,7 +3,6 @@
 use crate::error::{Error, Result};
 use crate::fs::store_words;
 use crate::media::SEGMENT_BYTES;
-use crate::media::inode::{COMMIT_WORD, HEAD_WORD, INODE_BYTES, PARENT_WORD};
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::Geometry;
 use pmem::Region;
@@ -20,8 +19,7 @@ pub(crate) fn journal_stores(region: &Region, geometry: &Geometry, segments: &[u
         let journal: JournalSlot = region.read(offset);
         for store in journal.words() {
             let in_table = segments.contains(&(store.offset / SEGMENT_BYTES));
-            let in_slot = store.offset % INODE_BYTES;
-            if !matches!(in_slot, COMMIT_WORD | HEAD_WORD | PARENT_WORD) || !in_table {
+            if store.check().is_err() || !in_table {
                 return Err(Error::Corrupt {
                     what: "journal: it holds a word that no operation stores".into(),
                     at: offset,

@@ -32,6 +32,7 @@ use crate::inode::table::free_slot;
 use crate::inode::{Body, Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, PackedNumber, SEGMENT_BLOCKS};
+use crate::panics::Job;
 use crate::space::{BlockRun, Runs};
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber};
@@ -120,7 +121,11 @@ impl Mounted {
         let mut reconcile = self.reconcile.lock();
         let _closed = self.core.freeze_lock.close();
         let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
-        *reconcile = self.core.answer(self.advance(before)).unwrap_or_else(|error| match error {
+        let advanced = match before {
+            stalled @ Reconcile::Stalled { .. } => Ok(stalled),
+            before => self.core.contain(Job::Reconcile, None, || self.advance(before)),
+        };
+        *reconcile = self.core.answer(advanced).unwrap_or_else(|error| match error {
             Error::Corrupt { what, at } => Reconcile::Stalled { what, at: Some(at) },
             Error::BadMemory { what, at, .. } => {
                 Reconcile::Stalled { what: format!("{what}: it lies in bad memory"), at: Some(at) }

@@ -293,7 +293,6 @@ impl Space {
     /// # Errors
     /// `ENOSPC` when no completely free segment is left, and no open one has room.
     pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
-        debug_assert!(bytes.is_sound());
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
         if !set[place].is_some_and(|open| self.fits_in_open_segment(&open, bytes.stored)) {
