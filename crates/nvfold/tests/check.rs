@@ -6,14 +6,15 @@ use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
 use nvfold::media::generator::{SEQUENCE_END, tx_id};
 use nvfold::media::inode::{
-    ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, InodeHead, OVERFLOW_WORD, PARENT_WORD, USE_WORD,
+    ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, OVERFLOW_WORD, PARENT_WORD,
+    USE_WORD,
 };
 use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
 use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
 use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, Superblock};
+use nvfold::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, Superblock, TABLE_GAPS};
 use nvfold::media::{BLOCK_BYTES, BlockNumber, Location, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -108,6 +109,10 @@ impl Device {
         };
         let segment = (0..self.geometry.segments()).find(is_table).unwrap();
         segment * SEGMENT_BYTES + ino * INODE_BYTES
+    }
+
+    fn entry(&self, segment: u64) -> SegmentEntry {
+        self.region.read(self.geometry.segment_entry_offset(segment))
     }
 
     /// Slots of the log areas of an inode's log.
@@ -392,6 +397,71 @@ fn a_gap_in_the_inode_table_is_found() {
     let last = device.geometry.segments() - 2;
     device.write(device.geometry.segment_entry_offset(last), &SegmentEntry::inodes(last, 5));
     device.finds_and_rebuilds(0, "segment table");
+}
+
+/// A device whose inode table has a part that is absent, and what the part after it holds.
+fn device_with_an_absent_part() -> (Device, u64) {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    fs.grow_inode_table(InodeNumber(2 * INODES_PER_SEGMENT)).unwrap();
+    let late = fs.create(InodeNumber::ROOT, b"late", &new(FileKind::Regular)).unwrap();
+    assert_eq!(late.ino.0, 2 * INODES_PER_SEGMENT);
+    fs.unmount().unwrap();
+    let is_last = |segment: &u64| device.entry(*segment).usage(*segment) == SegmentUse::Inodes(2);
+    let last = (0..device.geometry.segments()).find(is_last).unwrap();
+    assert_eq!(device.entry(last).absent_before, 1);
+    let report = check(&device.region, &CheckOptions::default()).unwrap();
+    assert!(report.clean && report.findings.is_empty(), "{report:?}");
+    (device, last)
+}
+
+#[test]
+fn a_part_of_the_inode_table_that_tells_of_no_absent_one_is_found() {
+    let (device, last) = device_with_an_absent_part();
+    let entry = device.entry(last);
+    device.write(device.geometry.segment_entry_offset(last), &entry.with_absent_before(0));
+    device.finds_and_rebuilds(0, "segment table");
+    assert_eq!(device.entry(last), entry);
+}
+
+#[test]
+fn a_part_of_the_inode_table_that_tells_of_more_absent_ones_than_there_are_is_found() {
+    let (device, last) = device_with_an_absent_part();
+    let entry = device.entry(last);
+    for told in [2, 3, u16::MAX] {
+        device.write(device.geometry.segment_entry_offset(last), &entry.with_absent_before(told));
+        device.finds_and_repairs(0, "absent parts");
+        assert_eq!(device.entry(last), entry);
+    }
+}
+
+#[test]
+fn absent_parts_without_their_feature_are_found() {
+    let (device, _) = device_with_an_absent_part();
+    let superblock: Superblock = device.region.read(COPIES[0]);
+    assert_ne!(superblock.incompatible & TABLE_GAPS, 0);
+    let without = Superblock { incompatible: superblock.incompatible & !TABLE_GAPS, ..superblock }.sealed();
+    device.geometry.copies().for_each(|copy| device.write(copy, &without));
+    device.finds_and_repairs(0, "superblock does not tell");
+    assert_ne!(device.region.read::<Superblock>(COPIES[0]).incompatible & TABLE_GAPS, 0);
+}
+
+/// The entry of the part before is lost: what is absent is told from what is missing.
+#[test]
+fn a_lost_part_of_the_inode_table_beside_an_absent_one_is_found() {
+    let (device, last) = device_with_an_absent_part();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    // Part 1 is made again, and tells of nothing.
+    fs.grow_inode_table(InodeNumber(INODES_PER_SEGMENT)).unwrap();
+    fs.create(InodeNumber::ROOT, b"middle", &new(FileKind::Regular)).unwrap();
+    fs.unmount().unwrap();
+    assert_eq!(device.entry(last).absent_before, 0);
+    let is_middle = |segment: &u64| device.entry(*segment).usage(*segment) == SegmentUse::Inodes(1);
+    let middle = (0..device.geometry.segments()).find(is_middle).unwrap();
+    device.write(device.geometry.segment_entry_offset(middle), &SegmentEntry::default());
+    device.finds_and_rebuilds(0, "segment table");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    assert!(fs.lookup(InodeNumber::ROOT, b"middle").is_ok() && fs.lookup(InodeNumber::ROOT, b"late").is_ok());
 }
 
 #[test]

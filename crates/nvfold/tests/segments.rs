@@ -42,6 +42,17 @@ impl Device {
         let _ = self.region.fence(self.region.write(self.geometry.segment_entry_offset(segment), &entry).flush());
     }
 
+    /// The parts of the inode table, by ordinal: how many directly before each may be absent.
+    fn parts(&self) -> Vec<(u32, u16)> {
+        let part = |segment: u64| match self.entry(segment).usage(segment) {
+            SegmentUse::Inodes(ordinal) => Some((ordinal, self.entry(segment).absent_before)),
+            _ => None,
+        };
+        let mut parts: Vec<_> = self.segments().filter_map(part).collect();
+        parts.sort_unstable();
+        parts
+    }
+
     fn uses(&self) -> Vec<SegmentUse> {
         self.segments().map(|segment| self.entry(segment).usage(segment)).collect()
     }
@@ -76,9 +87,14 @@ impl Device {
     }
 }
 
+const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+
 fn file(fs: &FileSystem, name: &str) -> File {
-    let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
-    fs.open(fs.create(ROOT, name.as_bytes(), &new).unwrap().ino).unwrap()
+    fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap()
+}
+
+fn directory(fs: &FileSystem, name: &str) -> InodeNumber {
+    fs.mkdir(ROOT, name.as_bytes(), &NewInode { kind: FileKind::Directory, ..NEW }).unwrap().ino
 }
 
 /// Blocks of which no two are equal.
@@ -151,6 +167,101 @@ fn wear_stays_when_the_inode_table_grows_and_shrinks() {
     fs.unmount().unwrap();
     device.assert_worn("the table has shrunk");
     device.assert_clean("the table has shrunk");
+}
+
+/// One file that was made last used to hold the whole inode table.
+#[test]
+fn one_late_file_does_not_hold_the_inode_table() {
+    const PARTS: u64 = 5;
+    let device = Device::new(IndexKind::Dram);
+    device.wear_out();
+    let fs = device.mount();
+    let (free, dir) = (fs.stats().free_bytes, directory(&fs, "dir"));
+    let make = |fs: &FileSystem, name: &str| fs.create(dir, name.as_bytes(), &NEW).unwrap().ino;
+    let numbers: Vec<u64> = (0..PARTS * TABLE_INODES).map(|at| make(&fs, &format!("file {at}")).0).collect();
+    let late = fs.create(ROOT, b"late", &NEW).unwrap();
+    assert_eq!(late.ino.0 / TABLE_INODES, PARTS);
+    fs.open(late.ino).unwrap().write_at(0, &distinct(1, 10)).unwrap();
+    assert_eq!(device.parts(), (0..=PARTS as u32).map(|ordinal| (ordinal, 0)).collect::<Vec<_>>());
+    numbers.iter().enumerate().for_each(|(at, _)| fs.unlink(dir, format!("file {at}").as_bytes()).unwrap());
+    fs.rmdir(ROOT, b"dir").unwrap();
+    fs.trim().unwrap();
+    let ends = vec![(0, 0), (PARTS as u32, PARTS as u16 - 1)];
+    let assert_given_back = |fs: &FileSystem, when: &str| {
+        assert_eq!(device.parts(), ends, "{when}");
+        // Two segments of the table, one of blocks, one with logs.
+        assert!(fs.stats().free_bytes >= free - SEGMENT_BYTES - (1 << 20), "{when}: {:?}", fs.stats());
+        let StatFs { inodes, inodes_free, blocks_free, .. } = fs.statfs();
+        assert_eq!(inodes - inodes_free, 2, "{when}: the root and the late file");
+        let of_free_segments = blocks_free * BLOCK_BYTES / SEGMENT_BYTES * TABLE_INODES;
+        assert!(
+            inodes_free > TABLE_INODES && inodes_free < 2 * TABLE_INODES + of_free_segments,
+            "{when}: {inodes_free}"
+        );
+        assert_eq!(content(fs, "late"), distinct(1, 10), "{when}");
+        assert!(matches!(fs.getattr(InodeNumber(TABLE_INODES)), Err(Error::NotFound { .. })), "{when}");
+    };
+    assert_given_back(&fs, "trimmed");
+    fs.unmount().unwrap();
+    device.assert_clean("absent parts");
+    let fs = device.mount();
+    assert_given_back(&fs, "mounted again");
+    drop(fs);
+    let fs = device.mount();
+    fs.reconcile().unwrap();
+    assert_given_back(&fs, "after a crash");
+    // As many as statfs promises can be made, the lowest absent part first.
+    let dir = directory(&fs, "dir");
+    let promised = fs.statfs().inodes_free;
+    let made: Vec<u64> = (0..promised)
+        .map(|at| {
+            fs.create(dir, format!("n{at}").as_bytes(), &NEW).unwrap_or_else(|error| panic!("{at}: {error}")).ino.0
+        })
+        .collect();
+    let used = |part: u64| made.iter().any(|ino| ino / TABLE_INODES == part);
+    assert!((0..=PARTS).all(used) && made.iter().all(|ino| *ino != late.ino.0));
+    assert!(device.parts().iter().all(|(_, absent)| *absent == 0), "{:?}", device.parts());
+    device.assert_worn("the table has gaps, and none again");
+    fs.unmount().unwrap();
+    device.assert_clean("without gaps");
+    assert_eq!(content(&device.mount(), "late"), distinct(1, 10));
+}
+
+/// Parts go and come in any order, and a crash comes after each.
+#[test]
+fn parts_of_the_inode_table_come_and_go_in_any_order() {
+    let device = Device::new(IndexKind::Dram);
+    let name = |part: u64| format!("in {part}");
+    let change = |work: &dyn Fn(&FileSystem)| {
+        let fs = device.mount();
+        fs.reconcile().unwrap();
+        work(&fs);
+        fs.trim().unwrap();
+    };
+    let make = |parts: &[u64]| {
+        change(&|fs| {
+            for part in parts {
+                fs.grow_inode_table(InodeNumber(part * TABLE_INODES)).unwrap();
+                assert_eq!(file(fs, &name(*part)).ino().0 / TABLE_INODES, *part);
+            }
+        });
+        device.parts()
+    };
+    let remove = |parts: &[u64]| {
+        change(&|fs| parts.iter().for_each(|part| fs.unlink(ROOT, name(*part).as_bytes()).unwrap()));
+        device.parts()
+    };
+    assert_eq!(make(&[1, 3, 5]), [(0, 0), (1, 0), (3, 1), (5, 1)]);
+    assert_eq!(remove(&[3]), [(0, 0), (1, 0), (5, 3)]);
+    assert_eq!(make(&[3]), [(0, 0), (1, 0), (3, 1), (5, 1)]);
+    assert_eq!(remove(&[1]), [(0, 0), (3, 2), (5, 1)]);
+    assert_eq!(make(&[4]), [(0, 0), (3, 2), (4, 0), (5, 0)]);
+    assert_eq!(remove(&[5, 3]), [(0, 0), (4, 3)]);
+    assert_eq!(make(&[6]), [(0, 0), (4, 3), (6, 1)]);
+    let fs = device.mount();
+    fs.unmount().unwrap();
+    device.assert_clean("parts have come and gone");
+    assert_eq!(remove(&[4, 6]), [(0, 0)]);
 }
 
 #[test]

@@ -24,6 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
+use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs, Usage};
 use pmem::{Action, Event, Region};
 
@@ -39,7 +40,6 @@ const BLOCK_BYTES: u64 = 4096;
 /// Offsets of the superblocks, which every mount writes.
 const SUPERBLOCKS: [u64; 3] = [0, BLOCK_BYTES, DEVICE_BYTES - BLOCK_BYTES];
 const INODE_SEGMENT_BLOCKS: u64 = 512;
-const INODES_PER_SEGMENT: u64 = 4096;
 /// Time of the clock when a state is mounted: later than any time of a workload.
 const JUDGED_AT: TimeNs = 1 << 50;
 
@@ -134,6 +134,7 @@ impl Judge<'_> {
             let tree = Tree::of(&fs)?;
             allows(self.allowed, &tree, "after reconcile")?;
             let (stats, usage) = (fs.stats(), usage(&fs, "after reconcile")?);
+            let inode_segments = inode_segments(&region)?;
             self.spoil(Moment::Counted, &fs)?;
             end(fs, ends_in_order)?;
             let recovery = self.disk.take_events();
@@ -142,7 +143,7 @@ impl Judge<'_> {
                 return Ok(recovery);
             }
             self.spoil_media(Moment::Recovered, &region);
-            consistent(&region, &stats, usage, "after recovery")?;
+            consistent(&region, &stats, inode_segments, usage, "after recovery")?;
             if !used {
                 lock(&self.passed.0).insert(key);
                 return Ok(recovery);
@@ -169,11 +170,12 @@ impl Judge<'_> {
         self.spoil(Moment::Used, &fs)?;
         fs.trim().map_err(|error| format!("after it was used: {error}"))?;
         let (used, stats, usage) = (Tree::of(&fs)?, fs.stats(), usage(&fs, "after it was used")?);
+        let inode_segments = inode_segments(&region)?;
         same(&used, &expected, "after it was used and reconciled")?;
         self.spoil(Moment::Counted, &fs)?;
         end(fs, !ends_in_order)?;
         self.spoil_media(Moment::Ended, &region);
-        consistent(&region, &stats, usage, "after it was used")?;
+        consistent(&region, &stats, inode_segments, usage, "after it was used")?;
         let fs = mount(&region, &self.options)?;
         reconcile(&fs)?;
         self.spoil(Moment::MountedAtLast, &fs)?;
@@ -306,9 +308,17 @@ fn usage(fs: &FileSystem, when: &str) -> Result<Usage, String> {
     usage.ok_or_else(|| format!("the usage {when} is not known"))
 }
 
+/// Returns how many segments the inode table has now. An unmount gives the empty ones back.
+fn inode_segments(region: &Region) -> Result<u64, String> {
+    let (_, geometry) = nvfold::read_superblock(region).map_err(|error| format!("the superblock: {error}"))?;
+    let entry = |segment| region.read::<SegmentEntry>(geometry.segment_entry_offset(segment)).usage(segment);
+    let segments = geometry.first_segment()..geometry.segments();
+    Ok(segments.filter(|segment| matches!(entry(*segment), SegmentUse::Inodes(_))).count() as u64)
+}
+
 /// Checks that fsck finds nothing, not even traces, that the allocator treats exactly the unreferenced blocks as
 /// free, that the totals match the logs, and that they add up.
-fn consistent(region: &Region, stats: &Stats, usage: Usage, when: &str) -> Result<(), String> {
+fn consistent(region: &Region, stats: &Stats, inode_segments: u64, usage: Usage, when: &str) -> Result<(), String> {
     let report = fsck(region)?;
     if let Some(finding) = report.findings.first() {
         return Err(format!("fsck {when} finds {finding:?}"));
@@ -318,7 +328,7 @@ fn consistent(region: &Region, stats: &Stats, usage: Usage, when: &str) -> Resul
     }
     let (_, geometry) = nvfold::read_superblock(region).map_err(|error| format!("{when}: {error}"))?;
     let total = geometry.blocks() - geometry.first_segment() * INODE_SEGMENT_BLOCKS;
-    let inode_tables = (stats.inodes + 1).div_ceil(INODES_PER_SEGMENT) * INODE_SEGMENT_BLOCKS;
+    let inode_tables = inode_segments * INODE_SEGMENT_BLOCKS;
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let packed = report.packed_segments * INODE_SEGMENT_BLOCKS;
     let free = (total - tables - packed - report.blocks - report.metadata_blocks) * BLOCK_BYTES;

@@ -391,6 +391,7 @@ pub fn singles() -> Vec<Workload> {
         .into_iter()
         .chain(collected())
         .chain(emptied())
+        .chain(absent())
         .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
     let of_denova = offline().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
@@ -1298,6 +1299,29 @@ fn emptied() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("empty segments, then write over what moved", 2, then(&[write(SHARED, 0, 2 * BLOCK, distinct(15))])),
         ("empty segments, then unlink what moved", 2, then(&[unlink(SHARED), unlink(CLONE), unlink(UNSHARED)])),
         ("empty segments, then unmount", 2, then(&[Op::Remount, unlink(CLONE)])),
+    ]
+}
+
+/// The beginning of the names of the workloads with absent parts.
+pub const ABSENT_PARTS: &str = "absent parts";
+
+/// Returns workloads in which a part of the inode table is given back that has a part after it, and made again.
+fn absent() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let grow = |part| Op::GrowTable { part };
+    // Part 1 is empty, and part 2 is not.
+    let gap = || vec![unlink(FILLER), Op::Reconcile, grow(2), create(NEW)];
+    let then = |ops: &[Op]| [gap(), vec![Op::Trim], ops.to_vec()].concat();
+    let (gives_back, follows) = (gap().len(), gap().len() + 1);
+    let again = || vec![grow(1), create(LONG_NAME)];
+    vec![
+        ("absent parts: trim", gives_back, then(&[])),
+        ("absent parts: write in their place", follows, then(&[write(EMPTY, 0, 3 * BLOCK, distinct(16))])),
+        ("absent parts: one is made again", follows, then(&again())),
+        ("absent parts: one is made again, then unmount", follows, then(&[again(), vec![Op::Remount]].concat())),
+        ("absent parts: one goes again", follows + 2, then(&[again(), vec![unlink(LONG_NAME), Op::Trim]].concat())),
+        ("absent parts: the last one goes", follows, then(&[unlink(NEW), Op::Trim])),
+        ("absent parts: unmount", follows, then(&[Op::Remount, unlink(NEW), create(LONG_NAME)])),
     ]
 }
 

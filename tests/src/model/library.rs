@@ -1,5 +1,6 @@
 //! The library as a subject.
 
+use nvfold::media::inode::INODES_PER_SEGMENT;
 use nvfold::{
     Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Origin,
     POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
@@ -328,6 +329,9 @@ impl Library {
             Op::EmptySegments => {
                 self.fs().empty_segments_of_blocks();
                 Ok(Answer::Done)
+            }
+            Op::GrowTable { part } => {
+                done(self.fs().grow_inode_table(InodeNumber(u64::from(*part) * INODES_PER_SEGMENT)))
             }
             Op::DrainStep => done(self.fs().drain_step()),
             Op::Drain => {

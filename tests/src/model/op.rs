@@ -316,6 +316,10 @@ pub enum Op {
     },
     /// Empties segments of blocks, as an operation does that needs a whole segment. Nothing that can be read changes.
     EmptySegments,
+    /// Grows the inode table up to a part, to which new inodes go then. Nothing that can be read changes.
+    GrowTable {
+        part: u8,
+    },
     /// Does one step of sharing the queue of policy denova. Nothing that can be read changes.
     DrainStep,
     /// Does all of these steps, until the queue is empty.

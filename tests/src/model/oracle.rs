@@ -226,6 +226,7 @@ impl Oracle {
             | Op::Reclaim
             | Op::ReclaimStep { .. }
             | Op::EmptySegments
+            | Op::GrowTable { .. }
             | Op::DrainStep
             | Op::Drain
             | Op::ReorderStep

@@ -216,9 +216,13 @@ impl Posix {
             Op::Reclaim => self.ask(&self.root, "reclaim"),
             Op::Drain => self.ask(&self.root, "drain"),
             // A mount does these by itself.
-            Op::Fill | Op::FillStep | Op::ReclaimStep { .. } | Op::EmptySegments | Op::DrainStep | Op::ReorderStep => {
-                Ok(Answer::Done)
-            }
+            Op::Fill
+            | Op::FillStep
+            | Op::ReclaimStep { .. }
+            | Op::EmptySegments
+            | Op::GrowTable { .. }
+            | Op::DrainStep
+            | Op::ReorderStep => Ok(Answer::Done),
             Op::SetMode { .. } => Ok(Answer::Done),
             Op::SetPolicy { path, policy } => {
                 let path = self.path(path);

@@ -246,7 +246,7 @@ impl FileSystem {
         if let Some(index) = core.chunks.index.fact() {
             index.end_reordering();
         }
-        core.table.shrink(&core.space);
+        core.shrink_inode_table();
         core.end_reclaiming();
         core.space.trim()?;
         self.mounted.leave_clean()?;
@@ -509,6 +509,16 @@ impl FileSystem {
         Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
     }
 
+    /// For tests: makes all parts of the inode table up to that of this number, and gives new inodes the numbers from
+    /// there on, until a lower one becomes free.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    #[doc(hidden)]
+    pub fn grow_inode_table(&self, first: InodeNumber) -> Result<()> {
+        self.change("create", || self.core().table.grow_to(first.0, &self.core().space))
+    }
+
     /// For tests: empties segments of blocks, as an operation does that needs a whole segment and finds none. Returns
     /// true if one became free.
     #[doc(hidden)]
@@ -600,7 +610,7 @@ impl FileSystem {
         // Reconcile has recorded which segments belong to the inode table, and accepts no data block in them. Until
         // it is done, none of these segments may be reused for data.
         if !core.is_reconciling() {
-            core.table.shrink(&core.space);
+            core.shrink_inode_table();
             core.give_up_empty_packed();
         }
     }

@@ -9,6 +9,7 @@
 use super::{Facts, Name, RESERVED, ROOT, Survey};
 use crate::error::Error;
 use crate::fs::share_queued::{each_pending, token_of};
+use crate::inode::table::{Part, exact_parts};
 use crate::inode::{Body, Inode, State};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
@@ -24,14 +25,14 @@ use hashbrown::HashSet;
 
 impl Survey<'_> {
     /// Checks all slots except those in holes of the host file, which were never used.
-    pub(super) fn inodes(&mut self, segments: &[u64], fresh: &[u64], stores: &[WordStore]) {
-        for (ordinal, segment) in segments.iter().enumerate().filter(|(_, segment)| !fresh.contains(segment)) {
-            let start = segment * SEGMENT_BYTES;
+    pub(super) fn inodes(&mut self, parts: &[Option<Part>], stores: &[WordStore]) {
+        for (ordinal, part) in exact_parts(parts) {
+            let start = part.segment * SEGMENT_BYTES;
             let end = start + SEGMENT_BYTES;
             let mut page = self.region.next_allocated(start, end) / BLOCK_BYTES * BLOCK_BYTES;
             while page < end {
                 for slot in (page..page + BLOCK_BYTES).step_by(INODE_BYTES as usize) {
-                    let ino = ordinal as u64 * INODES_PER_SEGMENT + (slot - start) / INODE_BYTES;
+                    let ino = u64::from(ordinal) * INODES_PER_SEGMENT + (slot - start) / INODE_BYTES;
                     if ino != 0 {
                         self.inode(ino, slot, stores);
                     }
@@ -40,7 +41,8 @@ impl Survey<'_> {
             }
         }
         if !matches!(self.inodes.get(&ROOT), Some(Facts { kind: FileKind::Directory, .. })) {
-            let at = segments.first().map_or(self.geometry.segment_table_offset, |first| first * SEGMENT_BYTES);
+            let first = parts.first().copied().flatten();
+            let at = first.map_or(self.geometry.segment_table_offset, |first| first.segment * SEGMENT_BYTES);
             self.find(0, "the root directory is not there".into(), at);
             self.plan.condemn(ROOT, None, "it is not there");
         }

@@ -270,7 +270,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         survey.find(0, format!("segment table: {bad}"), geometry.segment_table_offset);
     }
     survey.segment_table(&tables);
-    let segments = tables.inodes.clone();
+    let segments = tables.inode_segments();
     let stores = mount::journal_stores(region, &geometry, &segments);
     survey.note_bad("journal");
     let stores = match stores {
@@ -287,7 +287,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
     survey.tables.extend(&segments);
     let has_index = survey.index_segments(&superblock, &tables.uses);
     survey.packed_segments(&tables);
-    survey.inodes(&segments, &tables.fresh, &stores);
+    survey.inodes(&tables.inodes, &stores);
     survey.check_areas();
     survey.check_names();
     survey.check_blocks(options.data);

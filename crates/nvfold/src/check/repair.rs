@@ -20,13 +20,14 @@ use super::plan::Plan;
 use super::{Moved, ROOT, lost_found};
 use crate::error::{Error, Result};
 use crate::fs::write_superblock;
+use crate::inode::table::{Part, exact_parts};
 use crate::media::chunk_entry::{CLASS_UNKNOWN, ChunkEntry, CountWord, tag};
 use crate::media::direct::index_segments;
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::log_entry::LINE;
 use crate::media::segment::{KIND_BLOCKS, KIND_ENTRIES, KIND_INDEX, KIND_INODES, SegmentEntry, SegmentUse};
-use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_IN_USE, STATE_REPAIR, Superblock};
+use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_IN_USE, STATE_REPAIR, Superblock, TABLE_GAPS};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::mount::{self, MountOptions, Tables};
 use crate::space::clear_segment;
@@ -137,7 +138,7 @@ fn finish_journal(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Ta
         mount::clear_journal(region, geometry);
         return Ok(());
     }
-    let stores = mount::journal_stores(region, geometry, &tables.inodes)?;
+    let stores = mount::journal_stores(region, geometry, &tables.inode_segments())?;
     mount::replay_journal(region, geometry, &stores);
     Ok(())
 }
@@ -155,12 +156,8 @@ fn write_entry(region: &Region, geometry: &Geometry, segment: u64, entry: Segmen
 }
 
 fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
-    for segment in &tables.fresh {
-        clear_segment(region, *segment)?;
-    }
     for (segment, usage) in &tables.uses {
         match usage {
-            SegmentUse::Inodes(ordinal) => write_use(region, geometry, *segment, KIND_INODES, *ordinal),
             SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
             SegmentUse::Entries(ordinal) => write_use(region, geometry, *segment, KIND_ENTRIES, *ordinal),
             // `tables` also has the wear of the segment, computed from the checksums of its headers.
@@ -169,7 +166,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
                 entry.into_iter().for_each(|entry| write_entry(region, geometry, *segment, *entry));
             }
             SegmentUse::Blocks | SegmentUse::Torn => write_use(region, geometry, *segment, KIND_BLOCKS, 0),
-            SegmentUse::Free => {}
+            SegmentUse::Inodes(_) | SegmentUse::Free => {}
         }
     }
     let used: HashSet<u64> =
@@ -187,13 +184,36 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
     }
     let whole = |segment: &u64| geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS && !used.contains(segment);
     let mut free = (geometry.first_segment()..geometry.segments()).filter(whole);
-    if tables.inodes.is_empty() {
-        // No inode table was found, so nothing is known to be in use.
-        let first = free.next().unwrap_or(geometry.first_segment());
-        clear_segment(region, first)?;
-        write_use(region, geometry, first, KIND_INODES, 0);
-    }
+    write_inode_table(region, geometry, &tables.inodes, &mut free)?;
     complete_index(region, geometry, tables, &mut free)
+}
+
+/// Writes the entries of the inode table. The part with the root is made if it is lost; other lost parts stay absent.
+fn write_inode_table(
+    region: &Region,
+    geometry: &Geometry,
+    parts: &[Option<Part>],
+    free: &mut dyn Iterator<Item = u64>,
+) -> Result<()> {
+    let mut parts = parts.to_vec();
+    if parts.first().is_none_or(Option::is_none) {
+        // If no part was found, nothing is known to be in use.
+        let segment = free.next().unwrap_or(geometry.first_segment());
+        clear_segment(region, segment)?;
+        parts.resize(parts.len().max(1), None);
+        parts[0] = Some(Part { segment, absent_before: 0 });
+    }
+    if parts.iter().any(Option::is_none) {
+        let (superblock, _) = mount::read_superblock(region)?;
+        let incompatible = superblock.incompatible | TABLE_GAPS;
+        write_superblock(region, Superblock { incompatible, ..superblock });
+    }
+    for (ordinal, Part { segment, absent_before }) in exact_parts(&parts) {
+        let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
+        let entry = entry.used_for(segment, KIND_INODES, ordinal).with_absent_before(absent_before);
+        write_entry(region, geometry, segment, entry);
+    }
+    Ok(())
 }
 
 /// Creates the missing segments of a pm index; reconcile puts the entries into their chains. If there is no room for
@@ -249,7 +269,7 @@ fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
 fn make_root(region: &Region, superblock: &Superblock, plan: &Plan) -> Result<()> {
     let (_, geometry) = mount::read_superblock(region)?;
     let tables = Tables::read(region, &geometry, superblock, None);
-    let Some(first) = tables.inodes.first() else { return Ok(()) };
+    let Some(Some(Part { segment: first, .. })) = tables.inodes.first() else { return Ok(()) };
     let slot = first * SEGMENT_BYTES + ROOT * INODE_BYTES;
     let is_there = region.read::<InodeHead>(slot).live(ROOT) == Some(FileKind::Directory);
     let is_lost = !is_there || plan.condemned.contains_key(&ROOT);

@@ -3,9 +3,10 @@
 //! Each table is small and read at once. A state that a crash can leave is a trace; any other deviation is a finding.
 
 use super::Survey;
+use crate::inode::table::{Part, exact_parts};
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::segment::SegmentUse;
-use crate::media::superblock::Superblock;
+use crate::media::superblock::{Superblock, TABLE_GAPS};
 use crate::mount::Tables;
 
 impl Survey<'_> {
@@ -39,8 +40,27 @@ impl Survey<'_> {
                 false => self.find(0, format!("segment {segment}: its entry is damaged"), at),
             }
         }
-        if let Some(damage) = tables.damage {
-            self.find(0, format!("segment table: {damage}"), self.geometry.segment_table_offset);
+        match tables.damage {
+            Some(damage) => self.find(0, format!("segment table: {damage}"), self.geometry.segment_table_offset),
+            None => self.absent_parts(&tables.inodes),
+        }
+    }
+
+    /// Checks that each part of the inode table says how many parts directly before it are absent. A crash may leave a
+    /// part there that is said to be absent.
+    fn absent_parts(&mut self, parts: &[Option<Part>]) {
+        for (ordinal, exact) in exact_parts(parts) {
+            let told = parts[ordinal as usize].map_or(0, |part| part.absent_before);
+            if told != exact.absent_before {
+                let Part { segment, absent_before } = exact;
+                let what = format!("segment {segment}: it tells of {told} absent parts of the inode table before it");
+                let at = self.geometry.segment_entry_offset(segment);
+                self.trace(0, format!("{what}, and {absent_before} are absent"), at);
+            }
+        }
+        if self.superblock_features & TABLE_GAPS == 0 && parts.iter().any(Option::is_none) {
+            let what = "parts of the inode table are absent, and the superblock does not tell of that";
+            self.find(0, what.into(), self.geometry.segment_table_offset);
         }
     }
 

@@ -14,6 +14,7 @@ use crate::inode::table;
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
+use crate::media::superblock::TABLE_GAPS;
 use crate::space::{BlockRun, Purpose};
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
@@ -49,6 +50,12 @@ impl Core {
             // On a lost device no slot is sound.
             self.region.check()?;
         }
+    }
+
+    /// Gives back the segments of the inode table without used slots, wherever they are. Not before reconcile is done.
+    pub(crate) fn shrink_inode_table(&self) {
+        // Without the feature, which needs a readable superblock, only those at the end are given back.
+        self.table.shrink(&self.space, || self.require_feature(TABLE_GAPS).is_ok());
     }
 
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.

@@ -208,7 +208,9 @@ impl Core {
         let step = || if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) };
         self.work_for_space(effort, || false, step);
         let has_gained = self.collector.done().0 > before;
-        if !has_gained && !effort.is_spent() {
+        if has_gained {
+            self.collector.vain.gained();
+        } else if !effort.is_spent() {
             self.collector.vain.record(self.collectable_bytes());
         }
         has_gained

@@ -112,6 +112,12 @@ impl Vain {
         then != u64::MAX && bytes < then.saturating_add(least)
     }
 
+    /// Records that the work has gained something. What was freed is in use again sooner or later, so that bytes of that
+    /// time and of now cannot be compared.
+    pub(super) fn gained(&self) {
+        self.0.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Records that the work has ended without gain.
     pub(super) fn record(&self, bytes: u64) {
         self.0.store(bytes, Ordering::Relaxed);
@@ -131,6 +137,8 @@ mod tests {
         assert!(!vain.would_repeat(5100, 100) && !vain.would_repeat(5001, 1));
         assert!(vain.would_repeat(300, 100), "more was used, and nothing freed");
         assert!(!vain.would_repeat(400, 100), "and some of that was freed");
+        vain.gained();
+        assert!(!vain.would_repeat(100, 100), "less is left because work has gained something");
     }
 
     #[test]

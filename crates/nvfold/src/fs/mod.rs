@@ -105,7 +105,7 @@ use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
 use crate::error::{Error, Result};
 use crate::fingerprint::{StrongFunction, WeakFunction};
-use crate::inode::table::InodeTable;
+use crate::inode::table::{InodeTable, Parts};
 use crate::inode::{Inode, log};
 use crate::media::superblock::Geometry;
 use crate::padded::{Padded, Sum};
@@ -196,12 +196,12 @@ pub(crate) struct CoreOptions {
 }
 
 impl Core {
-    /// Makes a core in which nothing is in use yet. `segments` are the segments of the inode table.
+    /// Makes a core in which nothing is in use yet. `parts` are those of the inode table.
     pub(crate) fn new(
         region: Region,
         geometry: Geometry,
         options: CoreOptions,
-        segments: Vec<u64>,
+        parts: Parts,
         index: (Arc<Entries>, Index),
     ) -> Core {
         let CoreOptions { policies, fingerprints, generators, pack, compression, cores, .. } = options;
@@ -211,7 +211,7 @@ impl Core {
             space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
             chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
             policies,
-            table: InodeTable::new(region.clone(), segments),
+            table: InodeTable::new(region.clone(), parts),
             journal: Journal::new(),
             tree: Mutex::new(()),
             cache: Cache::new(),

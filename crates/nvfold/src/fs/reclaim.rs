@@ -157,6 +157,9 @@ impl Core {
             return Worked::Nothing;
         }
         let is_free = self.space.put_back(segment);
+        if is_free {
+            self.reclaimed.vain.gained();
+        }
         self.reclaimed.segments.fetch_add(u64::from(is_free), Ordering::Relaxed);
         Worked::GoesOn
     }

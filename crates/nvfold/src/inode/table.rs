@@ -1,8 +1,19 @@
 //! The inode table: where inode slots are, and which of them are free.
 //!
 //! The table grows by whole segments of 4096 slots. A segment's entry in the segment table holds its ordinal, so a
-//! slot is found from its inode number with one division. The lowest free number is used first, so that a table with
-//! many free slots can give its last segments back.
+//! slot is found from its inode number with one division. The lowest free number is used first, so that segments at the
+//! end become free.
+//!
+//! A segment without used slots is given back, wherever it is: one late file does not hold the whole table. Its part of
+//! the table is then **absent**, and is made again when all others are full. After a crash, an absent part must be told
+//! from one whose entry in the segment table was lost. So the entry of the next part says how many parts directly before
+//! it may be absent, durably before the first of them is given back:
+//!
+//! ```text
+//! part       0    1    2    3    4           5
+//! segment    7    -    -    9    -           12
+//! its entry  0              2                1          a crash may leave a part there that is said to be absent
+//! ```
 //!
 //! **Log areas** ([`crate::media::log_area`]) are slots too: a used number belongs to an inode or to an area. The
 //! table never grows for an area, because a log can use a page instead; so the space promised to operations on a full
@@ -13,23 +24,38 @@ use crate::error::{Error, Result, errno};
 use crate::media::inode::{COMMIT_WORD, INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, USE_WORD};
 use crate::media::log_area::AreaHead;
 use crate::media::log_entry::PAGE_LINES;
-use crate::media::segment::{KIND_INODES, SegmentEntry, SegmentUse};
+use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
 use crate::space::{KEPT_BLOCKS, Space, clear_segment};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, RwLock};
 use pmem::{Dirty, Flight, Pm, Region};
+use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
 
 /// Blocks of a log with a line for each inode of a segment of the table: with their names, or with their removals.
 const LINES_BLOCKS: u64 = INODES_PER_SEGMENT.div_ceil(PAGE_LINES);
 
+/// The number of words with the used bits of a part.
+const WORDS_PER_PART: usize = (INODES_PER_SEGMENT / 64) as usize;
+
+/// A part of the table, as its entry in the segment table says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its segment.
+    pub segment: u64,
+    /// How many parts directly before it may be absent.
+    pub absent_before: u16,
+}
+
+/// The parts of a table by ordinal: `None` for an absent one.
+pub type Parts = Vec<Option<Part>>;
+
 /// The inode table of one device.
 pub struct InodeTable {
     region: Region,
-    /// Segment numbers by ordinal.
-    segments: RwLock<Vec<u64>>,
+    parts: RwLock<Parts>,
     used: Mutex<Used>,
     /// After a crash: inodes for which no name has been found yet, one bit each. Empty when no search is under way.
     unnamed: Mutex<Vec<u64>>,
@@ -45,20 +71,38 @@ struct Used {
     count: u64,
     /// The number of these that are log areas.
     areas: u64,
-    /// Words before this one have no free bit.
+    /// Words before this one have no free bit, or belong to absent parts.
     search_from: usize,
+    /// The ordinals of absent parts. Their words are zero.
+    absent: BTreeSet<usize>,
+}
+
+impl Used {
+    /// Returns the words of a part.
+    fn of_part(&self, ordinal: usize) -> &[u64] {
+        &self.words[ordinal * WORDS_PER_PART..(ordinal + 1) * WORDS_PER_PART]
+    }
+
+    fn is_empty(&self, ordinal: usize) -> bool {
+        self.of_part(ordinal).iter().all(|word| *word == 0)
+    }
+
+    fn is_absent(&self, word: usize) -> bool {
+        !self.absent.is_empty() && self.absent.contains(&(word / WORDS_PER_PART))
+    }
 }
 
 impl InodeTable {
-    /// Makes a table in these segments (by ordinal). All of it is free except inode 0, which is never used.
-    pub fn new(region: Region, segments: Vec<u64>) -> InodeTable {
-        let mut used = Used { words: vec![0; segments.len() * (INODES_PER_SEGMENT / 64) as usize], ..Used::default() };
+    /// Makes a table of these parts. All of it is free except inode 0, which is never used.
+    pub fn new(region: Region, parts: Parts) -> InodeTable {
+        let absent = (0..).zip(&parts).filter(|(_, part)| part.is_none()).map(|(ordinal, _)| ordinal).collect();
+        let mut used = Used { words: vec![0; parts.len() * WORDS_PER_PART], absent, ..Used::default() };
         if let Some(first) = used.words.first_mut() {
             *first = 1;
         }
         InodeTable {
             region,
-            segments: RwLock::new(segments),
+            parts: RwLock::new(parts),
             used: Mutex::new(used),
             unnamed: Mutex::default(),
             looking: AtomicBool::new(false),
@@ -71,22 +115,22 @@ impl InodeTable {
         self.used.lock().words.capacity() as u64 * 8
     }
 
-    /// Returns the device offset of an inode's slot, for an inode that stays in use; `None` past the end of the
-    /// table.
+    /// Returns the device offset of an inode's slot, for an inode that stays in use; `None` in an absent part and past
+    /// the end of the table.
     pub fn slot(&self, ino: u64) -> Option<u64> {
-        slot_in(&self.segments.read(), ino)
+        slot_in(&self.parts.read(), ino)
     }
 
-    /// Calls `read` with an inode's slot, which stays part of the table meanwhile. Returns `None` past the end of the
-    /// table.
+    /// Calls `read` with an inode's slot, which stays part of the table meanwhile. Returns `None` in an absent part and
+    /// past the end of the table.
     pub fn with_slot<T>(&self, ino: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
-        let segments = self.segments.read();
-        Some(read(slot_in(&segments, ino)?))
+        let parts = self.parts.read();
+        Some(read(slot_in(&parts, ino)?))
     }
 
-    /// Returns the end of the inode numbers that have a slot: `1..end`.
+    /// Returns the end of the inode numbers of the table: `1..end`. Those of absent parts have no slot.
     pub fn end(&self) -> u64 {
-        self.segments.read().len() as u64 * INODES_PER_SEGMENT
+        self.parts.read().len() as u64 * INODES_PER_SEGMENT
     }
 
     /// True if an inode number is in use.
@@ -112,9 +156,10 @@ impl InodeTable {
         numbers.take_while(|ino| *ino < self.end())
     }
 
-    /// Returns the segments of the table by ordinal.
-    pub fn segments(&self) -> Vec<u64> {
-        self.segments.read().clone()
+    /// Returns the segments of the table, with their ordinals.
+    pub fn segments(&self) -> Vec<(u64, u64)> {
+        let parts = self.parts.read();
+        (0..).zip(parts.iter()).filter_map(|(ordinal, part)| Some((ordinal, (*part)?.segment))).collect()
     }
 
     /// Returns the number of inodes in use.
@@ -160,9 +205,12 @@ impl InodeTable {
     }
 
     /// Marks a number as used forever, because a name refers to it although its slot looks free. Returns false if it
-    /// was in use already or is past the end of the table.
+    /// was in use already or has no slot.
     pub fn keep(&self, ino: u64) -> bool {
         let mut used = self.used.lock();
+        if used.is_absent((ino / 64) as usize) {
+            return false;
+        }
         let Some(word) = used.words.get_mut((ino / 64) as usize) else { return false };
         let is_new = *word & 1 << (ino % 64) == 0;
         *word |= 1 << (ino % 64);
@@ -219,16 +267,24 @@ impl InodeTable {
             if let Some(number) = self.take_free(&mut used) {
                 return Ok(number);
             }
-            self.grow(space)?;
-            let words = used.words.len() + (INODES_PER_SEGMENT / 64) as usize;
-            used.words.resize(words, 0);
+            self.grow(space, &mut used)?;
         }
+    }
+
+    /// For tests: makes all parts up to that of this number, and gives new inodes the numbers from there on.
+    pub fn grow_to(&self, ino: u64, space: &Space) -> Result<()> {
+        let mut used = self.used.lock();
+        while self.slot(ino).is_none() {
+            self.grow(space, &mut used)?;
+        }
+        used.search_from = (ino / 64) as usize;
+        Ok(())
     }
 
     fn take_free(&self, used: &mut Used) -> Option<u64> {
         let barred = self.barred_words.load(Ordering::Acquire);
         let from = used.search_from.max(barred);
-        let found = (from..used.words.len()).find(|word| used.words[*word] != !0);
+        let found = (from..used.words.len()).find(|word| used.words[*word] != !0 && !used.is_absent(*word));
         if barred <= used.search_from {
             used.search_from = found.unwrap_or(used.words.len());
         }
@@ -299,48 +355,127 @@ impl InodeTable {
         used.search_from = used.search_from.min(word);
     }
 
-    /// Gives free segments at the end of the table back to the allocator, except the first one. Must not run before
-    /// reconcile is done, because reconcile relies on the segments that the table had when it began.
+    /// Gives free segments of the table back to the allocator, except the first one; those with a part after them only
+    /// if `may_leave_gaps`. Must not run before reconcile is done, because reconcile relies on the segments that the
+    /// table had when it began.
     ///
     /// No inode there can be in use or about to be: numbers are taken under `used`, which is held here, and a number
     /// is freed last, when its slot is free on the media and the inode is no longer in the cache. A lookup by number
-    /// reads the slot under `segments`.
-    pub fn shrink(&self, space: &Space) {
+    /// reads the slot under `parts`.
+    pub fn shrink(&self, space: &Space, may_leave_gaps: impl FnOnce() -> bool) {
         let mut used = self.used.lock();
-        let per_segment = (INODES_PER_SEGMENT / 64) as usize;
-        let mut segments = self.segments.write();
-        while segments.len() > 1 && used.words[used.words.len() - per_segment..].iter().all(|word| *word == 0) {
-            let segment = segments.pop().expect("more than one");
-            let words = used.words.len() - per_segment;
-            used.words.truncate(words);
-            used.search_from = used.search_from.min(words);
-            space.free_segment(segment);
+        let mut parts = self.parts.write();
+        while let last @ 1.. = parts.len().saturating_sub(1)
+            && used.is_empty(last)
+        {
+            let part = parts.pop().expect("more than one");
+            used.absent.remove(&last);
+            used.words.truncate(last * WORDS_PER_PART);
+            used.search_from = used.search_from.min(used.words.len());
+            part.into_iter().for_each(|part| space.free_segment(part.segment));
         }
+        let empty: Vec<usize> = (1..parts.len()).filter(|at| parts[*at].is_some() && used.is_empty(*at)).collect();
+        if empty.is_empty() || !may_leave_gaps() {
+            return;
+        }
+        let mut freed = Vec::new();
+        for ordinal in empty {
+            if fits_in_note(&parts, ordinal) {
+                freed.extend(parts[ordinal].take());
+                used.absent.insert(ordinal);
+            }
+        }
+        note_absent(&mut parts, space);
+        freed.into_iter().for_each(|part| space.free_segment(part.segment));
+    }
+
+    /// After a crash: makes the parts say what is absent, and no more.
+    pub fn settle_absent(&self, space: &Space) {
+        let _used = self.used.lock();
+        note_absent(&mut self.parts.write(), space);
     }
 
     /// Returns how many inodes the table could have if all of these free blocks were for it and for the names.
     pub fn possible(&self, free_blocks: u64) -> u64 {
-        let segments = self.segments.read().len() as u64;
-        let more = free_blocks.saturating_sub(blocks_left(segments)) / (SEGMENT_BLOCKS + 2 * LINES_BLOCKS);
+        let segments = self.segment_count();
+        // The names of inodes in slots that are free now take blocks, too.
+        let free_slots = (segments * INODES_PER_SEGMENT).saturating_sub(self.used.lock().count);
+        let taken = blocks_left(segments) + free_slots.div_ceil(PAGE_LINES);
+        let more = free_blocks.saturating_sub(taken) / (SEGMENT_BLOCKS + 2 * LINES_BLOCKS);
         // Number 0 is not used.
         (segments + more) * INODES_PER_SEGMENT - 1
     }
 
-    fn grow(&self, space: &Space) -> Result<()> {
-        let ordinal = self.segments.read().len();
-        let ordinal32 = u32::try_from(ordinal).map_err(|_| Error::Posix {
-            doing: "create an inode",
-            why: "the inode table is as large as it can be",
-            errno: errno::ENOSPC,
-        })?;
-        if !space.has_free(SEGMENT_BLOCKS + blocks_left(ordinal as u64 + 1)) {
+    fn segment_count(&self) -> u64 {
+        self.parts.read().iter().flatten().count() as u64
+    }
+
+    /// Makes the first absent part, or a new last one. During the search after a crash, a part in which numbers are not
+    /// handed out is of no use.
+    fn grow(&self, space: &Space, used: &mut Used) -> Result<()> {
+        let barred = self.barred_words.load(Ordering::Acquire).div_ceil(WORDS_PER_PART);
+        let end = used.words.len() / WORDS_PER_PART;
+        let ordinal = used.absent.range(barred..).next().copied().unwrap_or(end);
+        if ordinal as u64 >= space.geometry().segments() {
+            return Err(Error::Posix {
+                doing: "create an inode",
+                why: "the inode table is as large as it can be",
+                errno: errno::ENOSPC,
+            });
+        }
+        if !space.has_free(SEGMENT_BLOCKS + blocks_left(self.segment_count() + 1)) {
             return Err(space.no_space_for_segment("create an inode"));
         }
         let segment = space.allocate_segment("create an inode")?;
         clear_segment(&self.region, segment).inspect_err(|_| space.free_segment(segment))?;
-        space.write_use(segment, KIND_INODES, ordinal32);
-        self.segments.write().push(segment);
+        let mut parts = self.parts.write();
+        let absent_before = leading_absent(parts[..ordinal].iter().rev()) as u16;
+        space.write_table_part(segment, ordinal as u32, absent_before);
+        if ordinal == end {
+            parts.push(None);
+            used.words.resize((end + 1) * WORDS_PER_PART, 0);
+        }
+        parts[ordinal] = Some(Part { segment, absent_before });
+        used.absent.remove(&ordinal);
+        used.search_from = used.search_from.min(ordinal * WORDS_PER_PART);
+        note_absent(&mut parts, space);
         Ok(())
+    }
+}
+
+/// Returns true if the entry of the next part can tell of all absent ones before it, this one included.
+fn fits_in_note(parts: &[Option<Part>], ordinal: usize) -> bool {
+    let (before, after) = (parts[..ordinal].iter().rev(), parts[ordinal + 1..].iter());
+    leading_absent(before) + 1 + leading_absent(after) <= usize::from(u16::MAX)
+}
+
+fn leading_absent<'p>(parts: impl Iterator<Item = &'p Option<Part>>) -> usize {
+    parts.take_while(|part| part.is_none()).count()
+}
+
+/// Iterates over the parts with their ordinals, and with what they should say of absent ones.
+pub fn exact_parts(parts: &[Option<Part>]) -> impl Iterator<Item = (u32, Part)> {
+    let mut absent = 0u16;
+    (0..).zip(parts).filter_map(move |(ordinal, part)| {
+        let absent_before = std::mem::take(&mut absent);
+        match part {
+            Some(part) => Some((ordinal, Part { absent_before, ..*part })),
+            None => {
+                absent = absent_before.saturating_add(1);
+                None
+            }
+        }
+    })
+}
+
+/// Makes the parts say, durably, what is absent before them.
+fn note_absent(parts: &mut Parts, space: &Space) {
+    let exact: Vec<(u32, Part)> = exact_parts(parts).collect();
+    for (ordinal, part) in exact {
+        let known = parts[ordinal as usize].replace(part);
+        if known != Some(part) {
+            space.write_table_part(part.segment, ordinal, part.absent_before);
+        }
     }
 }
 
@@ -350,8 +485,8 @@ fn blocks_left(segments: u64) -> u64 {
     KEPT_BLOCKS + segments * LINES_BLOCKS
 }
 
-fn slot_in(segments: &[u64], ino: u64) -> Option<u64> {
-    let segment = segments.get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?;
+fn slot_in(parts: &[Option<Part>], ino: u64) -> Option<u64> {
+    let Part { segment, .. } = (*parts.get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?)?;
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
@@ -405,28 +540,37 @@ pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEn
     found
 }
 
-/// Returns the segments of the inode table by ordinal.
+/// Returns the parts of the inode table by ordinal.
 ///
 /// # Errors
 /// EIO if segments of the table are missing or damaged.
-pub fn table_segments(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Result<Vec<u64>> {
-    let part = |(segment, usage): &(u64, SegmentUse)| match usage {
-        SegmentUse::Inodes(ordinal) => Some((*ordinal, *segment)),
+pub fn table_parts(geometry: &Geometry, entries: &[(u64, SegmentEntry)]) -> Result<Parts> {
+    let part = |(segment, entry): &(u64, SegmentEntry)| match entry.usage(*segment) {
+        SegmentUse::Inodes(ordinal) => Some((ordinal, Part { segment: *segment, absent_before: entry.absent_before })),
         _ => None,
     };
-    let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
-    found.sort_unstable();
-    // A crash may leave the last segments partly given back, but never a gap before a used segment.
-    let contiguous = found.iter().enumerate().take_while(|(at, (ordinal, _))| *at as u32 == *ordinal).count();
-    let is_short = |segment: u64| geometry.blocks_in_segment(segment) != SEGMENT_BLOCKS;
-    if contiguous == 0 || contiguous != found.len() || found.iter().any(|(_, segment)| is_short(*segment)) {
-        let at = geometry.segment_table_offset;
-        return Err(Error::Corrupt {
-            what: "segment table: segments of the inode table are missing or damaged".into(),
-            at,
-        });
-    }
-    Ok(found.into_iter().map(|(_, segment)| segment).collect())
+    let mut found: Vec<(u32, Part)> = entries.iter().filter_map(part).collect();
+    found.sort_unstable_by_key(|(ordinal, _)| *ordinal);
+    let parts = || {
+        let mut parts = Parts::new();
+        for (ordinal, part) in found {
+            let is_whole = geometry.blocks_in_segment(part.segment) == SEGMENT_BLOCKS;
+            let absent = (ordinal as usize).checked_sub(parts.len())?;
+            // A crash may leave the last parts partly given back, and parts that are said to be absent; but before a part
+            // only those are absent of which it says so. The first one always is there.
+            let is_told = absent == 0 || absent <= usize::from(part.absent_before) && !parts.is_empty();
+            if !is_whole || !is_told || u64::from(ordinal) >= geometry.segments() {
+                return None;
+            }
+            parts.resize(ordinal as usize, None);
+            parts.push(Some(part));
+        }
+        (!parts.is_empty()).then_some(parts)
+    };
+    parts().ok_or_else(|| Error::Corrupt {
+        what: "segment table: segments of the inode table are missing or damaged".into(),
+        at: geometry.segment_table_offset,
+    })
 }
 
 const _: () = assert!(inode::INODE_BYTES == 512);

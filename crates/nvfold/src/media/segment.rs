@@ -4,14 +4,17 @@
 //! after a crash, only marked segments need a scan: all others are known to be free.
 //!
 //! ```text
-//! 0     1            2       4          8      12     16
-//! | kind | wear_class | spare | ordinal  | wear | check |       an entry is stored at once; a crash may leave either
-//! |<---- what it is used for: checked -->|      |              half of it, and `check` lies in the other one
+//! 0     1            2               4          8      12     16
+//! | kind | wear_class | absent_before | ordinal  | wear | check |   an entry is stored at once; a crash may leave
+//! |<-- what it is used for: checked, but absent_before ->|         either half, and `check` lies in the other one
 //! ```
 //!
 //! The use of a segment changes often, and its wear must not be lost when it does. So every change goes through
 //! [`SegmentEntry::used_for`], which keeps class and wear. The use never depends on them: any value of `wear` is
 //! valid.
+//!
+//! `absent_before` changes while the segment is in use. `check` leaves it out, so that a crash in that store leaves a
+//! whole entry. What it says is compared with the parts that are there ([`crate::inode::table`]).
 
 use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -37,18 +40,20 @@ pub struct SegmentEntry {
     pub kind: u8,
     /// Wear class (DeEXT): currently 0, reserved for a coarser measure. Kept when the use changes.
     pub wear_class: u8,
-    /// Zero.
-    pub spare: u16,
+    /// Inode table: how many parts directly before this one may be absent. Zero otherwise.
+    pub absent_before: u16,
     /// Which part of a table the segment is. Inode table: inodes `ordinal * 4096 ..`; index: prefixes `ordinal *
     /// 131072 ..`; table of packed entries: chunks `ordinal * 32768 ..`; 0 for blocks and packed chunks.
     pub ordinal: u32,
     /// How often it was opened for packed chunks (DeEXT III-C). Kept when the use changes; not covered by `check`.
     pub wear: u32,
-    /// CRC-32C of the first 8 bytes, seeded with the segment number; 0 in the entry of a free segment.
+    /// CRC-32C of the first 8 bytes with `absent_before` as 0, seeded with the segment number; 0 in the entry of a free
+    /// segment.
     pub check: u32,
 }
 
 const _: () = assert!(size_of::<SegmentEntry>() == 16);
+const _: () = assert!(offset_of!(SegmentEntry, absent_before) == 2);
 const _: () = assert!(offset_of!(SegmentEntry, ordinal) == 4);
 const _: () = assert!(offset_of!(SegmentEntry, check) == 12);
 
@@ -90,20 +95,26 @@ impl SegmentEntry {
     /// Returns the entry after a change of the use of `segment`: class and wear stay.
     #[must_use]
     pub fn used_for(self, segment: u64, kind: u8, ordinal: u32) -> SegmentEntry {
-        let mut entry = SegmentEntry { kind, spare: 0, ordinal, check: 0, ..self };
+        let mut entry = SegmentEntry { kind, absent_before: 0, ordinal, check: 0, ..self };
         if kind != KIND_FREE {
             entry.check = entry.checksum(segment);
         }
         entry
     }
 
+    /// Returns the entry of a part of the inode table before which so many parts are absent.
+    #[must_use]
+    pub fn with_absent_before(self, absent_before: u16) -> SegmentEntry {
+        SegmentEntry { absent_before, ..self }
+    }
+
     /// Returns the use of `segment`. `wear` does not matter; `wear_class` is covered by the checksum.
     pub fn usage(&self, segment: u64) -> SegmentUse {
         let is_whole = || self.check == self.checksum(segment);
-        match (self.kind, self.spare, self.ordinal) {
+        match (self.kind, self.absent_before, self.ordinal) {
             (KIND_FREE, 0, 0) if self.check == 0 => SegmentUse::Free,
             (KIND_BLOCKS, 0, 0) if is_whole() => SegmentUse::Blocks,
-            (KIND_INODES, 0, ordinal) if is_whole() => SegmentUse::Inodes(ordinal),
+            (KIND_INODES, _, ordinal) if is_whole() => SegmentUse::Inodes(ordinal),
             (KIND_INDEX, 0, ordinal) if is_whole() => SegmentUse::Index(ordinal),
             (KIND_ENTRIES, 0, ordinal) if is_whole() => SegmentUse::Entries(ordinal),
             (KIND_PACKED, 0, 0) if is_whole() => SegmentUse::Packed,
@@ -123,11 +134,13 @@ impl SegmentEntry {
             }
             _ => false,
         };
-        may_be_half && self.spare == 0 && self.usage(segment) == SegmentUse::Torn
+        let is_part = self.kind == KIND_INODES;
+        may_be_half && (is_part || self.absent_before == 0) && self.usage(segment) == SegmentUse::Torn
     }
 
     fn checksum(&self, segment: u64) -> u32 {
-        super::checksum(segment, &self.as_bytes()[..offset_of!(SegmentEntry, wear)])
+        let checked = SegmentEntry { absent_before: 0, ..*self };
+        super::checksum(segment, &checked.as_bytes()[..offset_of!(SegmentEntry, wear)])
     }
 }
 
@@ -198,7 +211,9 @@ mod tests {
     #[test]
     fn a_checked_field_that_changed_alone_is_seen() {
         for entry in [SegmentEntry::blocks(SEGMENT), worn((3, 9)).used_for(SEGMENT, KIND_INODES, 1)] {
-            for bit in 0..64 {
+            // All but `absent_before` of a part of the inode table, which fsck compares with the parts.
+            let checked = |bit: &usize| entry.kind != KIND_INODES || !(16..32).contains(bit);
+            for bit in (0..64).filter(checked) {
                 let mut damaged = entry;
                 damaged.as_mut_bytes()[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(damaged.usage(SEGMENT), SegmentUse::Torn, "bit {bit}");
@@ -207,6 +222,21 @@ mod tests {
         }
         assert_eq!(SegmentEntry { ordinal: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
         assert_eq!(SegmentEntry { check: 1, ..SegmentEntry::default() }.usage(SEGMENT), SegmentUse::Torn);
+    }
+
+    #[test]
+    fn a_part_is_whole_while_its_note_of_absent_parts_changes() {
+        let part = worn((3, 9)).used_for(SEGMENT, KIND_INODES, 7);
+        for absent in [1, 6, u16::MAX] {
+            let noted = part.with_absent_before(absent);
+            assert_eq!((noted.usage(SEGMENT), noted.check), (SegmentUse::Inodes(7), part.check));
+            // It is given back: half of the entry is that of a segment of blocks.
+            let torn = SegmentEntry { check: part.used_for(SEGMENT, KIND_BLOCKS, 0).check, ..noted };
+            assert!(torn.is_half(SEGMENT));
+            assert_eq!(noted.used_for(SEGMENT, KIND_BLOCKS, 0).absent_before, 0);
+            let blocks = SegmentEntry { absent_before: absent, ..SegmentEntry::blocks(SEGMENT) };
+            assert!(blocks.usage(SEGMENT) == SegmentUse::Torn && !blocks.is_half(SEGMENT), "only parts have a note");
+        }
     }
 
     /// An older nvfold compares whole entries with these.

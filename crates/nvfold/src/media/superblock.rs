@@ -23,7 +23,8 @@ pub const VERSION: u32 = 3;
 /// Device offsets of the two copies that every device has. [`Geometry::copies`] includes the third.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
-pub const KNOWN_INCOMPATIBLE: u64 = PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS;
+pub const KNOWN_INCOMPATIBLE: u64 =
+    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -35,6 +36,9 @@ pub const PACKED_CHUNKS: u64 = 4;
 pub const LOG_AREAS: u64 = 8;
 /// Incompatible feature: packed chunks may be compressed. Set before the first one is stored.
 pub const COMPRESSED_CHUNKS: u64 = 16;
+/// Incompatible feature: parts of the inode table may be absent. Set before the first one is given back that has a part
+/// after it.
+pub const TABLE_GAPS: u64 = 32;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be

@@ -45,7 +45,8 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     // A saved state in bad memory counts as missing.
     let saved = if region.check().is_ok() { saved } else { None };
     let tables = Tables::read(&region, &geometry, &superblock, saved.as_ref());
-    let Tables { entries, uses, inodes: segments, damage, bad, .. } = tables;
+    let segments = tables.inode_segments();
+    let Tables { entries, uses, inodes, damage, bad } = tables;
     let tables_read = bad.map_or(Ok(()), Err);
     if segments.is_empty() {
         let what = "segment table: no part of the inode table is left in it".into();
@@ -69,10 +70,10 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
     let with = core_options(&region, options);
-    let mounted = Mounted::new(Core::new(region, geometry, with, segments, index), for_repair);
+    let mounted = Mounted::new(Core::new(region, geometry, with, inodes, index), for_repair);
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
-    core.table.segments().into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
+    segments.into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
     entries.iter().for_each(|(segment, entry)| core.space.adopt_wear(*segment, entry));
     adopt_packed(core, &uses);
     if !options.read_only {
@@ -85,9 +86,11 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         None if options.read_only => scan::count_all(&mounted),
         None => scan::after_crash(&mounted, &uses)?,
     }
-    let root = core.table.slot(ROOT).expect("the table has a first segment");
-    if core.region.read::<InodeHead>(root).live(ROOT) != Some(FileKind::Directory) {
-        return Err(Error::Corrupt { what: "the root directory is missing".into(), at: root });
+    let is_root = |slot: u64| core.region.read::<InodeHead>(slot).live(ROOT) == Some(FileKind::Directory);
+    let root = core.table.slot(ROOT);
+    if !root.is_some_and(is_root) {
+        let at = root.unwrap_or(geometry.segment_table_offset);
+        return Err(Error::Corrupt { what: "the root directory is missing".into(), at });
     }
     if !options.read_only {
         let (state, mount_epoch) = match for_repair {

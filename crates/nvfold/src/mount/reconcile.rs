@@ -178,6 +178,7 @@ impl Mounted {
                     None => {
                         self.core.chunks.set_recount(None);
                         self.core.walked.store(u64::MAX, Ordering::Release);
+                        self.core.table.settle_absent(&self.core.space);
                         self.core.space.free_empty_packed();
                         self.core.give_up_empty_packed();
                         self.core.space.keep_spare_for_packed();

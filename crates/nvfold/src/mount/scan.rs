@@ -36,7 +36,7 @@ pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> 
         // Blocks beyond the end of a shorter last segment do not exist, so their use is not unknown.
         recount.set_unknown(segment, &before.map(|used| !used));
     }
-    core.table.segments().into_iter().for_each(|segment| recount.claim_segment(segment));
+    core.table.segments().into_iter().for_each(|(_, segment)| recount.claim_segment(segment));
     core.chunks.index.fact().into_iter().for_each(|index| {
         index.segments().iter().for_each(|segment| recount.claim_segment(*segment));
     });
@@ -65,7 +65,7 @@ const READ_AT_ONCE: usize = 64 << 10;
 /// Finds the slots in use of the inode table, including torn ones, which reconcile handles. Returns the number of
 /// slots.
 fn scan_inodes(core: &Core) -> u64 {
-    let segments: Vec<(u64, u64)> = (0..).zip(core.table.segments()).collect();
+    let segments = core.table.segments();
     let threads = parallel::threads(segments.len(), TABLE_SEGMENTS_PER_THREAD_MIN);
     let found = parallel::map(threads, &segments, |part| {
         let mut words = vec![0; part.len() * WORDS_PER_TABLE_SEGMENT];
@@ -74,8 +74,13 @@ fn scan_inodes(core: &Core) -> u64 {
         let areas: u64 = scanned.map(|(words, part)| scan_table_segment(core, *part, words, &mut slots)).sum();
         (words, areas)
     });
-    let (words, areas): (Vec<Vec<u64>>, Vec<u64>) = found.into_iter().unzip();
-    core.table.adopt(&words.concat(), areas.iter().sum());
+    let (found, areas): (Vec<Vec<u64>>, Vec<u64>) = found.into_iter().unzip();
+    let mut words = core.table.used_words();
+    for (found, (ordinal, _)) in found.concat().chunks(WORDS_PER_TABLE_SEGMENT).zip(&segments) {
+        let first = *ordinal as usize * WORDS_PER_TABLE_SEGMENT;
+        words[first..first + WORDS_PER_TABLE_SEGMENT].copy_from_slice(found);
+    }
+    core.table.adopt(&words, areas.iter().sum());
     core.table.end()
 }
 

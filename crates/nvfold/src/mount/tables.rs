@@ -22,7 +22,7 @@
 use super::index::index_segments_in;
 use super::saved::Saved;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
-use crate::inode::table::{read_entries, table_segments, uses_of};
+use crate::inode::table::{Part, Parts, read_entries, table_parts, uses_of};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead};
 use crate::media::log_area::{AREA_LOG, AreaHead};
@@ -43,10 +43,8 @@ pub(crate) struct Tables {
     pub(crate) entries: Vec<(u64, SegmentEntry)>,
     /// The use of each segment that is not free.
     pub(crate) uses: Vec<(u64, SegmentUse)>,
-    /// Segments of the inode table by ordinal; empty if none could be found.
-    pub(crate) inodes: Vec<u64>,
-    /// Segments of `inodes` that replace a completely lost part. Their content is meaningless.
-    pub(crate) fresh: Vec<u64>,
+    /// The parts of the inode table; empty if none could be found. A part that was lost counts as absent.
+    pub(crate) inodes: Parts,
     /// Why the segment table cannot be trusted.
     pub(crate) damage: Option<&'static str>,
     /// The error if part of the segment table is in bad memory.
@@ -59,7 +57,7 @@ impl Tables {
         let entries = read_entries(region, geometry);
         let bad = region.check().err();
         let uses = uses_of(&entries);
-        let inodes = table_segments(geometry, &uses);
+        let inodes = table_parts(geometry, &entries);
         let has_pm_index = matches!(superblock.index(), Some((IndexKind::Pm, _)));
         let torn = || entries.iter().filter(|(segment, entry)| entry.usage(*segment) == SegmentUse::Torn);
         let holds_inodes = |(segment, _): &(u64, _)| part_of_inode_table(region, geometry, *segment).is_some();
@@ -71,8 +69,8 @@ impl Tables {
             Ok(_) if has_pm_index && index_segments_in(geometry, &uses).is_err() => {
                 Some("the parts of the pm index are not all there (`nvfold tune --index dram` does without)")
             }
-            Ok(found) if saved.is_some_and(|saved| saved.inode_words.len() as u64 * 64 != inodes_in(found)) => {
-                Some("the last unmount knew of an inode table of another size")
+            Ok(found) if saved.is_some_and(|saved| !knew_of(saved, found)) => {
+                Some("the last unmount knew of another inode table")
             }
             Ok(_) if torn().any(holds_inodes) => Some("a segment without an entry holds inodes"),
             Ok(_) if torn().any(holds_packed) => Some("a segment without an entry holds packed chunks"),
@@ -82,9 +80,14 @@ impl Tables {
             Ok(_) => None,
         };
         match damage {
-            None => Tables { entries, uses, inodes: inodes.unwrap_or_default(), fresh: Vec::new(), damage, bad },
+            None => Tables { entries, uses, inodes: inodes.unwrap_or_default(), damage, bad },
             Some(_) => Tables { damage, bad, ..Tables::found(region, geometry, entries) },
         }
+    }
+
+    /// Returns the segments of the inode table.
+    pub(crate) fn inode_segments(&self) -> Vec<u64> {
+        self.inodes.iter().flatten().map(|part| part.segment).collect()
     }
 
     /// Returns the entry of a segment, if it is not zero.
@@ -105,40 +108,32 @@ impl Tables {
                 Some(SegmentUse::Inodes(ordinal)) if is_whole => Some((*ordinal, 0)),
                 _ => None,
             };
-            let Some((ordinal, inodes)) = part_of_inode_table(region, geometry, segment).or(told) else { continue };
-            keep_best(&mut parts, ordinal, (inodes, segment));
+            let part = part_of_inode_table(region, geometry, segment).or(told);
+            if let Some((ordinal, inodes)) = part.filter(|(ordinal, _)| u64::from(*ordinal) < geometry.segments()) {
+                keep_best(&mut parts, ordinal, (inodes, segment));
+            }
         }
-        let whole = |segment: &u64| geometry.blocks_in_segment(*segment) == SEGMENT_BLOCKS;
-        let free = (geometry.first_segment()..geometry.segments()).rev().filter(whole);
-        let mut free =
-            free.filter(|segment| !uses.contains_key(segment) && !parts.values().any(|part| part.1 == *segment));
-        // A missing part that has inodes after it is replaced by a free segment.
+        // Behind the last part with inodes, only parts that follow one another count.
         let end =
             parts.iter().filter(|(_, (inodes, _))| *inodes > 0).map(|(ordinal, _)| ordinal + 1).max().unwrap_or(0);
-        let (mut inodes, mut fresh) = (Vec::new(), Vec::new());
-        for ordinal in 0.. {
-            let next = match parts.get(&ordinal) {
-                Some((_, segment)) => Some(*segment),
-                None if ordinal < end => free.next().inspect(|segment| fresh.push(*segment)),
-                None => None,
-            };
-            let Some(segment) = next else { break };
-            inodes.push(segment);
-        }
-        drop(free);
-        let is_part: BTreeSet<u64> = inodes.iter().copied().collect();
+        let segment_of = |ordinal| parts.get(&ordinal).map(|(_, segment)| *segment);
+        let is_in_table = |ordinal: &u32| *ordinal < end || segment_of(*ordinal).is_some();
+        let segments = (0..).take_while(is_in_table).map(segment_of);
+        let inodes: Parts = segments.map(|segment| Some(Part { segment: segment?, absent_before: 0 })).collect();
+        let is_part: BTreeSet<u64> = inodes.iter().flatten().map(|part| part.segment).collect();
         for (segment, usage) in &mut uses {
             if matches!(usage, SegmentUse::Inodes(_)) && !is_part.contains(segment) {
                 *usage = SegmentUse::Torn;
             }
         }
-        let parts = (0..).zip(&inodes).map(|(ordinal, segment)| (*segment, SegmentUse::Inodes(ordinal)));
+        let parts =
+            (0..).zip(&inodes).filter_map(|(ordinal, part)| Some(((*part)?.segment, SegmentUse::Inodes(ordinal))));
         uses.extend(parts);
         let claims = uses.iter().map(|(segment, usage)| (*segment, *usage));
         uses.extend(contested(geometry, claims).into_iter().map(|segment| (segment, SegmentUse::Torn)));
         find_packed(region, geometry, &mut uses, &mut entries);
         let (entries, uses) = (entries.into_iter().collect(), uses.into_iter().collect());
-        Tables { entries, uses, inodes, fresh, damage: None, bad: None }
+        Tables { entries, uses, inodes, damage: None, bad: None }
     }
 }
 
@@ -151,8 +146,12 @@ fn keep_best(parts: &mut BTreeMap<u32, (u64, u64)>, part: u32, claim: (u64, u64)
     }
 }
 
-fn inodes_in(segments: &[u64]) -> u64 {
-    segments.len() as u64 * INODES_PER_SEGMENT
+/// Returns true if a table of these parts may have had the inodes in use that the last unmount saved.
+fn knew_of(saved: &Saved, parts: &[Option<Part>]) -> bool {
+    const WORDS_PER_PART: usize = (INODES_PER_SEGMENT / 64) as usize;
+    let words = saved.inode_words.chunks(WORDS_PER_PART);
+    let is_possible = |(words, part): (&[u64], &Option<Part>)| part.is_some() || words.iter().all(|word| *word == 0);
+    saved.inode_words.len() == parts.len() * WORDS_PER_PART && words.zip(parts).all(is_possible)
 }
 
 /// Returns which part of the inode table a segment is, and how many inodes say so; `None` if none does.

@@ -35,7 +35,7 @@ mod recovery;
 mod space;
 
 use crate::check::{CheckOptions, check};
-use crate::inode::table::{read_entries, table_segments, uses_of};
+use crate::inode::table::{read_entries, table_parts, uses_of};
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::Geometry;
@@ -160,14 +160,16 @@ impl Device {
         assert!(report.clean && report.findings.is_empty(), "{:?}", report.findings);
         let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
         let first = geometry.first_segment() * SEGMENT_BLOCKS;
-        let uses = uses_of(&read_entries(&self.region, &geometry));
+        let entries = read_entries(&self.region, &geometry);
+        let uses = uses_of(&entries);
         let mut indexed = 0;
         for entry in self.chunk_entries(&geometry).filter(|entry| entry.count > 0) {
             indexed += u64::from(entry.any_weak().is_some());
         }
         let of_packed = self.packed_entries(&uses).filter(|entry| entry.count > 0 && entry.any_weak().is_some());
         indexed += of_packed.count() as u64;
-        let tables = table_segments(&geometry, &uses).unwrap().len() as u64 + report.packed_segments;
+        let parts = table_parts(&geometry, &entries).unwrap().into_iter().flatten();
+        let tables = parts.count() as u64 + report.packed_segments;
         let index = told.index.media_bytes / BLOCK_BYTES;
         let free = geometry.blocks() - first - tables * SEGMENT_BLOCKS - index - report.blocks - report.metadata_blocks;
         assert_eq!(

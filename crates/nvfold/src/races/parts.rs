@@ -9,8 +9,9 @@ use crate::chunk::labels::Labels;
 use crate::chunk::reference::Reference;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use crate::inode::table::InodeTable;
+use crate::inode::table::{InodeTable, Part, exact_parts};
 use crate::media::ChunkRef;
+use crate::media::inode::INODES_PER_SEGMENT;
 use crate::space::{Purpose, Space};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -263,37 +264,58 @@ fn a_label_comes_off_or_a_reference_is_taken() {
     println!("{schedules} schedules");
 }
 
-/// Each number has at most one user, while the table grows and shrinks.
+/// Each number has at most one user, while the table grows and shrinks: at its end, and before a part that stays.
 #[test]
 fn an_inode_number_has_one_user() {
-    explore(|| {
-        let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
-        let geometry = Geometry::of(DEVICE_BYTES).unwrap();
-        let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
-        let first = geometry.first_segment();
-        space.adopt_table_segment(first);
-        let table = Arc::new(InodeTable::new(region, vec![first]));
-        let full = table.end();
-        let mut used = vec![u64::MAX; (full / 64) as usize];
-        *used.last_mut().unwrap() >>= 1;
-        table.adopt(&used, 0);
-        let taken = Arc::new(AtomicU64::new(0));
-        let works = || {
-            let (table, space, taken) = (table.clone(), space.clone(), taken.clone());
-            task(move || {
-                let ino = table.allocate(&space).unwrap();
-                assert!(table.slot(ino).is_some(), "a number in use has a slot");
-                let mine = 1 << (ino + 1 - full);
-                assert_eq!(taken.fetch_or(mine, Ordering::SeqCst) & mine, 0, "{ino} was given out twice");
-                taken.fetch_and(!mine, Ordering::SeqCst);
-                table.free(ino);
-            })
-        };
-        let (shrinks, its_space) = (table.clone(), space.clone());
-        race([works(), works(), task(move || shrinks.shrink(&its_space))]);
-        table.shrink(&space);
-        assert_eq!((table.end(), table.in_use()), (full, full - 2));
-        assert_eq!(space.free_blocks(), space.total_blocks() - SEGMENT_BLOCKS);
-        assert!(space.allocate_one("test", Purpose::Data).is_ok());
-    });
+    for stays in [None, Some(2)] {
+        explore(move || take_numbers_while_a_part_goes(stays));
+    }
+}
+
+/// All slots of part 0 but one are in use, and all of the part that stays.
+fn take_numbers_while_a_part_goes(stays: Option<u64>) {
+    let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
+    let geometry = Geometry::of(DEVICE_BYTES).unwrap();
+    let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
+    let first = geometry.first_segment();
+    let mut parts = vec![Some(Part { segment: first, absent_before: 0 })];
+    if let Some(stays) = stays {
+        parts.resize(stays as usize, None);
+        parts.push(Some(Part { segment: first + 1, absent_before: stays as u16 - 1 }));
+    }
+    for (ordinal, part) in exact_parts(&parts) {
+        space.adopt_table_segment(part.segment);
+        space.write_table_part(part.segment, ordinal, part.absent_before);
+    }
+    let table = Arc::new(InodeTable::new(region.clone(), parts.clone()));
+    let words = (INODES_PER_SEGMENT / 64) as usize;
+    let mut used = vec![0; parts.len() * words];
+    parts
+        .iter()
+        .zip(used.chunks_mut(words))
+        .filter(|(part, _)| part.is_some())
+        .for_each(|(_, used)| used.fill(u64::MAX));
+    used[words - 1] >>= 1;
+    table.adopt(&used, 0);
+    let (end, in_use) = (table.end(), table.in_use());
+    let taken = Arc::new(AtomicU64::new(0));
+    let works = || {
+        let (table, space, taken) = (table.clone(), space.clone(), taken.clone());
+        task(move || {
+            let ino = table.allocate(&space).unwrap();
+            assert!(table.slot(ino).is_some(), "a number in use has a slot");
+            let mine = 1 << (ino + 1 - INODES_PER_SEGMENT);
+            assert_eq!(taken.fetch_or(mine, Ordering::SeqCst) & mine, 0, "{ino} was given out twice");
+            taken.fetch_and(!mine, Ordering::SeqCst);
+            table.free(ino);
+        })
+    };
+    let (shrinks, its_space) = (table.clone(), space.clone());
+    race([works(), works(), task(move || shrinks.shrink(&its_space, || true))]);
+    table.shrink(&space, || true);
+    assert_eq!((table.end(), table.in_use()), (end, in_use));
+    let segments = parts.iter().flatten().count() as u64;
+    assert_eq!(space.free_blocks(), space.total_blocks() - segments * SEGMENT_BLOCKS);
+    assert_eq!(table_parts(&geometry, &read_entries(&region, &geometry)).unwrap(), parts, "gaps are told of");
+    assert!(space.allocate_one("test", Purpose::Data).is_ok());
 }

@@ -32,7 +32,7 @@ pub use wear::SegmentWear;
 
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
-use crate::media::segment::{KIND_BLOCKS, KIND_FREE, SegmentEntry};
+use crate::media::segment::{KIND_BLOCKS, KIND_FREE, KIND_INODES, SegmentEntry};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::padded::Padded;
@@ -487,9 +487,20 @@ impl Space {
     /// Changes the use of a segment, durably, with one store of its entry. Wear and wear class stay. The caller has
     /// the segment as a whole, or is about to enter it as the first.
     pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
+        self.write_entry(segment, |worn| worn.used_for(segment, kind, ordinal));
+    }
+
+    /// Does the same for a part of the inode table; so many parts directly before it are absent.
+    pub fn write_table_part(&self, segment: u64, ordinal: u32, absent_before: u16) {
+        let part = |worn: SegmentEntry| worn.used_for(segment, KIND_INODES, ordinal).with_absent_before(absent_before);
+        self.write_entry(segment, part);
+    }
+
+    /// Stores what `change` makes of an entry with the wear and the wear class of a segment.
+    fn write_entry(&self, segment: u64, change: impl FnOnce(SegmentEntry) -> SegmentEntry) {
         let wear = self.wear[segment as usize].load(Ordering::Relaxed);
         let wear_class = self.wear_class[segment as usize].load(Ordering::Relaxed);
-        let entry = SegmentEntry { wear_class, wear, ..SegmentEntry::default() }.used_for(segment, kind, ordinal);
+        let entry = change(SegmentEntry { wear_class, wear, ..SegmentEntry::default() });
         let written = self.region.write(self.geometry.segment_entry_offset(segment), &entry).flush();
         let _ = self.region.fence(written);
     }
