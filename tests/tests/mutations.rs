@@ -238,7 +238,7 @@ const UNREACHED: &[(&str, &str, &str)] = &[
     (
         "inode/table.rs",
         "write_segment",
-        "mkfs, which has a test of its own: `crates/nvfold/tests/cut_off.rs`; a mounted table grows by `Space::write_table_part`",
+        "mkfs, which has a test of its own: `crates/nvfold/tests/cut_off.rs`; a table grows by `Space::write_table_part`",
     ),
     ("mount/mkfs.rs", "clear_tables", "mkfs, which has a test of its own: `crates/nvfold/tests/cut_off.rs`"),
     ("mount/mkfs.rs", "format", "mkfs, as above"),

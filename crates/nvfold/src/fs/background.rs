@@ -109,7 +109,7 @@ impl Core {
         self.contain(Job::Reshare, Some(file_id(inode)), step)
     }
 
-    /// The same for the whole step of a job. Returns `stopped` if the job is stopped.
+    /// Does the same for the whole step of a job. Returns `stopped` if the job is stopped.
     ///
     /// # Errors
     /// Those of the step.

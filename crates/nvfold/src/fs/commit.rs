@@ -245,7 +245,7 @@ impl Core {
         check().map_err(|why| self.refuse_entry(why))
     }
 
-    /// The same for the place of a chunk.
+    /// Checks the place of a chunk as [`Core::check_entry`] does.
     #[inline]
     pub(super) fn check_place(&self, address: u64, stored_bytes: u64) -> Result<()> {
         self.check_entry(|| check_place(|at, bytes| self.geometry.holds_data(at, bytes), address, stored_bytes))

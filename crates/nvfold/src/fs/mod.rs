@@ -67,8 +67,6 @@ mod marks;
 mod names;
 mod origins;
 mod packed;
-#[cfg(all(test, not(feature = "shuttle")))]
-mod panic_tests;
 mod policy;
 mod publish;
 mod range;

@@ -22,7 +22,7 @@ use crate::chunk::{Moving, Released};
 use crate::dedup::stream::pool_of;
 use crate::error::Result;
 use crate::media::packed::{HEADERS_MAX, header_offset};
-use crate::media::{BLOCK_BYTES, PackedNumber, SEGMENT_BYTES};
+use crate::media::{PackedNumber, SEGMENT_BYTES};
 use crate::panics::{Job, Moment};
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -51,8 +51,10 @@ pub(super) struct Victim {
 #[derive(Default)]
 pub(super) struct Reclaimed {
     segments: AtomicU64,
-    /// When an operation last found no segment to empty.
+    /// The dead bytes when an operation last found no segment to empty.
     vain: Vain,
+    /// The free blocks at that time.
+    vain_room: Vain,
     moved_chunks: AtomicU64,
     moved_bytes: AtomicU64,
 }
@@ -80,7 +82,7 @@ impl Core {
     /// none to empty, or no effort is left; the next operation goes on with the segment then.
     pub(super) fn reclaim_segment(&self, effort: &Effort) -> bool {
         let is_emptying = self.victim.try_lock().is_none_or(|victim| victim.is_some());
-        if self.is_reconciling() || !is_emptying && self.reclaimed.vain.would_repeat(self.reclaimable_bytes(), 1) {
+        if self.is_reconciling() || !is_emptying && self.would_reclaim_in_vain() {
             return false;
         }
         let before = self.reclaimed.segments.load(Ordering::Relaxed);
@@ -92,7 +94,8 @@ impl Core {
                 Worked::GoesOn => effort.worked(),
                 Worked::Waits => effort.waited(),
                 Worked::Nothing => {
-                    self.reclaimed.vain.record(self.reclaimable_bytes());
+                    self.reclaimed.vain.record(self.space.packed.dead_bytes());
+                    self.reclaimed.vain_room.record(self.space.free_blocks());
                     return false;
                 }
             }
@@ -100,9 +103,12 @@ impl Core {
         true
     }
 
-    /// Returns the bytes that are free, or dead in segments of packed chunks.
-    fn reclaimable_bytes(&self) -> u64 {
-        self.space.free_blocks() * BLOCK_BYTES + self.space.packed.dead_bytes()
+    /// Returns true if nothing has died, and no block has become free, since no segment could be emptied. One alone is
+    /// enough: what a file leaves dead may be what another one takes of the free blocks.
+    fn would_reclaim_in_vain(&self) -> bool {
+        let (dead, free) = (self.space.packed.dead_bytes(), self.space.free_blocks());
+        let has_no_victim = self.reclaimed.vain.would_repeat(dead, 1);
+        self.reclaimed.vain_room.would_repeat(free, 1) && has_no_victim
     }
 
     /// The same for a caller that is not inside an operation.
@@ -159,6 +165,7 @@ impl Core {
         let is_free = self.space.put_back(segment);
         if is_free {
             self.reclaimed.vain.gained();
+            self.reclaimed.vain_room.gained();
         }
         self.reclaimed.segments.fetch_add(u64::from(is_free), Ordering::Relaxed);
         Worked::GoesOn

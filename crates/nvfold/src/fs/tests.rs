@@ -1,6 +1,9 @@
 //! What is never committed: what could not be read back, rewrites that change the content of a file, and work that was
 //! deferred for a file that is gone.
 
+#[cfg(not(feature = "shuttle"))]
+mod panics;
+
 use super::Core;
 use super::Effort;
 use super::cache::file_id;

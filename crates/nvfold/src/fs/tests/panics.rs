@@ -1,12 +1,12 @@
 //! A panic in work beside the calls costs this work on this inode: everything else goes on, and the next mount finds
 //! everything whole.
 
-use super::Effort;
-use super::tests::{ROOT, content, create, mount_with, noise, text_of};
+use super::{ROOT, content, create, mount_with, noise, text_of};
 use crate::api::{File, FileSystem};
 use crate::check::{CheckOptions, check};
 use crate::dedup::policy::Policy;
 use crate::error::{Error, errno};
+use crate::fs::effort::Effort;
 use crate::media::{BLOCK_BYTES, Location};
 use crate::mount::MkfsOptions;
 use crate::panics::{Job, Moment};
