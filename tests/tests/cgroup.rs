@@ -216,7 +216,7 @@ fn what_a_removal_frees_is_used_again(dir: &Path, files: impl Iterator<Item = u6
 /// Reads a file that is larger than the limit, so that the group is full; the kernel drops its pages when others are
 /// needed.
 fn fill_the_page_cache(disk: &Scratch) {
-    let file = disk.device("to read", 2 * LIMIT_MIB << 20);
+    let file = disk.device("to read", (2 * LIMIT_MIB) << 20);
     let mut buffer = vec![0; 1 << 20];
     let mut file = File::open(file).expect("open");
     while file.read(&mut buffer).expect("read") > 0 {}
