@@ -7,7 +7,7 @@ use std::process::Command;
 
 use nvfold_tests::mount::{Mount, nvfold_json};
 use nvfold_tests::probe::compiled;
-use nvfold_tests::random::{self, Seed};
+use nvfold_tests::random::Seed;
 use nvfold_tests::{requires, run};
 
 /// A mount with a file of random bytes in it, and the program that sends hints.
@@ -28,7 +28,8 @@ impl House {
         let program = compiled("hints", mount.scratch());
         let source = mount.join("source");
         let mut bytes = vec![0; SOURCE_BYTES];
-        random::fill(&mut Seed::new("hints").generator(), &mut bytes);
+        // No zeros, which would become holes.
+        Seed::new("hints").generator().fill(&mut bytes);
         fs::write(&source, &bytes).expect("write the source");
         let mut house = House { mount, program, source, bytes, shared_before: 0 };
         house.shared_before = house.shared();

@@ -44,9 +44,11 @@ const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// How long opening waits for a holder that is about to let go.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(30);
-/// How often it tries meanwhile, and how often if the holder is unknown.
+/// How often it looks meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-const ATTEMPTS: u32 = 3;
+/// In how many looks in a row the holder must seem to stay, or is not found. What /proc says of a process is read piece by
+/// piece while it may end, and one that is not found may have ended since the attempt.
+const LOOKS: u32 = 3;
 
 /// The place of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -571,7 +573,7 @@ fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     let end = Instant::now() + LETS_GO_WITHIN;
-    let mut unknown = 0;
+    let mut stays = 0;
     loop {
         match host::flock(file, operation) {
             Ok(()) => return Ok(()),
@@ -579,10 +581,9 @@ fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
             Err(errno) => return Err(io("lock", path.display(), errno)),
         }
         let holder = owner::of(path);
-        // A holder that is not found may have ended since the attempt.
-        unknown += u32::from(holder.is_none());
-        let lets_go = holder.map_or(unknown < ATTEMPTS, |pid| owner::is_ending(pid, path));
-        if !lets_go || Instant::now() >= end {
+        let lets_go = holder.is_some_and(|pid| owner::is_ending(pid, path));
+        stays = if lets_go { 0 } else { stays + 1 };
+        if stays == LOOKS || Instant::now() >= end {
             let owner = holder.map_or_else(|| "another process".into(), owner::describe);
             return Err(PmemError::Busy { device: path.display().to_string(), owner });
         }
