@@ -131,7 +131,7 @@ fn failed_syncs_are_shown_first_and_marked_in_the_list_while_they_fail() {
         move |n: u64| report("inline", json!({ "space": { "logical_bytes": n }, "sync_errors": errors.clone() }))
     };
     let failing = || watched(&[0, 5], of(true));
-    let screen = drawn(80, 24, &mut only(), &[failing()]).backend().to_string();
+    let screen = drawn(100, 24, &mut only(), &[failing()]).backend().to_string();
     let facts = screen.lines().skip_while(|line| !line.contains(" device ")).nth(1).unwrap();
     assert!(facts.contains(&format!("syncs        they fail; 3 failed, the last with: {error}")), "{screen}");
     let lines = failing().figures.unwrap().in_lines();
