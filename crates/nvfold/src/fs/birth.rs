@@ -110,7 +110,7 @@ impl Core {
         if let Some((values, addition)) = first {
             addition.keep(&mut log);
             let values = values.into_iter().map(StoredValue::keep);
-            state.xattrs.extend(xattrs.iter().map(|(name, _)| name.to_vec()).zip(values));
+            xattrs.iter().zip(values).for_each(|((name, _), value)| state.set_xattr(name.to_vec(), value));
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
@@ -221,7 +221,7 @@ impl Core {
         state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
         self.free_log(std::mem::take(&mut state.log.parts));
         state.body = Body::Other;
-        state.xattrs.clear();
+        state.clear_xattrs();
         self.cache.remove(inode.ino);
         self.table.free(inode.ino);
     }

@@ -21,7 +21,7 @@ use crate::inode::{Body, Changing, Inode, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::location_word::LocationWord;
-use crate::media::log_entry::{LogEntry, dedupe};
+use crate::media::log_entry::{LINE, LogEntry, dedupe};
 use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
 use crate::media::vector_entry::{Named, RECORDS_MAX};
 use crate::media::{BLOCK_BYTES, BlockNumber, Location};
@@ -52,12 +52,14 @@ impl Core {
         }
         self.region.check()?;
         let mut positions = Vec::with_capacity(entries.len());
-        let mut line = Vec::new();
+        let (mut line, mut lines) = (Vec::new(), 0);
         for entry in &entries {
             line.clear();
             entry.encode(inode.ino, &mut line);
+            lines += line.len() as u64 / LINE;
             positions.push(addition.push(entry, &line, &mut flight).map_err(|error| self.refusals.count(error))?);
         }
+        debug_assert!(lines == state.live_lines() || matches!(state.body, Body::File(_)) && lines < state.live_lines());
         self.check_compacted(inode, state, head, addition.tail)?;
         let selector = state.selector ^ 1;
         let attributes = AttributeLine { as_of: addition.tail, ..state.attributes }.sealed(inode.ino);

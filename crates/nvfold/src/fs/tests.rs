@@ -416,9 +416,10 @@ fn a_compacted_log_that_says_something_else_is_refused() {
     core.refusals.expect();
     let mut state = inode.write().unwrap();
     let (head, tail) = (state.log.head, state.log.tail);
-    let value = state.xattrs.remove(&b"user.a"[..]).unwrap();
+    let value = state.xattrs[&b"user.a"[..]].clone();
+    state.remove_xattr(b"user.a");
     assert_refused(&fs, core.check_compacted(&inode, &state, head, tail), 1, "an attribute more");
-    state.xattrs.insert(b"user.a".to_vec(), value);
+    state.set_xattr(b"user.a".to_vec(), value);
     assert_refused(&fs, core.check_compacted(&inode, &state, head, tail - 64), 2, "an entry less");
     drop(state);
     drop((file, inode, root));

@@ -3,7 +3,7 @@
 //! The names stay on the media, in the directory's log; DRAM holds 32 bytes for each name. A cookie is used only
 //! once, so a listing can continue where it stopped, whatever was added or removed in between.
 
-use crate::media::log_entry::NAME_OFFSET;
+use crate::media::log_entry::{NAME_OFFSET, name_lines};
 use crate::words::FileKind;
 use hashbrown::HashTable;
 use pmem::Region;
@@ -54,6 +54,8 @@ pub struct Directory {
     by_name: HashTable<u32>,
     subdirectories: u32,
     last_cookie: u64,
+    /// Lines of the log entries of its names.
+    lines: u64,
 }
 
 fn hash(name: &[u8]) -> u32 {
@@ -74,6 +76,11 @@ impl Directory {
     /// Returns the number of subdirectories.
     pub fn subdirectories(&self) -> u32 {
         self.subdirectories
+    }
+
+    /// Returns the number of lines that the log entries of its names take.
+    pub fn lines(&self) -> u64 {
+        self.lines
     }
 
     /// Returns a cookie that was never used.
@@ -106,6 +113,7 @@ impl Directory {
         self.slots.push(slot);
         self.hash_in(self.slots.len() - 1);
         self.last_cookie = cookie;
+        self.lines += name_lines(name.len());
         self.subdirectories += u32::from(kind == FileKind::Directory);
     }
 
@@ -122,6 +130,7 @@ impl Directory {
         }
         self.slots[at].live = false;
         self.dead += 1;
+        self.lines -= name_lines(usize::from(slot.name_bytes));
         self.subdirectories -= u32::from(slot.kind() == FileKind::Directory);
         if self.dead > 32 && self.dead * 2 > self.slots.len() {
             self.rebuild();

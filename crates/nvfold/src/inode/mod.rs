@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
-use crate::media::log_entry::{LogEntry, XattrValue, dedupe};
+use crate::media::log_entry::{LogEntry, XattrValue, dedupe, xattr_lines};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
 use crate::panics::Panics;
@@ -117,6 +117,8 @@ pub struct State {
     pub body: Body,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    /// Lines of the log entries that set them.
+    xattr_lines: u64,
     /// Number of log entries whose dedupe-flag says that they are still to be shared.
     pub needed: AtomicU64,
     /// A file range that contains the ranges of all those entries. Valid only while there are any.
@@ -143,12 +145,32 @@ impl State {
             log,
             body,
             xattrs: BTreeMap::new(),
+            xattr_lines: 0,
             needed: AtomicU64::new(0),
             waiting: 0..0,
             drops: 0,
             truncated: None,
             growth: Growth::default(),
         }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&mut self, name: Vec<u8>, value: XattrValue) {
+        self.remove_xattr(&name);
+        self.xattr_lines += xattr_lines(&name, &value);
+        self.xattrs.insert(name, value);
+    }
+
+    /// Removes an extended attribute, if there is one of this name.
+    pub fn remove_xattr(&mut self, name: &[u8]) {
+        let old = self.xattrs.remove(name);
+        self.xattr_lines -= old.map_or(0, |old| xattr_lines(name, &old));
+    }
+
+    /// Removes all extended attributes.
+    pub fn clear_xattrs(&mut self) {
+        self.xattrs.clear();
+        self.xattr_lines = 0;
     }
 
     /// Returns the extents of a regular file, `None` for other inodes.
@@ -171,14 +193,19 @@ impl State {
         self.extents().map_or(0, Extents::bytes)
     }
 
-    /// Returns the approximate number of lines of a compacted log.
+    /// Returns the number of lines of a compacted log, apart from what is left over at the ends of its parts. That of
+    /// names and extended attributes is exact. Extents take at most one line each, and one more while a part of them is
+    /// still to be shared.
     pub fn live_lines(&self) -> u64 {
         let body = match &self.body {
-            Body::File(extents) => extents.len() as u64,
-            Body::Directory(directory) => directory.len() as u64 * 2,
+            Body::File(extents) => {
+                let is_waiting = self.needed.load(Ordering::Relaxed) > 0;
+                extents.len() as u64 * (1 + u64::from(is_waiting)) + u64::from(is_waiting)
+            }
+            Body::Directory(directory) => directory.lines(),
             Body::Other => 0,
         };
-        body + self.xattrs.len() as u64 * 4
+        body + self.xattr_lines
     }
 
     /// Returns the value of an extended attribute that is short enough to be stored in the log.
@@ -289,11 +316,11 @@ impl State {
                 *time
             }
             LogEntry::XattrSet { name, value, time } => {
-                self.xattrs.insert(name.clone(), value.clone());
+                self.set_xattr(name.clone(), value.clone());
                 *time
             }
             LogEntry::XattrRemove { name, time } => {
-                self.xattrs.remove(name);
+                self.remove_xattr(name);
                 *time
             }
             LogEntry::Skip => return Ok(()),

@@ -311,6 +311,24 @@ pub enum LogEntry {
     Skip,
 }
 
+/// Returns the number of lines of the entry that sets an extended attribute.
+pub fn xattr_lines(name: &[u8], value: &XattrValue) -> u64 {
+    let value_bytes = match value {
+        XattrValue::Inline(value) => value.len(),
+        XattrValue::Blocks { blocks, .. } => size_of_val(&**blocks),
+    };
+    lines_of(size_of::<XattrHead>() + name.len() + value_bytes)
+}
+
+/// Returns the number of lines of the entry of a name.
+pub fn name_lines(name_bytes: usize) -> u64 {
+    lines_of(size_of::<NameHead>() + name_bytes)
+}
+
+fn lines_of(bytes: usize) -> u64 {
+    bytes.div_ceil(LINE as usize) as u64
+}
+
 impl LogEntry {
     /// Appends the sealed entry to `lines`; returns its length in bytes.
     pub fn encode(&self, ino: u64, lines: &mut Vec<u8>) -> usize {
