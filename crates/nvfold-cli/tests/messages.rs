@@ -3,7 +3,7 @@
 //! `snapshots/all__messages__*.snap` has the text. A message says what was being done, to what, why it failed, and what
 //! to do. What differs between machines and runs (numbers of results, times, paths) is masked.
 
-use crate::common::{Run, Scratch, can_mount};
+use crate::common::{Run, Scratch, can_mount, wait_until};
 use nvfold::{Error, host};
 use pmem::PmemError;
 use std::ffi::OsStr;
@@ -294,6 +294,10 @@ fn every_command_on_a_mount_says_what_it_did_or_why_it_did_not() {
     fs::create_dir(scratch.path("mnt")).unwrap();
     let mut told = Transcript { scratch: &scratch, text: String::new() };
     told.run(&["mount", "dev", "mnt", "-o", "policy=denova,mode=delayed:60000:1"]);
+    // It looks for missing fingerprints at first.
+    wait_until("all fingerprints are there", || {
+        scratch.nvfold(&["info", "mnt", "--json"]).ok().json()["recovery"]["fill_percent"].is_null()
+    });
     fs::write(scratch.path("mnt/one"), vec![7; 8192]).unwrap();
     let held = fs::File::open(scratch.path("mnt/one")).unwrap();
     for call in [
