@@ -4,6 +4,10 @@
 //     hints pass TARGET BYTES                             passes so many bytes 0xff as a hint
 //     hints ask TARGET NUMBER                             another ioctl
 //     hints token FILE                                    prints the token of a file, opened to be written
+//     hints issue FILE                                    prints the token of a file in hexadecimal digits
+//     hints guess TOKEN BYTES TARGET                      claims that the content of a file BYTES, which it writes to the
+//                                                         beginning of TARGET, is the beginning of the file of a token;
+//                                                         prints "written" and closes TARGET when stdin ends
 //
 // Prints what an ioctl or a look at a token fails with, and goes on.
 #define _GNU_SOURCE
@@ -60,6 +64,29 @@ static void copy(char **words) {
     if (pwrite(target, buffer, length, at) != (ssize_t)length) fail("pwrite");
 }
 
+static void issue(const char *path) {
+    unsigned char token[16];
+    if (fgetxattr(open_or_fail(path, O_RDONLY), "user.nvfold.token", token, sizeof token) != sizeof token) {
+        fail("token");
+    }
+    for (size_t n = 0; n < sizeof token; n++) printf("%02x", token[n]);
+    putchar('\n');
+}
+
+static void guess(const char *token, const char *bytes, const char *path) {
+    static char buffer[1 << 16];
+    int target = open_or_fail(path, O_RDWR | O_CREAT);
+    ssize_t length = read(open_or_fail(bytes, O_RDONLY), buffer, sizeof buffer);
+    if (length < 0) fail("read");
+    struct hint hint = { .length = length, .sources = 1, .origins = 1, .origin_length = length };
+    for (size_t n = 0; n < sizeof hint.token; n++) sscanf(token + 2 * n, "%2hhx", &hint.token[n]);
+    ask(target, HINT(sizeof hint), &hint);
+    if (pwrite(target, buffer, length, 0) != length) fail("pwrite");
+    puts("written");
+    fflush(stdout);
+    while (getchar() != EOF) {}
+}
+
 int main(int argc, char **argv) {
     static char bytes[1 << 14];
     memset(bytes, 0xff, sizeof bytes);
@@ -72,6 +99,10 @@ int main(int argc, char **argv) {
     } else if (argc == 3 && !strcmp(argv[1], "token")) {
         int fd = open_or_fail(argv[2], O_WRONLY);
         puts(fgetxattr(fd, "user.nvfold.token", bytes, 16) == 16 ? "told" : strerrorname_np(errno));
+    } else if (argc == 3 && !strcmp(argv[1], "issue")) {
+        issue(argv[2]);
+    } else if (argc == 5 && !strcmp(argv[1], "guess")) {
+        guess(argv[2], argv[3], argv[4]);
     } else {
         return 2;
     }

@@ -2,8 +2,9 @@
 //! space, a wrong one costs only a compare, and no hint reveals data that the process may not read.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use nvfold_tests::mount::{Mount, nvfold_json};
 use nvfold_tests::probe::compiled;
@@ -170,4 +171,109 @@ fn who_cannot_read_a_file_gets_no_token_of_it() {
     assert_eq!(told.stdout.trim(), "EACCES", "{}", told.report());
     let mut house = house;
     house.mount.check();
+}
+
+/// The users who try to learn what a file of root holds.
+const USER: u32 = 65534;
+const OTHER_USER: u32 = 65533;
+
+/// A file of root that everybody may read at first, and what is equal to its content: the guess of another user.
+struct Secret {
+    house: House,
+    program: PathBuf,
+    guess: PathBuf,
+}
+
+impl Secret {
+    fn new(writeback: &str) -> Secret {
+        let house = House::new(&format!("policy=icid,allow_other,writeback={writeback}"));
+        let (program, guess) = (house.mount.join("program"), house.mount.join("guess"));
+        run::ok(Command::new("install").args(["-m", "755"]).args([&house.program, &program]));
+        fs::write(&guess, &house.bytes[..GUESS_BYTES]).unwrap();
+        // What is equal to the guess is not to be found by samples, only by the hint.
+        let mut secret = Secret { house, program, guess };
+        secret.house.mount.remount();
+        secret.house.shared_before = 0;
+        secret.house.shared_before = secret.house.shared();
+        secret
+    }
+
+    /// Returns a call of the program by a user.
+    fn command_as(&self, user: u32) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
+        command.arg(&self.program);
+        command
+    }
+
+    fn token(&self) -> String {
+        run::ok(self.command_as(USER).arg("issue").arg(&self.house.source)).stdout.trim().to_owned()
+    }
+
+    /// Writes the guess with a token to a new file of a user. The kernel may keep the bytes until the file is closed.
+    #[track_caller]
+    fn guess_and(&self, user: u32, token: &str, before_close: impl FnOnce()) {
+        let dir = self.house.mount.join(format!("of-{user}"));
+        if !dir.exists() {
+            fs::create_dir(&dir).unwrap();
+            std::os::unix::fs::chown(&dir, Some(user), Some(user)).unwrap();
+        }
+        let target = dir.join("target");
+        let _ = fs::remove_file(&target);
+        let mut command = self.command_as(user);
+        command.args(["guess", token]).args([&self.guess, &target]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the program");
+        let mut told = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut told).unwrap();
+        assert_eq!(told, "written\n");
+        before_close();
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+    }
+
+    #[track_caller]
+    fn guess(&self, user: u32, token: &str) {
+        self.guess_and(user, token, || {});
+    }
+
+    fn chmod(&self, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(&self.house.source, fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+/// Fewer bytes than lie between two samples.
+const GUESS_BYTES: usize = 200;
+
+#[test]
+fn a_token_reveals_nothing_once_its_user_may_no_longer_read_the_file() {
+    requires!(root, fuse, tool("cc"), tool("setpriv"));
+    for writeback in ["on", "off"] {
+        let mut secret = Secret::new(writeback);
+        let mut expected = 0;
+        let mut holds = |secret: &Secret, is_shared: bool, when: &str| {
+            expected += GUESS_BYTES as u64 * u64::from(is_shared);
+            assert_eq!(secret.house.shared(), expected, "writeback={writeback}: {when}");
+        };
+        let token = secret.token();
+        secret.guess(USER, &token);
+        holds(&secret, true, "while the file may be read");
+        secret.guess(OTHER_USER, &token);
+        holds(&secret, false, "the token of another user");
+        secret.chmod(0o600);
+        secret.guess(USER, &token);
+        holds(&secret, false, "the file became private");
+        secret.chmod(0o644);
+        secret.guess(USER, &token);
+        holds(&secret, true, "the file may be read again");
+        if writeback == "on" {
+            secret.guess_and(USER, &token, || secret.chmod(0o600));
+            holds(&secret, false, "the file became private while the bytes waited in the kernel's cache");
+            secret.chmod(0o644);
+        }
+        std::os::unix::fs::chown(&secret.house.source, Some(OTHER_USER), None).unwrap();
+        secret.guess(USER, &token);
+        holds(&secret, false, "the file has another owner");
+        secret.house.mount.check();
+    }
 }

@@ -22,7 +22,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON. It is not listed.
+/// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON, for root and the user
+/// who mounted it; for others without the figures that change with what is written. It is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
 /// The virtual extended attribute of every file in a mount whose value is its [`Usage`] as JSON, or `null` if that is not
@@ -47,6 +48,9 @@ pub struct Snapshot {
     #[serde(default)]
     pub memory_limit: Option<MemoryLimit>,
     pub read_only: bool,
+    /// True if figures are left out, because the user who asks may not see them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_in_part: bool,
     /// Policy for new data; only if mounted.
     pub policy: Option<String>,
     /// Compression of packed data; only if mounted.
@@ -673,6 +677,36 @@ impl Snapshot {
         })
     }
 
+    /// Returns the part of it that every user of the mount may see. What is left out changes with each write of other
+    /// users, to the byte, and so could tell what they store.
+    pub fn for_others(self) -> Snapshot {
+        Snapshot {
+            is_in_part: true,
+            space: None,
+            usage: None,
+            nv_dedup: None,
+            auto: None,
+            denova: None,
+            origins: None,
+            requests: None,
+            requests_by_kind: BTreeMap::new(),
+            index: None,
+            process: None,
+            traffic: None,
+            wear: None,
+            ..self
+        }
+    }
+
+    /// Fails if figures are left out.
+    pub fn check_is_whole(&self) -> Outcome<()> {
+        match (self.is_in_part, &self.mount_point) {
+            (true, Some(dir)) => Err(Failure::new(dir, "only root and the user who mounted it may see its figures")
+                .hint("df(1) shows its size and free space")),
+            _ => Ok(()),
+        }
+    }
+
     fn of_superblock(region: &Region, superblock: &Superblock, device: &str) -> Snapshot {
         Snapshot {
             device: device.to_owned(),
@@ -682,6 +716,7 @@ impl Snapshot {
             sync_errors: SyncErrors::of(region),
             memory_limit: None,
             read_only: true,
+            is_in_part: false,
             policy: None,
             compress: None,
             superblock: superblock_facts(superblock),
@@ -738,6 +773,7 @@ impl Snapshot {
 
     /// Returns the space, or why it is unknown. Prints a note on stderr while the figures are not exact.
     pub fn known_space(&self) -> Outcome<&Space> {
+        self.check_is_whole()?;
         if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.reconciled) {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
         }

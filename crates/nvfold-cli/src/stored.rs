@@ -10,9 +10,10 @@ use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
 use nvfold::host::{self, entries};
 use nvfold::{
-    Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, XattrMode, errno,
+    Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
+    XattrMode, errno,
 };
-use rustix::fs::XattrFlags;
+use rustix::fs::{Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fmt::{self, Display};
@@ -175,7 +176,11 @@ impl Stored {
     pub fn space(&self, path: &Path) -> Outcome<Space> {
         match &self.fs {
             Some(fs) => Ok(snapshot::space(fs, &fs.stats())),
-            None => snapshot::ask(path)?.known_space().cloned(),
+            None => match snapshot::ask(path)? {
+                // Free space is what every user may know.
+                snapshot if snapshot.is_in_part => space_of_statfs(path),
+                snapshot => snapshot.known_space().cloned(),
+            },
         }
     }
 
@@ -262,6 +267,25 @@ impl Stored {
         }
     }
 
+    /// Returns the ranges of a file that hold data, in bytes, from an offset on, at most [`requests::EXTENTS_MAX`].
+    pub fn data(&self, found: &Found, from: u64) -> Result<Vec<Range<u64>>, Refused> {
+        match &self.fs {
+            Some(fs) => {
+                let file = fs.open(found.ino)?;
+                data_from(from, |at, whence| file.seek(at, whence).map_err(Refused::from))
+            }
+            None => {
+                // The path may have become another file meanwhile: a link, or a FIFO.
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::open(&found.path, flags, Mode::empty())?;
+                data_from(from, |at, whence| {
+                    let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
+                    Ok(rustix::fs::seek(&file, to)?)
+                })
+            }
+        }
+    }
+
     /// Shares the blocks of a range of a file with equal blocks.
     pub fn dedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
@@ -288,6 +312,29 @@ impl Stored {
             None => Ok(requests::ask(&found.path, &Request::Undedup { offset: range.start, length })?),
         }
     }
+}
+
+/// Collects ranges of data by a look for the next data or hole.
+fn data_from(from: u64, seek: impl Fn(u64, Whence) -> Result<u64, Refused>) -> Result<Vec<Range<u64>>, Refused> {
+    let (mut ranges, mut at) = (Vec::new(), from);
+    while ranges.len() < requests::EXTENTS_MAX {
+        let start = match seek(at, Whence::Data) {
+            Err(refused) if refused.errno == errno::ENXIO => break,
+            start => start?,
+        };
+        at = seek(start, Whence::Hole)?;
+        ranges.push(start..at);
+    }
+    Ok(ranges)
+}
+
+/// Returns what statfs(2) tells of the space of a mount: its size, and what is free.
+fn space_of_statfs(path: &Path) -> Outcome<Space> {
+    let told = rustix::fs::statvfs(path).doing(mounts::show(path))?;
+    let [device_bytes, free_bytes, available_bytes] =
+        [told.f_blocks, told.f_bfree, told.f_bavail].map(|blocks| blocks * told.f_frsize);
+    let stored_bytes = device_bytes.saturating_sub(free_bytes);
+    Ok(Space { device_bytes, stored_bytes, free_bytes, available_bytes, ..Space::default() })
 }
 
 fn found(path: PathBuf, metadata: &std::fs::Metadata) -> Result<Found, Refused> {

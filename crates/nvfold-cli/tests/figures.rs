@@ -75,21 +75,40 @@ fn an_empty_device_of_a_tebibyte_has_reserved_space_and_hardly_any_metadata() {
     assert_eq!(sum(&usage(&report), &["stored_bytes", "logical_bytes"]), 0);
 }
 
+/// What other users write moves these figures to the byte, so only root and the user who mounted it may see them.
 #[test]
-fn another_user_gets_the_counters_and_not_the_usage() {
+fn figures_and_places_are_for_root_and_the_mounting_user_alone() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
-    let mount = scratch.mount("mem:", "size=64M,allow_other");
-    fs::write(mount.path("file"), noise(100_000, 1)).unwrap();
+    let mount = scratch.mount("mem:", "size=64M,allow_other,policy=inline");
+    let file = mount.path("file");
+    fs::write(&file, noise(100_000, 1)).unwrap();
+    std::os::unix::fs::chown(&file, Some(65534), Some(65534)).unwrap();
     let nvfold = scratch.command_for_all();
     for path in ["", "nvfold"] {
         fs::set_permissions(scratch.path(path), fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let as_nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
-    let ask = [&as_nobody[..], &[nvfold.to_str().unwrap(), "stats", mount.dir.to_str().unwrap(), "--json"]].concat();
-    let report = scratch.run("setpriv", &ask).ok().json();
-    assert!(report["usage"].is_null() && report["space"]["logical_bytes"].as_u64().unwrap() > 0, "{report}");
+    let (nvfold, dir, file) = (nvfold.to_str().unwrap(), mount.dir.to_str().unwrap(), file.to_str().unwrap());
+    let as_nobody = |words: &[&str]| {
+        scratch.run("setpriv", &[&["--reuid=65534", "--regid=65534", "--clear-groups"], words].concat())
+    };
+    for command in ["df", "stats", "dedup-stats"] {
+        as_nobody(&[nvfold, command, dir]).fails(1, "only root and the user who mounted it may see its figures");
+        scratch.nvfold(&[command, dir]).ok();
+    }
+    as_nobody(&[nvfold, "top", dir, "--once"]).fails(1, "only root and the user who mounted it may see its figures");
+    let report = as_nobody(&[nvfold, "info", dir, "--json"]).ok().json();
+    for figure in ["space", "usage", "index", "origins", "requests", "process", "traffic", "wear"] {
+        assert!(report[figure].is_null(), "{figure}: {report}");
+    }
+    assert_eq!((&report["policy"], &report["requests_by_kind"]), (&"inline".into(), &serde_json::json!({})));
+    // With how many files it shares its bytes, and where they lie: not even its owner.
+    as_nobody(&[nvfold, "du", dir, "--extents"]).fails(1, "not permitted");
+    scratch.nvfold(&["du", dir, "--extents"]).ok();
+    for allowed in [&["sync", dir][..], &["dedup", file]] {
+        as_nobody(&[&[nvfold], allowed].concat()).ok();
+    }
     mount.unmount();
 }

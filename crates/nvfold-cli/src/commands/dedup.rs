@@ -18,7 +18,7 @@ use crate::report;
 use crate::size;
 use crate::stored::{Found, Refused, Stored};
 use clap::Args;
-use nvfold::{Compression, FileKind, MappedExtent, Reshared, UndedupPlan, errno};
+use nvfold::{Compression, FileKind, Reshared, UndedupPlan, errno};
 use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -154,7 +154,7 @@ pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
 pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
     on_stored(&undedup.which, undedup.dry_run, |stored, paths| {
         let mut work = Work::start(stored, paths, "undedup", output)?;
-        let needed = work.plan()?;
+        let needed = work.plan(undedup.dry_run)?;
         let available = stored.space(&paths[0])?.available_bytes;
         if undedup.dry_run {
             return work.finish(Some(needed), |_, _, _| Ok(Reshared::default()));
@@ -250,8 +250,8 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Computes the space that undedup needs.
-    fn plan(&mut self) -> Outcome<Needed> {
+    /// Computes the space that undedup needs, without the files whose extents this user may not see.
+    fn plan(&mut self, dry_run: bool) -> Outcome<Needed> {
         let mut plan = UndedupPlan::new();
         let mut progress = Progress::new(self.output.progress, "plan", self.total_bytes);
         let mut done_bytes = 0;
@@ -265,9 +265,9 @@ impl<'a> Work<'a> {
                 match self.stored.extents(found, from) {
                     Ok(more) if more.is_empty() => break,
                     Ok(more) => extents.extend(more),
-                    // A file whose extents may not be read may not be changed either; the pass that does the work
-                    // reports it.
-                    Err(_) => return,
+                    // The owner of a file may undo its sharing, and may not see it.
+                    Err(refused) if refused.errno == errno::EPERM && !dry_run => return,
+                    Err(refused) => return self.stored.note(&found.path, &refused, &self.problems),
                 }
                 from = extents.last().map_or(0, |last| last.offset + last.length);
             }
@@ -350,10 +350,10 @@ fn for_each_range(
 ) -> Result<(), Refused> {
     let mut from = 0;
     loop {
-        let extents = stored.extents(found, from)?;
-        let Some(last) = extents.last() else { return Ok(()) };
-        from = last.offset + last.length;
-        for range in ranges(&extents) {
+        let data = stored.data(found, from)?;
+        let Some(last) = data.last() else { return Ok(()) };
+        from = last.end;
+        for range in ranges(&data) {
             if problems.is_stopped() {
                 return Ok(());
             }
@@ -362,11 +362,10 @@ fn for_each_range(
     }
 }
 
-/// Returns ranges of at most [`RANGE_BYTES`] that cover the extents. They include small holes.
-fn ranges(extents: &[MappedExtent]) -> Vec<Range<u64>> {
+/// Returns ranges of at most [`RANGE_BYTES`] that cover the data. They include small holes.
+fn ranges(data: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    for MappedExtent { offset, length, .. } in extents {
-        let (mut at, end) = (*offset, offset + length);
+    for &Range { start: mut at, end } in data {
         while at < end {
             match ranges.last_mut().filter(|last| last.start + RANGE_BYTES > at) {
                 Some(last) => last.end = end.min(last.start + RANGE_BYTES),
@@ -387,19 +386,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_cover_all_extents_and_no_large_hole() {
-        let extent = |offset, length| MappedExtent {
-            offset,
-            length,
-            address: 0,
-            stored_bytes: length,
-            unwritten: false,
-            references: 1,
-            class: 0,
-        };
-        let of = |extents: &[(u64, u64)]| {
-            let extents: Vec<MappedExtent> = extents.iter().map(|(offset, length)| extent(*offset, *length)).collect();
-            ranges(&extents).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
+    fn ranges_cover_all_data_and_no_large_hole() {
+        let of = |data: &[(u64, u64)]| {
+            let data: Vec<_> = data.iter().map(|(offset, length)| *offset..offset + length).collect();
+            ranges(&data).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
         let (mib, gib) = (1 << 20, 1 << 30);
         assert_eq!(of(&[]), []);

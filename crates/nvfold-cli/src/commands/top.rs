@@ -176,7 +176,7 @@ impl Watch {
         };
         let mut before = std::mem::take(&mut self.mounts);
         for dir in dirs {
-            match snapshot::ask(&dir) {
+            match snapshot::ask(&dir).and_then(|snapshot| snapshot.check_is_whole().map(|()| snapshot)) {
                 Ok(snapshot) => {
                     let known = before.iter().position(|mount| mount.dir == dir).map(|at| before.remove(at));
                     let mut mount = known.unwrap_or_else(|| Watched::new(dir));

@@ -6,13 +6,18 @@
 //! The idea: hints wait in a queue with bounded memory and bounded age. They may be lost at any time, because a hint
 //! can only save work.
 //!
+//! Whether the bytes were shared can be seen, so a hint must not speak of a file that its sender may not read. A token
+//! is issued for one user and for what let him read the file: owner, group, mode and ACL. If any of that has changed
+//! when the hint arrives, or when its bytes do, the source is left out.
+//!
 //! ```text
+//! token  ->  proof of user, file, permissions, time
 //! tell   ->  by target and offset; none overlaps another, the newer one stays   ->  take: hints for a written range
 //!                     |  too old, or too many: the oldest go
 //! ```
 
 use nvfold::dedup::icid::anchors::{Place, Stretch};
-use nvfold::dedup::icid::hint::{Hint, Token};
+use nvfold::dedup::icid::hint::{Hint, TOKEN_VALID_S, Token};
 use nvfold::{Attr, FileKind, InodeNumber};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +31,8 @@ const BYTES_MAX: usize = 64 << 20;
 const AGE_MAX: Duration = Duration::from_secs(60);
 /// Memory of a hint in the tree and in the queue, without its origins, in bytes.
 const HINT_OWN_BYTES: usize = 160;
+/// A token is valid in the period in which it was issued and in the next one.
+const TOKEN_PERIOD: Duration = Duration::from_secs(TOKEN_VALID_S / 2);
 
 /// Returns the part of a stretch that is inside a range, relative to the start of the range.
 fn within(stretch: &Stretch, start: u64, end: u64) -> Option<Stretch> {
@@ -34,13 +41,38 @@ fn within(stretch: &Stretch, start: u64, end: u64) -> Option<Stretch> {
     (from < to).then(|| Stretch { at: from - start, length: to - from, source_offset, ..*stretch })
 }
 
+/// A file that a user may name as a source, with what lets him read it.
+#[derive(Clone, Debug)]
+pub struct Readable {
+    /// The user.
+    pub user: u32,
+    pub attr: Attr,
+    /// The stored ACL of the file; empty if its mode says all.
+    pub acl: Vec<u8>,
+}
+
+/// What let a user read a file, in short: it changes if the file, its owner, its group, its mode or its ACL does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Grant {
+    pub user: u32,
+    sum: u64,
+}
+
+/// A range that a hint says was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copied {
+    pub stretch: Stretch,
+    /// What let the sender of the hint read the source.
+    pub grant: Grant,
+}
+
 /// The target, the offset of the first byte, and a sequence number.
 type Key = (InodeNumber, u64, u64);
 
 struct Told {
     length: u32,
     /// The copied ranges; `at` is an offset in the target.
-    copied: Box<[Stretch]>,
+    copied: Box<[Copied]>,
 }
 
 impl Told {
@@ -59,42 +91,68 @@ struct Held {
 }
 
 /// The waiting hints; see the module.
-#[derive(Default)]
 pub struct Hints {
     /// Makes proofs that no process can guess.
     secret: RandomState,
+    /// Periods of tokens are counted from here.
+    began: Instant,
     held: Mutex<Held>,
     /// The number of waiting hints. If it is 0, a write takes no lock.
     waiting: AtomicUsize,
 }
 
 impl Hints {
-    /// Returns the token that names a file as a source; `None` if it is not a regular file.
-    pub fn token(&self, attr: &Attr) -> Option<Token> {
-        let source = Place { ino: attr.ino.0, generation: attr.generation };
-        (attr.kind == FileKind::Regular).then(|| Token { ino: attr.ino.0, proof: self.proof(source) })
+    /// Begins with no hints, and with a secret of its own. `now`: the present time.
+    pub fn new(now: Instant) -> Hints {
+        Hints { secret: RandomState::new(), began: now, held: Mutex::default(), waiting: AtomicUsize::new(0) }
     }
 
-    fn proof(&self, source: Place) -> u64 {
-        self.secret.hash_one((source.ino, source.generation))
+    /// Returns the token by which a user names a file as a source; `None` if it is not a regular file.
+    pub fn token(&self, source: &Readable, now: Instant) -> Option<Token> {
+        let is_regular = source.attr.kind == FileKind::Regular;
+        is_regular.then(|| self.token_of_period(source, self.period(now)))
     }
 
-    /// Returns the source that a token names, if `find` knows its inode and this mount made the token for this very
-    /// inode.
-    fn source(&self, token: &Token, find: impl Fn(InodeNumber) -> Option<Attr>) -> Option<Place> {
-        let attr = find(InodeNumber(token.ino))?;
-        let source = Place { ino: attr.ino.0, generation: attr.generation };
-        (self.token(&attr)? == *token).then_some(source)
+    fn token_of_period(&self, source: &Readable, period: u64) -> Token {
+        Token { ino: source.attr.ino.0, proof: self.secret.hash_one((self.grant(source), period)) }
     }
 
-    /// Keeps a hint for a target. `find` returns the attributes of sources. Origins without a valid source are left
-    /// out.
-    pub fn tell(&self, target: InodeNumber, hint: &Hint, now: Instant, find: impl Fn(InodeNumber) -> Option<Attr>) {
-        let sources: Vec<_> = hint.sources().iter().map(|token| self.source(token, &find)).collect();
+    fn period(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.began).as_secs() / TOKEN_PERIOD.as_secs()
+    }
+
+    /// Returns what lets a user read a file.
+    pub fn grant(&self, source: &Readable) -> Grant {
+        let Readable { user, attr, acl } = source;
+        let read_by = (attr.uid, attr.gid, attr.mode, acl);
+        Grant { user: *user, sum: self.secret.hash_one((user, attr.ino.0, attr.generation, read_by)) }
+    }
+
+    /// Returns the source that a token names, if `find` knows it and this mount issued the token for this very file,
+    /// with these permissions, to this user, lately.
+    fn source(
+        &self,
+        token: &Token,
+        now: Instant,
+        find: impl Fn(InodeNumber) -> Option<Readable>,
+    ) -> Option<(Place, Grant)> {
+        let source = find(InodeNumber(token.ino))?;
+        let period = self.period(now);
+        let is_valid = |period| self.token_of_period(&source, period) == *token;
+        let is_ours = source.attr.kind == FileKind::Regular && (is_valid(period) || period > 0 && is_valid(period - 1));
+        let place = Place { ino: source.attr.ino.0, generation: source.attr.generation };
+        is_ours.then(|| (place, self.grant(&source)))
+    }
+
+    /// Keeps a hint for a target. `find` returns a source as the sender of the hint may read it. Origins without a
+    /// valid source are left out.
+    pub fn tell(&self, target: InodeNumber, hint: &Hint, now: Instant, find: impl Fn(InodeNumber) -> Option<Readable>) {
+        let sources: Vec<_> = hint.sources().iter().map(|token| self.source(token, now, &find)).collect();
         let copied = hint.origins().iter().filter_map(|origin| {
-            let source = sources[usize::from(origin.source)]?;
+            let (source, grant) = sources[usize::from(origin.source)]?;
             let at = hint.offset + u64::from(origin.at);
-            Some(Stretch { at, length: origin.length.into(), source, source_offset: origin.source_offset })
+            let stretch = Stretch { at, length: origin.length.into(), source, source_offset: origin.source_offset };
+            Some(Copied { stretch, grant })
         });
         let told = Told { length: hint.length, copied: copied.collect() };
         if told.copied.is_empty() || told.length == 0 {
@@ -114,8 +172,8 @@ impl Hints {
     }
 
     /// Returns the hints for a range of a target that is being written; `at` is relative to the start of the range.
-    /// Drops hints that the range covers completely.
-    pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Stretch> {
+    /// Drops hints that the range covers completely. The caller checks that each grant still holds.
+    pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Copied> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }
@@ -125,7 +183,9 @@ impl Hints {
         let mut copied = Vec::new();
         for key in held.overlapping(target, offset, end) {
             let told = &held.by_target[&key];
-            copied.extend(told.copied.iter().filter_map(|copied| within(copied, offset, end)));
+            let within =
+                |copied: &Copied| Some(Copied { stretch: within(&copied.stretch, offset, end)?, grant: copied.grant });
+            copied.extend(told.copied.iter().filter_map(within));
             if offset <= key.1 && key.1 + u64::from(told.length) <= end {
                 held.remove(key);
             }
@@ -191,14 +251,30 @@ mod tests {
         }
     }
 
-    fn find(ino: InodeNumber) -> Option<Attr> {
-        (ino.0 == SOURCE.ino).then(|| attr(SOURCE, FileKind::Regular))
+    const USER: u32 = 1000;
+
+    fn readable(source: Place, kind: FileKind) -> Readable {
+        Readable { user: USER, attr: attr(source, kind), acl: Vec::new() }
+    }
+
+    fn find(ino: InodeNumber) -> Option<Readable> {
+        (ino.0 == SOURCE.ino).then(|| readable(SOURCE, FileKind::Regular))
+    }
+
+    fn new() -> (Hints, Instant) {
+        let now = Instant::now();
+        (Hints::new(now), now)
+    }
+
+    /// Returns the ranges of the hints that are taken.
+    fn take(hints: &Hints, offset: u64, length: u64, now: Instant) -> Vec<Stretch> {
+        hints.take(TARGET, offset, length, now).iter().map(|copied| copied.stretch).collect()
     }
 
     /// Gives one hint: a whole range was copied.
     fn tell(hints: &Hints, offset: u64, length: u32, source_offset: u64, now: Instant) {
         let mut hint = Hint::new(offset, length);
-        let token = hints.token(&attr(SOURCE, FileKind::Regular)).unwrap();
+        let token = hints.token(&readable(SOURCE, FileKind::Regular), now).unwrap();
         assert!(hint.add(0, length, token, source_offset));
         hints.tell(TARGET, &hint, now, find);
     }
@@ -209,64 +285,112 @@ mod tests {
 
     #[test]
     fn a_hint_is_found_by_the_writes_that_it_speaks_of_until_all_of_it_has_come() {
-        let (hints, now) = (Hints::default(), Instant::now());
+        let (hints, now) = new();
         tell(&hints, 1000, 100, 50, now);
-        assert_eq!(hints.take(TARGET, 0, 1000, now), []);
-        assert_eq!(hints.take(TARGET, 1100, 1000, now), []);
+        assert_eq!(take(&hints, 0, 1000, now), []);
+        assert_eq!(take(&hints, 1100, 1000, now), []);
         assert_eq!(hints.take(InodeNumber(8), 1000, 100, now), []);
-        assert_eq!(hints.take(TARGET, 1010, 20, now), [copied(0, 20, 60)]);
-        assert_eq!(hints.take(TARGET, 900, 150, now), [copied(100, 50, 50)]);
-        assert_eq!(hints.take(TARGET, 1000, 100, now), [copied(0, 100, 50)]);
-        assert_eq!(hints.take(TARGET, 1000, 100, now), []);
+        assert_eq!(take(&hints, 1010, 20, now), [copied(0, 20, 60)]);
+        assert_eq!(take(&hints, 900, 150, now), [copied(100, 50, 50)]);
+        assert_eq!(take(&hints, 1000, 100, now), [copied(0, 100, 50)]);
+        assert_eq!(take(&hints, 1000, 100, now), []);
         assert_eq!(hints.held.lock().bytes, 0);
     }
 
     #[test]
     fn what_was_said_last_counts() {
-        let (hints, now) = (Hints::default(), Instant::now());
+        let (hints, now) = new();
         tell(&hints, 0, 100, 1, now);
         tell(&hints, 100, 100, 2, now);
         tell(&hints, 10, 90, 3, now);
-        assert_eq!(hints.take(TARGET, 0, 200, now), [copied(10, 90, 3), copied(100, 100, 2)]);
+        assert_eq!(take(&hints, 0, 200, now), [copied(10, 90, 3), copied(100, 100, 2)]);
     }
 
     #[test]
     fn old_hints_are_forgotten() {
-        let (hints, now) = (Hints::default(), Instant::now());
+        let (hints, now) = new();
         tell(&hints, 0, 100, 0, now);
-        assert_eq!(hints.take(TARGET, 0, 50, now + AGE_MAX).len(), 1);
-        assert_eq!(hints.take(TARGET, 0, 50, now + AGE_MAX + Duration::from_secs(1)), []);
+        assert_eq!(take(&hints, 0, 50, now + AGE_MAX).len(), 1);
+        assert_eq!(take(&hints, 0, 50, now + AGE_MAX + Duration::from_secs(1)), []);
         assert!(hints.held.lock().queue.is_empty());
     }
 
     #[test]
     fn any_number_of_hints_takes_bounded_memory_and_the_newest_stay() {
-        let (hints, now) = (Hints::default(), Instant::now());
+        let (hints, now) = new();
         let rounds = 2 * (BYTES_MAX / HINT_OWN_BYTES) as u64;
         (0..rounds).for_each(|n| tell(&hints, n * 100, 100, n, now));
         assert!(hints.held.lock().bytes <= BYTES_MAX);
-        assert_eq!(hints.take(TARGET, (rounds - 1) * 100, 100, now).len(), 1);
-        assert_eq!(hints.take(TARGET, 0, 100, now), []);
+        assert_eq!(take(&hints, (rounds - 1) * 100, 100, now).len(), 1);
+        assert_eq!(take(&hints, 0, 100, now), []);
         // Hints that are taken at once do not pile up in the queue.
         for n in 0..rounds {
             tell(&hints, n * 100, 100, n, now);
-            hints.take(TARGET, n * 100, 100, now);
+            take(&hints, n * 100, 100, now);
         }
         assert!(hints.held.lock().queue.len() * HINT_OWN_BYTES <= BYTES_MAX);
     }
 
+    /// Sends a hint with a token, and returns whether it is kept when the source is as `found`.
+    fn is_kept(hints: &Hints, token: Token, now: Instant, found: &Readable) -> bool {
+        let mut hint = Hint::new(0, 100);
+        assert!(hint.add(0, 100, token, 0));
+        hints.tell(TARGET, &hint, now, |ino| (ino == found.attr.ino).then(|| found.clone()));
+        !take(hints, 0, 100, now).is_empty()
+    }
+
     #[test]
     fn a_token_that_was_not_made_here_or_for_an_inode_of_before_names_nothing() {
-        let (hints, now) = (Hints::default(), Instant::now());
-        let good = hints.token(&attr(SOURCE, FileKind::Regular)).unwrap();
-        let of_before = hints.token(&attr(Place { generation: 2, ..SOURCE }, FileKind::Regular)).unwrap();
-        let of_others = Hints::default().token(&attr(SOURCE, FileKind::Regular)).unwrap();
+        let (hints, now) = new();
+        let source = readable(SOURCE, FileKind::Regular);
+        let good = hints.token(&source, now).unwrap();
+        let of_before = hints.token(&readable(Place { generation: 2, ..SOURCE }, FileKind::Regular), now).unwrap();
+        let of_others = Hints::new(now).token(&source, now).unwrap();
+        assert!(is_kept(&hints, good, now, &source));
         for token in [Token { proof: 0, ..good }, Token { ino: 8, ..good }, of_before, of_others] {
-            let mut hint = Hint::new(0, 100);
-            assert!(hint.add(0, 100, token, 0));
-            hints.tell(TARGET, &hint, now, find);
-            assert_eq!(hints.take(TARGET, 0, 100, now), [], "{token:?}");
+            assert!(!is_kept(&hints, token, now, &source), "{token:?}");
         }
-        assert!(hints.token(&attr(SOURCE, FileKind::Directory)).is_none());
+        assert!(hints.token(&readable(SOURCE, FileKind::Directory), now).is_none());
+    }
+
+    /// Changes that take from a token what it was issued for.
+    fn changes() -> [(&'static str, fn(&mut Readable)); 6] {
+        [
+            ("user", |source| source.user += 1),
+            ("owner", |source| source.attr.uid += 1),
+            ("group", |source| source.attr.gid += 1),
+            ("mode", |source| source.attr.mode = 0o600),
+            ("ACL", |source| source.acl = vec![2, 0, 0, 0]),
+            ("generation", |source| source.attr.generation += 1),
+        ]
+    }
+
+    #[test]
+    fn a_token_is_for_one_user_and_for_the_permissions_that_it_was_issued_under() {
+        let (hints, now) = new();
+        let source = readable(SOURCE, FileKind::Regular);
+        let token = hints.token(&source, now).unwrap();
+        for (what, change) in changes() {
+            let mut changed = source.clone();
+            change(&mut changed);
+            assert!(!is_kept(&hints, token, now, &changed), "another {what}");
+            assert_ne!(hints.grant(&changed), hints.grant(&source), "another {what}");
+        }
+        let mut written = source.clone();
+        (written.attr.size, written.attr.mtime, written.attr.ctime) = (7, 7, 7);
+        assert!(is_kept(&hints, token, now, &written), "that it was written to changes nothing");
+    }
+
+    #[test]
+    fn a_token_expires() {
+        let (hints, began) = new();
+        let source = readable(SOURCE, FileKind::Regular);
+        for issued_s in [0, TOKEN_VALID_S / 2 - 1, 1000] {
+            let issued = began + Duration::from_secs(issued_s);
+            let token = hints.token(&source, issued).unwrap();
+            let later = |seconds| issued + Duration::from_secs(seconds);
+            assert!(is_kept(&hints, token, later(TOKEN_VALID_S / 2), &source), "issued after {issued_s} s");
+            assert!(!is_kept(&hints, token, later(TOKEN_VALID_S), &source), "issued after {issued_s} s");
+        }
     }
 }

@@ -42,7 +42,7 @@ use crate::snapshot::Snapshot;
 use crate::unmount::unmount;
 use crate::utab;
 use access::Access;
-use front::Front;
+use front::{Front, Reader};
 use handshake::{Agreed, Handshake};
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::{Transport, place};
@@ -268,8 +268,9 @@ impl Mounting<'_> {
             move || Snapshot::of_mounted(&fs, &device, &dir, &counters)
         };
         let described = snapshot().doing(self.device);
-        let reporter = Box::new(move || {
-            let json = snapshot().ok().and_then(|snapshot| report::json("report", &snapshot).ok());
+        let reporter = Box::new(move |reader| {
+            let shown = |snapshot: Snapshot| if reader == Reader::Other { snapshot.for_others() } else { snapshot };
+            let json = snapshot().ok().and_then(|snapshot| report::json("report", &shown(snapshot)).ok());
             json.unwrap_or_default().into_bytes()
         });
         let (notices, to_tell) = mpsc::channel();

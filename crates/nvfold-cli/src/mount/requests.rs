@@ -5,8 +5,8 @@
 //!
 //! The idea: a command reads a virtual attribute whose *name* is the request, with its range. The value is the
 //! answer, a few numbers in text. The attribute is not listed, and asking for its size alone does nothing. Ranges are
-//! small, so that a command can show progress and can be stopped. The owner of the file and root may ask; only root
-//! and the user who mounted the file system may ask to drain or reclaim.
+//! small, so that a command can show progress and can be stopped. The owner of the file and root may ask; only root and
+//! the user who mounted the file system may ask what is shared, to drain or to reclaim.
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
@@ -113,6 +113,11 @@ impl Request {
         }
         let offset = name.strip_prefix(EXTENTS)?.parse().ok()?;
         Some(Request::Extents { offset })
+    }
+
+    /// Returns true if the answer tells with whom a file shares its bytes, or where they lie.
+    pub fn tells_of_sharing(self) -> bool {
+        matches!(self, Request::Extents { .. })
     }
 
     /// Returns true if the request may move data.

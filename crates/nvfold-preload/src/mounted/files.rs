@@ -2,8 +2,8 @@
 //! server.
 //!
 //! A file is identified by its inode. The server's name for it (its token) is an extended attribute that the kernel
-//! returns only to a process that may read the file. It is read once, and again when the file is read from its
-//! beginning, because the inode may then belong to another file. Files are never forgotten: a process follows at most
+//! returns only to a process that may read the file. It is read again when the file is read from its beginning, because
+//! the inode may then belong to another file, and before it expires. Files are never forgotten: a process follows at most
 //! 65,536 of them. A record of a deleted file has an old token, which the server no longer knows.
 //!
 //! ```text
@@ -12,7 +12,7 @@
 //! ```
 
 use nvfold::dedup::icid::FileToken;
-use nvfold::dedup::icid::hint::{TOKEN_ATTRIBUTE, Token};
+use nvfold::dedup::icid::hint::{TOKEN_ATTRIBUTE, TOKEN_VALID_S, Token};
 use nvfold_c::causality;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::ffi::{CString, c_int};
@@ -25,6 +25,9 @@ const PLACES_COUNT: usize = 2 * FILES_MAX;
 const WAYS: usize = 16;
 /// Minimum time between two reads of a token, in milliseconds.
 const ASK_AGAIN_MS: u64 = 100;
+/// How long a token is surely valid, and after which time it no longer is, in milliseconds.
+const VALID_MS: u64 = 1000 * TOKEN_VALID_S / 2;
+const EXPIRED_MS: u64 = 1000 * TOKEN_VALID_S;
 /// Attempts to take a lock before a file is not followed this time.
 const TRIES: usize = 8;
 
@@ -95,7 +98,8 @@ pub fn prepare() {
 /// Returns the rec-tree's token for the file that a descriptor is open on. `None`: the file is not followed.
 pub fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileToken> {
     let Some((place, known)) = find(ino) else { return add(ino, ask(fd)) };
-    if from_its_beginning && now_ms() >= known.asked_at_ms + ASK_AGAIN_MS {
+    let age_ms = now_ms().saturating_sub(known.asked_at_ms);
+    if age_ms >= VALID_MS || from_its_beginning && age_ms >= ASK_AGAIN_MS {
         let known = Known { token: ask(fd), asked_at_ms: now_ms(), ..known };
         *place.try_write()? = known;
         return known.followed();
@@ -128,8 +132,9 @@ fn add(ino: u64, token: Token) -> Option<FileToken> {
     known.followed()
 }
 
-/// Returns the server's token for a file.
+/// Returns the server's token for a file, if it may still be valid.
 pub fn token_of(file: FileToken) -> Option<Token> {
     let known = *KNOWN.get(file.number() as usize)?.try_read()?;
-    (known.file == file && known.token != Token::NONE).then_some(known.token)
+    let is_valid = known.token != Token::NONE && now_ms().saturating_sub(known.asked_at_ms) < EXPIRED_MS;
+    (known.file == file && is_valid).then_some(known.token)
 }

@@ -9,11 +9,12 @@
 //! and was read longer ago than the samples reach, are found only by hints.
 
 use super::{Answer, Front};
-use crate::mount::convert;
+use crate::mount::hints::{Copied, Readable};
+use crate::mount::{acl, convert};
 use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
 use nvfold::dedup::icid::hint::{self, Hint};
-use nvfold::{File, InodeNumber, Origin};
-use nvfold_fuse::Errno;
+use nvfold::{File, InodeNumber, Origin, errno};
+use nvfold_fuse::{Caller, Errno};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -57,15 +58,25 @@ impl Causes {
 
 impl Front {
     /// Returns the token that names a file as a source in hints; ENODATA if it is not a regular file.
-    pub fn token(&self, ino: InodeNumber) -> Answer<Vec<u8>> {
-        let attr = self.fs.getattr(ino).map_err(convert::errno)?;
-        let token = self.hints.token(&attr).ok_or(Errno::ENODATA)?;
+    pub fn token(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
+        let source = self.readable(who.uid, ino).map_err(convert::errno)?;
+        let token = self.hints.token(&source, Instant::now()).ok_or(Errno::ENODATA)?;
         Ok(token.to_bytes().to_vec())
+    }
+
+    /// Returns a file with what lets a user read it, if anything does.
+    fn readable(&self, user: u32, ino: InodeNumber) -> nvfold::Result<Readable> {
+        let attr = self.fs.getattr(ino)?;
+        let acl = match self.fs.get_xattr(ino, acl::ACCESS) {
+            Err(error) if error.errno() == errno::ENODATA => Vec::new(),
+            acl => acl?,
+        };
+        Ok(Readable { user, attr, acl })
     }
 
     /// Keeps the hint that an ioctl passes. EOPNOTSUPP if the policy of the target ignores hints; the process then
     /// gives no more hints for this file.
-    pub fn take_hint(&self, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
+    pub fn take_hint(&self, who: &Caller, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
         if !hint::is_request(request) {
             return Err(Errno::ENOTTY);
         }
@@ -74,7 +85,7 @@ impl Front {
         if !file.follows_origins() {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.hints.tell(target, &hint, Instant::now(), |ino| self.fs.getattr(ino).ok());
+        self.hints.tell(target, &hint, Instant::now(), |ino| self.readable(who.uid, ino).ok());
         Ok(())
     }
 
@@ -85,7 +96,7 @@ impl Front {
             return Causes::default();
         }
         let sampled = self.anchors.sample(data);
-        let mut copied = self.hints.take(file.ino(), offset, data.len() as u64, Instant::now());
+        let mut copied = self.hinted(file.ino(), offset, data.len() as u64);
         let mut last = None;
         if copied.is_empty() {
             let stretches = self.anchors.find(&sampled, place(file), offset);
@@ -100,6 +111,18 @@ impl Front {
             Some((copied, source))
         };
         Causes { copied: copied.into_iter().filter_map(with_source).collect(), last, sampled }
+    }
+
+    /// Takes the hints about a write. Leaves out sources that the sender of the hint could no longer name.
+    fn hinted(&self, target: InodeNumber, offset: u64, length: u64) -> Vec<Stretch> {
+        let taken = self.hints.take(target, offset, length, Instant::now());
+        let mut grants = HashMap::new();
+        let holds = |copied: &Copied| {
+            let (user, ino) = (copied.grant.user, copied.stretch.source.ino);
+            let now = || self.readable(user, InodeNumber(ino)).ok().map(|source| self.hints.grant(&source));
+            *grants.entry((user, ino)).or_insert_with(now) == Some(copied.grant)
+        };
+        taken.into_iter().filter(holds).map(|copied| copied.stretch).collect()
     }
 
     /// Remembers samples of data that a process has read.

@@ -42,7 +42,7 @@ use nvfold_fuse::protocol::open;
 use nvfold_fuse::{Caller, Entry, Errno};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use unstored::FailedWritebacks;
 
 /// How long the kernel may cache names and attributes. Only the mount changes them, so this can be long.
@@ -53,7 +53,15 @@ type Answer<T> = Result<T, Errno>;
 
 /// Makes the report that a process reads as [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of any file in
 /// the mount.
-pub type Reporter = Box<dyn Fn() -> Vec<u8> + Send + Sync>;
+pub type Reporter = Box<dyn Fn(Reader) -> Vec<u8> + Send + Sync>;
+
+/// Who reads a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// Root or the user who mounted the file system, who may see every figure.
+    Manager,
+    Other,
+}
 
 /// The front end of one mounted file system; see the module.
 pub struct Front {
@@ -97,7 +105,7 @@ impl Front {
             clock,
             lookups: Lookups::new(),
             unstored: FailedWritebacks::default(),
-            hints: Hints::default(),
+            hints: Hints::new(Instant::now()),
             anchors: Anchors::default(),
             report,
             counters,

@@ -123,7 +123,7 @@ impl Server for Front {
             }
             // All ioctls are hints: what a process will write, and from where it copied the data.
             Operation::Ioctl { ino, number, passed } => {
-                self.take_hint(InodeNumber(ino), number, passed)?;
+                self.take_hint(who, InodeNumber(ino), number, passed)?;
                 reply.ioctl(0);
             }
 

@@ -1,7 +1,7 @@
 //! Extended attributes. Most are stored; the virtual ones report, set or request something.
 //!
 //! ```text
-//! user.nvfold.stats                     the report of the mount     read only
+//! user.nvfold.stats                     the report of the mount     read only, for others without figures
 //! user.nvfold.usage                     what each byte is for       read only
 //! user.nvfold.token                     names a file in hints       read only, `causality`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
@@ -11,7 +11,7 @@
 //! ```
 
 use super::attributes::SET_GROUP_ID;
-use super::{Answer, Front};
+use super::{Answer, Front, Reader};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use crate::mount::notices::Notice;
@@ -71,17 +71,17 @@ impl Front {
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
             None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
             None if name == requests::SYNC.as_bytes() => requests::sync(&self.fs).map_err(convert::errno),
-            None => self.value(ino, name),
+            None => self.value(who, ino, name),
         }
     }
 
-    fn value(&self, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
+    fn value(&self, who: &Caller, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
         check_name(name)?;
         if name == REPORT_ATTRIBUTE.as_bytes() {
-            return Ok((self.report)());
+            return Ok((self.report)(if may_manage(who) { Reader::Manager } else { Reader::Other }));
         }
         if name == TOKEN_ATTRIBUTE.as_bytes() {
-            return self.token(ino);
+            return self.token(who, ino);
         }
         if let Some(setting) = Setting::named(name) {
             return Ok(setting.get(&self.fs).into_bytes());
@@ -89,14 +89,16 @@ impl Front {
         self.fs.get_xattr(ino, name).map_err(convert::errno)
     }
 
-    /// Carries out a request about a file. EPERM unless the owner of the file or root asks.
+    /// Carries out a request about a file. Its owner may share what it holds; whether it is shared, and where it lies, is
+    /// told only to root and the user who mounted the file system: another user could find out what others store. EPERM.
     fn carry_out(&self, who: &Caller, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
         if asked.is_a_change() {
             self.check_not_read_only()?;
         }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr();
-        if who.uid != 0 && who.uid != before.uid {
+        let may = may_manage(who) || who.uid == before.uid && !asked.tells_of_sharing();
+        if !may {
             return Err(Errno::EPERM);
         }
         let answer = asked.carry_out(&file).map_err(convert::errno);
@@ -164,10 +166,14 @@ fn check_name(name: &[u8]) -> Answer<()> {
     if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
 }
 
+/// Returns true for root and the user who mounted the file system.
+fn may_manage(who: &Caller) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&who.uid)
+}
+
 /// Allows only root and the user who mounted the file system to change how a mount works (EPERM).
 fn check_may_manage(who: &Caller) -> Answer<()> {
-    let may = [0, rustix::process::geteuid().as_raw()].contains(&who.uid);
-    if may { Ok(()) } else { Err(Errno::EPERM) }
+    if may_manage(who) { Ok(()) } else { Err(Errno::EPERM) }
 }
 
 /// Returns true if the process is in a group: its own one, or one of those listed in /proc.

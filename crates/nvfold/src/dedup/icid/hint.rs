@@ -8,8 +8,9 @@
 //! shares them where they are equal. A hint that is wrong, or whose bytes never come, costs a compare and nothing else.
 //!
 //! A source is identified by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel returns user
-//! attributes only to processes that may read the file. So a hint cannot reveal the content of a file that its sender
-//! may not read.
+//! attributes only to processes that may read the file. A token is valid for the user who asked, as long as owner, group,
+//! mode and ACL of the file stay as they are, and for at most [`TOKEN_VALID_S`]. So a hint cannot reveal the content of a
+//! file that its sender may not read.
 //!
 //! ```text
 //! ioctl(target, request(length), hint)            all integers little-endian
@@ -21,6 +22,8 @@
 
 /// Extended attribute of a regular file on a mount; its value is the [`Token`] of the file. It is not listed.
 pub const TOKEN_ATTRIBUTE: &str = "user.nvfold.token";
+/// A token is valid for at least half of this time, in seconds, and for no longer than this.
+pub const TOKEN_VALID_S: u64 = 60;
 /// The largest size of a hint in bytes: the largest size that an ioctl number can encode.
 pub const HINT_BYTES_MAX: usize = (1 << 14) - 1;
 /// The largest range of a write in bytes that one hint describes. Longer writes get several hints.
