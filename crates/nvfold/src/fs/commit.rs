@@ -323,16 +323,24 @@ impl Core {
 
     /// True if a log is long and consists mostly of dead entries. When space is short, the limits are lower: a file's
     /// log with a page is rewritten if its live entries fit in the inode, and others if they are much longer than
-    /// needed.
+    /// needed. A file that is still to be shared waits for that, because its extents take more lines meanwhile.
     pub(super) fn is_worth_compacting(&self, inode: &Inode, state: &State) -> bool {
+        // A log in the inode takes nothing beside it.
+        !state.log.parts.is_empty() && inode.is_usable() && self.is_mostly_dead(inode, state)
+    }
+
+    fn is_mostly_dead(&self, inode: &Inode, state: &State) -> bool {
         let (lines, live) = (state.log.lines, state.live_lines());
-        let is_long = lines > 2 * 63 && lines > 4 * (live + 8);
-        let fits_inode = || {
-            let has_page = state.log.parts.iter().any(|part| part.page().is_some());
-            has_page && live <= INLINE_LINES && matches!(state.body, Body::File(_))
-        };
-        let is_too_long = || (fits_inode() || lines > 63 && 2 * lines > 3 * (live + 8)) && self.is_nearly_full();
-        inode.is_usable() && (is_long || is_too_long())
+        // Names come and go in larger numbers than extents, and each one that stays is written again.
+        let times = if inode.kind == FileKind::Directory { 8 } else { 4 };
+        if lines > 2 * 63 && lines > times * (live + 8) {
+            return true;
+        }
+        let fits_inode = live <= INLINE_LINES
+            && matches!(state.body, Body::File(_))
+            && state.log.parts.iter().any(|part| part.page().is_some());
+        let is_too_long = lines > 63 && 2 * lines > 3 * (live + 8);
+        (fits_inode || is_too_long) && !state.is_waiting() && self.is_nearly_full()
     }
 
     /// True if less than an eighth of the device is free or dead.

@@ -188,20 +188,22 @@ impl State {
         self.waiting = if is_first { start..end } else { self.waiting.start.min(start)..self.waiting.end.max(end) };
     }
 
+    /// True if log entries are still to be shared.
+    pub fn is_waiting(&self) -> bool {
+        self.needed.load(Ordering::Relaxed) > 0
+    }
+
     /// Returns the number of bytes that the extents map.
     pub fn mapped_bytes(&self) -> u64 {
         self.extents().map_or(0, Extents::bytes)
     }
 
     /// Returns the number of lines of a compacted log, apart from what is left over at the ends of its parts. That of
-    /// names and extended attributes is exact. Extents take at most one line each, and one more while a part of them is
-    /// still to be shared.
+    /// names and extended attributes is exact. Extents take at most one line each, and two while parts of them are still
+    /// to be shared.
     pub fn live_lines(&self) -> u64 {
         let body = match &self.body {
-            Body::File(extents) => {
-                let is_waiting = self.needed.load(Ordering::Relaxed) > 0;
-                extents.len() as u64 * (1 + u64::from(is_waiting)) + u64::from(is_waiting)
-            }
+            Body::File(extents) => extents.len() as u64,
             Body::Directory(directory) => directory.lines(),
             Body::Other => 0,
         };
