@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn labels_on_media_never_change() {
         let domains = Domains::by_owner(*b"0123456789abcdef");
-        assert_eq!(domains.of(1000).number(), 0);
-        assert_eq!(domains.of(1000).label(0x1234_5678), 0);
+        assert_eq!(domains.of(1000).number(), 0xb458_01ad_35ef_1c54);
+        assert_eq!(domains.of(1000).label(0x1234_5678), 0x21a3_12df);
         assert_eq!(Domain::ALL.label(0x1234_5678), 0x1234_5678);
     }
 
