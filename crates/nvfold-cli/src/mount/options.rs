@@ -21,7 +21,11 @@ const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other
 
 /// Returns the text that lists all options, with those of the policies, for the help.
 pub fn help() -> String {
-    format!("{OURS} {}", dedup_options::help())
+    format!(
+        "{OURS} {} share= says whose equal data is shared: that of one owner (owner), which mounts with allow_other do unless \
+         told otherwise, or all. By sharing, a user could find out what others store.",
+        dedup_options::help()
+    )
 }
 
 /// Whether the kernel caches writes and sends them later.

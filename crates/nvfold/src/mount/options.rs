@@ -8,6 +8,7 @@ use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::{Pack, Policy};
 use crate::dedup::stream::DeExtOptions;
+use crate::media::superblock::Superblock;
 use crate::words::{Clock, Stopwatch};
 use std::sync::Arc;
 
@@ -29,6 +30,12 @@ pub enum Share {
 }
 
 impl Share {
+    /// Returns how a program that has a device for itself shares on it: as the mounts before did. A device without
+    /// labels of owners gets none.
+    pub fn of_device(superblock: &Superblock) -> Share {
+        superblock.secret().map_or(Share::All, |new_secret| Share::Owner { new_secret })
+    }
+
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
