@@ -368,7 +368,7 @@ fn change_hands(policy: Policy, index: IndexKind) {
     site.check(true);
 }
 
-/// It was the same owner's. But nobody finds it by the old label.
+/// It was the same owner's. But nobody finds it in the old domain.
 #[test]
 fn what_was_shared_before_a_file_changes_hands_stays_shared() {
     for index in INDEXES {
@@ -379,13 +379,13 @@ fn what_was_shared_before_a_file_changes_hands_stays_shared() {
         site.chown(&site.open("two"), new);
         assert_eq!(addresses(&site.open("one")), addresses(&site.open("two")));
         store(&site, "blocks", "three", old, 100);
-        assert_ne!(addresses(&site.open("one")), addresses(&site.open("three")), "the label is gone");
+        assert_ne!(addresses(&site.open("one")), addresses(&site.open("three")), "the fingerprint is gone");
     }
 }
 
 /// Somebody who may read the source has asked for it.
 #[test]
-fn a_clone_shares_between_owners_and_keeps_its_label() {
+fn a_clone_shares_between_owners_and_keeps_its_domain() {
     for index in INDEXES {
         let [one, other] = OWNERS;
         let mut site = Site::new(Policy::Inline, index, OWNER);
@@ -395,7 +395,7 @@ fn a_clone_shares_between_owners_and_keeps_its_label() {
         assert_eq!(addresses(&clone), addresses(&site.open("source")));
         drop(clone);
         site.fs().unlink(ROOT, b"source").unwrap();
-        // fsck knows the label, though no file of its owner is left.
+        // fsck knows the domain, though no file of its owner is left.
         site.remount();
         store(&site, "blocks", "of the other", other, 100);
         assert_ne!(addresses(&site.open("of the other")), addresses(&site.open("clone")));
@@ -404,9 +404,9 @@ fn a_clone_shares_between_owners_and_keeps_its_label() {
     }
 }
 
-/// A free block is found by the label of an earlier content if 7 bits of two labels agree, unless labels are whole.
+/// A freed block may still be in a slot of the dram index, and 7 bits of two fingerprints may agree.
 #[test]
-fn a_block_is_not_found_by_the_label_of_its_last_owner() {
+fn a_block_is_not_found_in_the_domain_of_its_last_owner() {
     let [one, other] = OWNERS;
     let site = Site::of(16 << 20, &OpenOptions::default(), Policy::Inline, IndexKind::Dram, OWNER);
     for seed in 0..2000 {
@@ -424,7 +424,9 @@ fn a_block_is_not_found_by_the_label_of_its_last_owner() {
 /// one once the new one has it.
 #[test]
 fn writes_beside_a_change_of_the_owner_are_found_by_no_other() {
-    for (policy, index) in [(Policy::Inline, IndexKind::Dram), (Policy::DeNova, IndexKind::Pm), (Policy::DeExt, IndexKind::Dram)] {
+    for (policy, index) in
+        [(Policy::Inline, IndexKind::Dram), (Policy::DeNova, IndexKind::Pm), (Policy::DeExt, IndexKind::Dram)]
+    {
         let [old, new] = OWNERS;
         let site = Site::new(policy, index, OWNER);
         for round in 0..12u64 {
@@ -453,10 +455,12 @@ fn writes_beside_a_change_of_the_owner_are_found_by_no_other() {
 
 /// A crash at any moment of a change of the owner leaves nothing that the old owner finds in the file of the new one.
 #[test]
-fn a_crash_in_a_change_of_the_owner_leaves_no_label_of_the_old_one() {
+fn a_crash_in_a_change_of_the_owner_leaves_nothing_in_the_domain_of_the_old_one() {
     const SMALL: u64 = 16 << 20;
     let [old, new] = OWNERS;
-    for (policy, index) in INDEXES.iter().flat_map(|index| [Policy::Inline, Policy::DeExt].map(|policy| (policy, *index))) {
+    for (policy, index) in
+        INDEXES.iter().flat_map(|index| [Policy::Inline, Policy::DeExt].map(|policy| (policy, *index)))
+    {
         let open = OpenOptions { record: true, huge_pages: false, ..OpenOptions::default() };
         let site = Site::of(SMALL, &open, policy, index, OWNER);
         let content = bytes(3 * BLOCK, 7);
@@ -495,7 +499,7 @@ fn a_crash_in_a_change_of_the_owner_leaves_no_label_of_the_old_one() {
     }
 }
 
-/// The labels of two devices differ, and a device keeps its secret.
+/// A device keeps its secret, and so its domains.
 #[test]
 fn the_secret_is_made_once_and_kept() {
     let mut site = Site::new(Policy::Inline, IndexKind::Dram, OWNER);
@@ -503,7 +507,7 @@ fn the_secret_is_made_once_and_kept() {
     site.share = Share::Owner { new_secret: [9; 16] };
     site.remount();
     store(&site, "blocks", "two", OWNERS[0], 100);
-    assert_eq!(addresses(&site.open("one")), addresses(&site.open("two")), "the labels stay the same");
+    assert_eq!(addresses(&site.open("one")), addresses(&site.open("two")), "the domains stay the same");
     site.fs.take().unwrap().unmount().unwrap();
     let (superblock, _) = read_superblock(&site.region).unwrap();
     assert_eq!(superblock.secret(), Some(*b"no one knows it."));

@@ -1,9 +1,9 @@
 //! The domains in which the weak fingerprints of a device may have been made (`-o share=owner`).
 //!
-//! The problem: a chunk entry does not say in whose domain its weak fingerprint is a label.
+//! The problem: a chunk entry does not say in whose domain its weak fingerprint is.
 //!
 //! The idea: try the domain of all data, then those of the owners of files. A chunk that was cloned from the file of
-//! another owner keeps his label, and all his files may be gone; so the user numbers below 65,536 come last. Each domain
+//! another owner stays in his domain, and all his files may be gone; so the user numbers below 65,536 come last. Each domain
 //! that is tried takes the fingerprint of a damaged chunk for its own with a chance of 2^-32.
 
 use crate::fingerprint::{Domain, Domains};
@@ -32,10 +32,10 @@ impl KnownDomains {
     /// Returns true if the stored fingerprint is one that data with this weak fingerprint has in some domain.
     pub(super) fn fits(&self, weak: u32, stored: u32) -> bool {
         let Some(domains) = self.domains.filter(|_| weak != stored) else { return weak == stored };
-        let is_label = |domain: &Domain| domain.label(weak) == stored;
+        let is_salted = |domain: &Domain| domain.salted(weak) == stored;
         let of = |uid| domains.of(uid);
-        self.of_owners.get_or_init(|| self.owners.iter().copied().map(of).collect()).iter().any(is_label)
-            || self.of_others.get_or_init(|| (0..COMMON_UIDS).map(of).collect()).iter().any(is_label)
+        self.of_owners.get_or_init(|| self.owners.iter().copied().map(of).collect()).iter().any(is_salted)
+            || self.of_others.get_or_init(|| (0..COMMON_UIDS).map(of).collect()).iter().any(is_salted)
     }
 }
 

@@ -77,7 +77,7 @@ impl DramIndex {
         DramIndex::with_labels(entries, labels)
     }
 
-    /// Does the same for a device whose data has labels of owners: no search finds a block by the fingerprint of an
+    /// Does the same for a device on which owners have domains: no search finds a block by the fingerprint of an
     /// earlier content.
     pub fn for_owners(entries: Arc<Entries>) -> DramIndex {
         let labels = Labels::whole(entries.blocks());

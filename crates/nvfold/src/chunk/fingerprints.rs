@@ -75,8 +75,8 @@ impl Chunks {
 
     /// Takes the weak fingerprint off a chunk that stays in use: no search finds it until it gets another one. Durable on
     /// return. Returns false if it had none. The caller has locked an inode that references the chunk, and holds
-    /// [`Chunks::labelling`]. An entry in bad memory stays as it is.
-    pub(crate) fn forget_label(&self, chunk: ChunkRef) -> bool {
+    /// [`Chunks::fingerprinting`]. An entry in bad memory stays as it is.
+    pub(crate) fn forget_weak(&self, chunk: ChunkRef) -> bool {
         let had_label = chunk.block().is_some_and(|block| self.finds_private() && self.can_be_found(block));
         if had_label {
             // Nobody puts it back: only a thread that is about to free a block takes its label off.
@@ -98,7 +98,7 @@ impl Chunks {
     }
 
     /// Returns whether a search for this fingerprint can find a block.
-    pub(crate) fn is_labelled(&self, block: BlockNumber, weak: u32) -> bool {
+    pub(crate) fn can_be_found_by(&self, block: BlockNumber, weak: u32) -> bool {
         match self.index.dram() {
             Some(index) => index.labels.fits(block, weak),
             None => self.has_entry(block) && self.entry(block).weak(self.weak) == Some(weak),

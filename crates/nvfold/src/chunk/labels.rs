@@ -34,7 +34,7 @@ pub struct Labels {
     /// One bit for each segment with a block that has had a label. Other segments are not read, because reading them
     /// would take memory.
     in_use: Box<[AtomicU64]>,
-    /// Where data has labels of owners: the whole fingerprint by which each block may be found, valid while the block has
+    /// Where owners have domains: the whole fingerprint by which each block may be found, valid while the block has
     /// a label. A leftover slot of an earlier content would fit one label in 128, and lead the earlier owner to it.
     whole: Option<Box<[AtomicU32]>>,
 }

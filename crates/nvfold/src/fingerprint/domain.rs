@@ -5,15 +5,15 @@
 //!
 //! The idea: data is found by its weak fingerprint alone. Each owner has a *domain*, a secret 64-bit key, and the key is
 //! mixed into the weak fingerprints of his data. So chunk entries, both indexes, the saved state and recovery need no
-//! field for the owner: data of another domain is not found. Two domains give one content the same label with a chance
-//! of 2^-32, and nobody can choose the content for that without the device's secret.
+//! field for the owner: data of another domain is not found. Two domains give one content the same fingerprint with a
+//! chance of 2^-32, and nobody can choose the content for that without the device's secret.
 //!
 //! ```text
-//! key     = BLAKE3(secret of the device, uid), 64 bits
-//! label   = high 32 bits of mix64(weak fingerprint ^ key)
+//! key    = BLAKE3(secret of the device, uid), 64 bits
+//! salted = high 32 bits of mix64(weak fingerprint ^ key)
 //! ```
 //!
-//! Like fingerprints, labels are part of the media format: the tests pin them.
+//! Like other fingerprints, salted ones are part of the media format: the tests pin them.
 
 use super::{Fingerprint, StrongFunction};
 
@@ -22,9 +22,9 @@ use super::{Fingerprint, StrongFunction};
 pub(crate) struct Domain(u64);
 
 impl Domain {
-    /// All data is in one domain: labels are the weak fingerprints themselves.
+    /// All data is in one domain: weak fingerprints are those of the content.
     pub(crate) const ALL: Domain = Domain(0);
-    /// Data gets no label: nothing is found, and it is not found. So is a file whose owner changes.
+    /// Data gets no fingerprint: it finds nothing, and is not found. A file is there while its owner changes.
     pub(crate) const NOBODY: Domain = Domain(u64::MAX);
 
     /// Returns the domain as a number, to be kept in a word.
@@ -37,9 +37,9 @@ impl Domain {
         Domain(number)
     }
 
-    /// Returns the label in this domain of data with this weak fingerprint.
+    /// Returns the weak fingerprint in this domain of data with this weak fingerprint.
     #[inline]
-    pub(crate) fn label(self, weak: u32) -> u32 {
+    pub(crate) fn salted(self, weak: u32) -> u32 {
         if self == Domain::ALL { weak } else { (mix(u64::from(weak) ^ self.0) >> 32) as u32 }
     }
 
@@ -49,7 +49,7 @@ impl Domain {
         match self {
             Domain::ALL => of_content,
             Domain::NOBODY => Fingerprint::default(),
-            _ => Fingerprint { weak: of_content.weak.map(|weak| self.label(weak)), ..of_content },
+            _ => Fingerprint { weak: of_content.weak.map(|weak| self.salted(weak)), ..of_content },
         }
     }
 }
@@ -98,20 +98,20 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn labels_on_media_never_change() {
+    fn salted_fingerprints_on_media_never_change() {
         let domains = Domains::by_owner(*b"0123456789abcdef");
         assert_eq!(domains.of(1000).number(), 0xb458_01ad_35ef_1c54);
-        assert_eq!(domains.of(1000).label(0x1234_5678), 0x21a3_12df);
-        assert_eq!(Domain::ALL.label(0x1234_5678), 0x1234_5678);
+        assert_eq!(domains.of(1000).salted(0x1234_5678), 0x21a3_12df);
+        assert_eq!(Domain::ALL.salted(0x1234_5678), 0x1234_5678);
     }
 
-    /// One content has other labels with other owners and other secrets, and the contents of one owner keep theirs
+    /// One content has other fingerprints with other owners and other secrets, and the contents of one owner are told
     /// apart.
     #[test]
-    fn each_owner_has_labels_of_his_own() {
+    fn each_owner_has_fingerprints_of_his_own() {
         let domains = Domains::by_owner([7; 16]);
-        let of_owners: HashSet<u32> = (0..10_000).map(|uid| domains.of(uid).label(42)).collect();
-        let of_contents: HashSet<u32> = (0..10_000).map(|weak| domains.of(1).label(weak)).collect();
+        let of_owners: HashSet<u32> = (0..10_000).map(|uid| domains.of(uid).salted(42)).collect();
+        let of_contents: HashSet<u32> = (0..10_000).map(|weak| domains.of(1).salted(weak)).collect();
         assert!(of_owners.len() > 9_990 && of_contents.len() > 9_990, "{} {}", of_owners.len(), of_contents.len());
         assert_ne!(domains.of(1), Domains::by_owner([8; 16]).of(1));
         assert_eq!((Domains::default().of(1), Domains::default().of(2)), (Domain::ALL, Domain::ALL));
@@ -123,6 +123,6 @@ mod tests {
         assert!(Domain::NOBODY.fingerprint(of_content).is_empty());
         assert_eq!(Domain::ALL.fingerprint(of_content), of_content);
         let owner = Domains::by_owner([7; 16]).of(3);
-        assert_eq!(owner.fingerprint(of_content), Fingerprint { weak: Some(owner.label(1)), ..of_content });
+        assert_eq!(owner.fingerprint(of_content), Fingerprint { weak: Some(owner.salted(1)), ..of_content });
     }
 }

@@ -259,7 +259,8 @@ impl Core {
                 copies.held.push((old, copy));
             }
             let count = names + u32::from(is_shared);
-            let fingerprint = if is_data { self.fingerprint_of(old, claims.policy.domain()) } else { Fingerprint::default() };
+            let fingerprint =
+                if is_data { self.fingerprint_of(old, claims.policy.domain()) } else { Fingerprint::default() };
             if count > 1 || !fingerprint.is_empty() {
                 claims.enter_copy(copy, count, &fingerprint);
             }

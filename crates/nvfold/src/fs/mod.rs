@@ -209,8 +209,7 @@ impl Core {
         index: (Arc<Entries>, Index),
     ) -> Core {
         let CoreOptions { policies, fingerprints, generators, pack, compression, cores, .. } = options;
-        let CoreOptions { discard, levels_wear, compares_rewrites, domains, read_only, clock, .. } =
-            options;
+        let CoreOptions { discard, levels_wear, compares_rewrites, domains, read_only, clock, .. } = options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
             space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),

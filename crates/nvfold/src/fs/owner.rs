@@ -1,22 +1,22 @@
 //! Changing the owner of a file, where each owner has a sharing domain ([`Domain`](crate::fingerprint::Domain)).
 //!
-//! The problem: what the file references has labels of the old owner. With them he would find the data, and so learn
-//! whether the new owner still has it. A file may reference a million chunks, writes and queued work go on meanwhile,
+//! The problem: what the file references has weak fingerprints in the domain of the old owner. He would find the data, and so
+//! learn whether the new owner still has it. A file may reference a million chunks, writes and queued work go on meanwhile,
 //! and a crash may come at any time.
 //!
-//! The idea: the labels go first, and the owner is changed last.
+//! The idea: the fingerprints go first, and the owner is changed last.
 //!
 //! ```text
-//! begin     the file is in nobody's domain: what is written is stored without labels, work in the background skips it
-//! forget    in steps, each under the file's lock: the labels of its chunks are gone, durably
+//! begin     the file is in nobody's domain: what is written gets no fingerprints, work in the background skips it
+//! forget    in steps, each under the file's lock: its chunks lose their weak fingerprints, durably
 //! commit    the new owner
 //! end       the file is in the domain of its owner, and waits for the filler
 //! ```
 //!
-//! A crash before the commit costs labels, which the filler makes anew; after it, nothing is left to do. A write that
+//! A crash before the commit costs fingerprints, which the filler makes anew; after it, nothing is left to do. A write that
 //! made its fingerprints before the change compares the domain again when it has locked the file.
 //!
-//! What the old owner's files share with the file stays shared: it was his. A chunk loses its label whoever references
+//! What the old owner's files share with the file stays shared: it was his. A chunk loses its fingerprint whoever references
 //! it too, so equal data of theirs is not found until the filler has been there.
 
 use super::Core;
@@ -27,7 +27,7 @@ use crate::inode::{Inode, State};
 use crate::media::ChunkRef;
 use crate::words::FileKind;
 
-/// Limits of one step under the lock of the file: chunks that lose their labels, and chunks that are looked at.
+/// Limits of one step under the lock of the file: chunks that lose their fingerprints, and chunks that are looked at.
 const FORGET_CHUNKS: usize = 64;
 const LOOK_CHUNKS: usize = 4096;
 
@@ -51,13 +51,13 @@ impl Drop for OwnerChange<'_> {
 }
 
 impl Core {
-    /// True if the labels of what a file references have to go before it gets this owner.
+    /// True if the weak fingerprints of what a file references have to go before it gets this owner.
     pub(super) fn leaves_domain(&self, inode: &Inode, state: &State, uid: Option<u32>) -> bool {
         let is_changed = uid.is_some_and(|uid| uid != state.attributes.uid);
         is_changed && self.domains.are_by_owner() && inode.kind == FileKind::Regular
     }
 
-    /// Takes the labels off everything that a file references, if it is to get an owner in another domain.
+    /// Takes the weak fingerprints off everything that a file references, if it is to get an owner in another domain.
     ///
     /// # Errors
     /// EIO for damage and bad memory.
@@ -74,15 +74,15 @@ impl Core {
         let change = OwnerChange { core: self, inode };
         let mut from = Some(0);
         while let Some(offset) = from {
-            from = self.forget_labels(inode, offset)?;
+            from = self.forget_fingerprints(inode, offset)?;
         }
         Ok(Some(change))
     }
 
-    /// Takes the labels off some chunks of a file, from this file offset on. Returns the offset to continue at.
-    fn forget_labels(&self, inode: &Inode, from: u64) -> Result<Option<u64>> {
+    /// Takes the weak fingerprints off some chunks of a file, from this file offset on. Returns the offset to continue at.
+    fn forget_fingerprints(&self, inode: &Inode, from: u64) -> Result<Option<u64>> {
         let state = inode.write()?;
-        let _alone = self.chunks.labelling.lock();
+        let _alone = self.chunks.fingerprinting.lock();
         let extents = self.file_extents(&state, "change the owner")?;
         let (mut forgotten, mut looked_at) = (0, 0);
         for (offset, extent) in extents.within(from, u64::MAX).filter(|(_, extent)| !extent.unwritten) {
@@ -95,13 +95,13 @@ impl Core {
                     return Ok(Some(offset + skipped));
                 }
                 looked_at += 1;
-                forgotten += usize::from(self.chunks.forget_label(chunk));
+                forgotten += usize::from(self.chunks.forget_weak(chunk));
             }
         }
         Ok(None)
     }
 
-    /// Lists a file whose chunks have lost their labels, unless its policy wants none.
+    /// Lists a file whose chunks have lost their fingerprints, unless its policy wants none.
     fn fill_again(&self, inode: &Inode) {
         if self.policy_for(inode).unfingerprinted() != Unfingerprinted::Stays && inode.mark_unfingerprinted() {
             self.policies.filler.add(file_id(inode));

@@ -146,13 +146,13 @@ impl Core {
         let stored = self.chunks.has_entry(chunk).then(of_entry).flatten();
         stored.or_else(|| {
             let block = chunk.block().filter(|block| self.chunks.can_be_found(*block))?;
-            self.weak_in(chunk, domain).filter(|weak| self.chunks.is_labelled(block, *weak))
+            self.weak_in(chunk, domain).filter(|weak| self.chunks.can_be_found_by(block, *weak))
         })
     }
 
     /// Returns the weak fingerprint that a chunk has in this domain.
     fn weak_in(&self, chunk: ChunkRef, domain: Domain) -> Option<u32> {
-        self.chunks.content(chunk).map(|content| domain.label(self.chunks.weak_function().of(&content)))
+        self.chunks.content(chunk).map(|content| domain.salted(self.chunks.weak_function().of(&content)))
     }
 
     /// Takes a reference on a chunk with the same content as `own` in this domain, if replacing `own` by it is worth it
@@ -165,7 +165,7 @@ impl Core {
         claims: &mut Claims<'_>,
     ) -> Option<Reference> {
         let chunks = &self.chunks;
-        // The entry of a chunk that was cloned from another owner's file has his label.
+        // A chunk that was cloned from another owner's file is in his domain.
         let weak = if domain == Domain::ALL { self.weak_of(own, domain)? } else { self.weak_in(own, domain)? };
         // A compressed chunk is not replaced by an uncompressed one.
         let own_stored = chunks.place_of(own)?.1;
@@ -237,7 +237,7 @@ impl Core {
             return Ok(0);
         };
         let function = self.chunks.weak_function();
-        let is_of_domain = |weak: &u32| domain == Domain::ALL || *weak == domain.label(function.of(&bytes));
+        let is_of_domain = |weak: &u32| domain == Domain::ALL || *weak == domain.salted(function.of(&bytes));
         let weak = entry.weak(function).filter(is_of_domain);
         // This policy indexes what it publishes, whatever policy stored the chunk.
         let policy = self.policy_for(inode).with(self.policies.of_blocks());

@@ -294,7 +294,7 @@ impl<'a> Looked<'a> {
     /// wrong count, and no update count is needed.
     fn enter(&mut self, locked: &mut Upgradable<'_>) {
         let (core, chunks) = (self.core, &self.core.chunks);
-        let _alone = core.label_alone(self.domain);
+        let _alone = core.fingerprint_alone(self.domain);
         let mut lacking: SmallVec<[usize; 64]> = SmallVec::new();
         let Batch { pieces, tx, .. } = &mut self.batch;
         for (at, piece) in pieces.iter_mut().enumerate().filter(|(_, piece)| piece.fate == Fate::Unique) {

@@ -24,7 +24,7 @@ pub const VERSION: u32 = 3;
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
 pub const KNOWN_INCOMPATIBLE: u64 =
-    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_LABELS;
+    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -39,9 +39,9 @@ pub const COMPRESSED_CHUNKS: u64 = 16;
 /// Incompatible feature: parts of the inode table may be absent. Set before the first one is given back that has a part
 /// after it.
 pub const TABLE_GAPS: u64 = 32;
-/// Incompatible feature: weak fingerprints may be labels in the domain of an owner, made with `share_secret`. Set with the
+/// Incompatible feature: weak fingerprints may be in the domain of an owner, salted with `share_secret`. Set with the
 /// secret, by the first mount that shares by owner.
-pub const OWNER_LABELS: u64 = 64;
+pub const OWNER_DOMAINS: u64 = 64;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
@@ -107,7 +107,7 @@ pub struct Superblock {
     pub saved_state: u64,
     /// Offset of the TX_ID generators.
     pub generators_offset: u64,
-    /// With [`OWNER_LABELS`]: the secret that sets the domains of owners apart.
+    /// With [`OWNER_DOMAINS`]: the secret that sets the domains of owners apart.
     pub share_secret: [u8; 16],
     /// Zero.
     pub spare: [u8; 304],
@@ -211,7 +211,7 @@ impl Superblock {
 
     /// Returns the secret that sets the domains of owners apart, if the device has one.
     pub fn secret(&self) -> Option<[u8; 16]> {
-        (self.incompatible & OWNER_LABELS != 0).then_some(self.share_secret)
+        (self.incompatible & OWNER_DOMAINS != 0).then_some(self.share_secret)
     }
 
     /// Returns which index the device has, and for a pm index the function of its weak fingerprints; `None` if it is

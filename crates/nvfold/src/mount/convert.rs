@@ -78,9 +78,9 @@ fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunc
     Ok(region.sync()?)
 }
 
-/// Builds a pm index of all entries that have a fingerprint of this function. With `has_labels` they may be labels of
-/// owners.
-fn build(core: &Core, weak: WeakFunction, has_labels: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+/// Builds a pm index of all entries that have a fingerprint of this function. With `are_salted` they may be in
+/// the domains of owners.
+fn build(core: &Core, weak: WeakFunction, are_salted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let mut segments = Vec::new();
     for ordinal in 0..index_segments(core.geometry.blocks()) {
         match core.space.allocate_segment("make a pm index") {
@@ -97,7 +97,7 @@ fn build(core: &Core, weak: WeakFunction, has_labels: bool, progress: &mut dyn F
             }
         }
     }
-    enter_private(core, has_labels);
+    enter_private(core, are_salted);
     let options = MountOptions::default().denova.reorder;
     let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
     let total = core.chunks.tracked() + core.chunks.packed.count();
@@ -126,19 +126,20 @@ fn build(core: &Core, weak: WeakFunction, has_labels: bool, progress: &mut dyn F
 }
 
 /// Creates chunk entries for blocks that only the dram index can find, because a pm index links chunk entries.
-fn enter_private(core: &Core, has_labels: bool) {
+fn enter_private(core: &Core, are_salted: bool) {
     let Some(index) = core.chunks.index.dram() else { return };
     for shard in 0..SHARDS {
         let (_, slots) = index.save(shard);
         let block_of = |slot: u64| Some((core.chunks.entries.chunk(slot as u32).block()?, (slot >> 32) as u32));
-        let blocks: Vec<(BlockNumber, u32)> = slots.into_iter().filter(|slot| *slot != 0).filter_map(block_of).collect();
+        let blocks: Vec<(BlockNumber, u32)> =
+            slots.into_iter().filter(|slot| *slot != 0).filter_map(block_of).collect();
         for some in blocks.chunks(BLOCKS_AT_ONCE) {
-            // A slot has the label of the block's domain.
-            let label = |block, weak| match some.iter().find(|(other, _)| *other == block && has_labels) {
-                Some((_, label)) => *label,
+            // A slot has the fingerprint in the block's domain.
+            let salted = |block, weak| match some.iter().find(|(other, _)| *other == block && are_salted) {
+                Some((_, salted)) => *salted,
                 None => weak,
             };
-            core.enter_each(some.iter().map(|(block, _)| *block), true, label);
+            core.enter_each(some.iter().map(|(block, _)| *block), true, salted);
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::fingerprint::Domains;
 use crate::fs::{Core, CoreOptions, write_superblock};
 use crate::media::inode::InodeHead;
 use crate::media::segment::SegmentUse;
-use crate::media::superblock::{Geometry, OWNER_LABELS, STATE_IN_USE, STATE_REPAIR, Superblock};
+use crate::media::superblock::{Geometry, OWNER_DOMAINS, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::words::{FileKind, InodeNumber};
 use pmem::{PersistenceLevel, PmemError, Region};
 
@@ -160,7 +160,7 @@ fn require_whole_tables(
 fn with_secret(superblock: Superblock, options: &MountOptions) -> Superblock {
     match options.share {
         Share::Owner { new_secret } if superblock.secret().is_none() && !options.read_only => {
-            let incompatible = superblock.incompatible | OWNER_LABELS;
+            let incompatible = superblock.incompatible | OWNER_DOMAINS;
             Superblock { incompatible, share_secret: new_secret, ..superblock }
         }
         Share::All | Share::Owner { .. } => superblock,

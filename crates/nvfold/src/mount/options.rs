@@ -30,8 +30,8 @@ pub enum Share {
 }
 
 impl Share {
-    /// Returns how a program that has a device for itself shares on it: as the mounts before did. A device without
-    /// labels of owners gets none.
+    /// Returns how a program that has a device for itself shares on it: as the mounts before did. A device whose data is
+    /// in one domain stays so.
     pub fn of_device(superblock: &Superblock) -> Share {
         superblock.secret().map_or(Share::All, |new_secret| Share::Owner { new_secret })
     }

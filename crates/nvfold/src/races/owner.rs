@@ -1,4 +1,4 @@
-//! Races between a change of a file's owner and whatever gives labels to what the file references, where each owner has a
+//! Races between a change of a file's owner and whatever gives fingerprints to what the file references, where each owner has a
 //! sharing domain. When the owner has changed, nothing that the old one stores is shared with the file.
 
 use super::*;
