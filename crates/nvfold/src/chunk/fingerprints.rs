@@ -29,6 +29,13 @@ impl Chunks {
         }
     }
 
+    /// Returns whether an entry has another weak fingerprint than the given one: it is in another domain.
+    pub(crate) fn has_other_weak(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint) -> bool {
+        let chunk = chunk.into();
+        let stored = self.has_entry(chunk).then(|| self.entry(chunk).weak(self.weak)).flatten();
+        stored.is_some() && stored != fingerprint.weak
+    }
+
     /// Adds the missing fingerprints to an entry that counts and whose chunk cannot lose its last reference now.
     pub(crate) fn set_fingerprint(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint, flight: &mut Flight) {
         let chunk = chunk.into();

@@ -300,6 +300,9 @@ impl<'a> Looked<'a> {
         for (at, piece) in pieces.iter_mut().enumerate().filter(|(_, piece)| piece.fate == Fate::Unique) {
             if core.region.check_writable(chunks.entry_offset(piece.block), ENTRY_BYTES).is_err() {
                 piece.fate = Fate::Stays;
+            } else if self.domain != Domain::ALL && chunks.has_other_weak(piece.block, &piece.fingerprint) {
+                // It was cloned from the file of another owner, and is found in his domain.
+                piece.fate = Fate::Stays;
             } else if !chunks.has_fingerprint(piece.block, &piece.fingerprint) {
                 lacking.push(at);
             }
