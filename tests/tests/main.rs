@@ -38,6 +38,7 @@ mod remount;
 mod requests;
 mod resharing;
 mod rooms;
+mod share;
 mod sharing;
 mod space;
 mod tidy;

@@ -41,7 +41,7 @@ const HOUSES: [House; 6] = [
                 "dedup inode chunk space media words error chunking compression fingerprint sync padded panics refusals",
             ),
             ("dedup", "chunk space media words error chunking compression fingerprint sync padded"),
-            ("inode", "space media words error sync panics"),
+            ("inode", "space media words error fingerprint sync panics"),
             ("chunk", "space media words error compression fingerprint sync padded parallel"),
             ("space", "media error sync padded"),
             ("media", "words fingerprint"),

@@ -4,7 +4,7 @@ use crate::dedup_options::DedupOptions;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use clap::Args;
-use nvfold::{Clock, FileSystem, MountOptions, Stopwatch};
+use nvfold::{Clock, FileSystem, MountOptions, Share, Stopwatch};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -116,7 +116,9 @@ pub fn mount_embedded(
     }
     let region = open(device, options, read_only)?;
     let (clock, stopwatch) = (clock(), Some(stopwatch()));
-    let options = MountOptions { read_only, cores: threads, clock, stopwatch, ..MountOptions::default() };
+    let (superblock, _) = nvfold::read_superblock(&region).doing(mounts::show(device))?;
+    let share = Share::of_device(&superblock);
+    let options = MountOptions { share, read_only, cores: threads, clock, stopwatch, ..MountOptions::default() };
     let fs = dedup.mount(region, options, &mounts::show(device))?;
     if let Err(error) = fs.reconcile() {
         eprint_line(&format!("nvfold: {}: {error}; what it held before the crash is kept", mounts::show(device)));

@@ -56,6 +56,9 @@ pub struct Snapshot {
     /// Compression of packed data; only if mounted.
     #[serde(default)]
     pub compress: Option<String>,
+    /// Whose data is shared with whose, `all` or `owner`; only if mounted.
+    #[serde(default)]
+    pub share: Option<String>,
     pub superblock: SuperblockFacts,
     /// Absent if the device must be recovered first.
     pub space: Option<Space>,
@@ -660,6 +663,7 @@ impl Snapshot {
                 .flatten(),
             policy: Some(fs.policy().name().to_owned()),
             compress: Some(fs.compression().to_string()),
+            share: Some(fs.share_name().to_owned()),
             space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),
@@ -719,6 +723,7 @@ impl Snapshot {
             is_in_part: false,
             policy: None,
             compress: None,
+            share: None,
             superblock: superblock_facts(superblock),
             space: None,
             usage: None,

@@ -184,7 +184,7 @@ fn the_owner_of_a_file_may_share_it_and_others_may_not() {
     }
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
-    let mount = scratch.mount("dev", "policy=off,allow_other");
+    let mount = scratch.mount("dev", "policy=off,allow_other,share=all");
     fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&mount.dir, fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["mine", "mine too", "root's"] {

@@ -61,7 +61,7 @@ pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, V
 pub use dedup::stream::{Classes, DeExtOptions, Mean};
 pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
-pub use mount::{MkfsOptions, MountOptions, Recovery, convert_index, read_superblock};
+pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_superblock};
 #[cfg(not(feature = "shuttle"))]
 pub use panics::panic_is_contained;
 pub use space::SegmentWear;

@@ -22,6 +22,7 @@ mod refused;
 mod repair;
 mod room;
 mod segments;
+mod share;
 mod threads;
 mod vector;
 mod watched;

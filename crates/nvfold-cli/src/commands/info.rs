@@ -68,6 +68,7 @@ fn describe(snapshot: &Snapshot) -> String {
         ("mounted", mounted),
         ("policy", snapshot.policy.clone().unwrap_or_else(|| "chosen at mount".into())),
         ("compress", snapshot.compress.clone().unwrap_or_else(|| "chosen at mount".into())),
+        ("share", snapshot.share.clone().unwrap_or_else(|| "chosen at mount".into())),
         ("layout", format!("journal {journal}, segment table {segments}, chunk table {chunks}, data {data}")),
         ("index", index),
         ("created", show_time(superblock.created_ns)),

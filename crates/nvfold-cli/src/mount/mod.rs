@@ -180,6 +180,7 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
         clock: device::clock(),
         stopwatch: Some(device::stopwatch()),
         discard: options.discard,
+        share: options.share(),
         ..MountOptions::default()
     };
     options.dedup.mount(region, mount, &name)

@@ -6,7 +6,7 @@ use crate::failure::{Failure, Outcome};
 use crate::mount::pages::Cache;
 use crate::size;
 use fuser::{MountOption, SessionACL};
-use nvfold::{IndexKind, Policy};
+use nvfold::{IndexKind, Policy, Share};
 use nvfold_fuse::SPIN;
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
@@ -15,13 +15,17 @@ use std::time::Duration;
 /// Largest write request of the kernel, in bytes: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
-const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N discard nodiscard profile=NAME \
+const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N share=all|owner discard nodiscard profile=NAME \
                     flush=auto|always max_write=N writeback=auto|on|off \
                     cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
 
 /// Returns the text that lists all options, with those of the policies, for the help.
 pub fn help() -> String {
-    format!("{OURS} {}", dedup_options::help())
+    format!(
+        "{OURS} {} share= says whose equal data is shared: that of one owner (owner), which mounts with allow_other do unless \
+         told otherwise, or all. By sharing, a user could find out what others store.",
+        dedup_options::help()
+    )
 }
 
 /// Whether the kernel caches writes and sends them later.
@@ -83,6 +87,8 @@ pub struct Options {
     pub remount: bool,
     /// Serve users other than the one who mounts. The kernel checks permissions in any case.
     pub allow_other: bool,
+    /// Whose data is shared with whose; `None`: as `allow_other` asks for.
+    share: Option<Share>,
     pub threads: usize,
     /// Give freed memory back to the host; `None`: only if the device is memory.
     pub discard: Option<bool>,
@@ -114,6 +120,7 @@ impl Options {
             said_read_only: None,
             remount: false,
             allow_other: is_root,
+            share: None,
             threads: processors().clamp(2, 16),
             discard: None,
             device: DeviceOptions::default(),
@@ -150,6 +157,7 @@ impl Options {
             "remount" => self.remount = true,
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
+            "share" => self.share = Some(parse_share(value("owner")?).map_err(wrong)?),
             "threads" => self.threads = number(value("4")?, 1, 256).map_err(wrong)?,
             "discard" => self.discard = Some(true),
             "nodiscard" => self.discard = Some(false),
@@ -239,6 +247,12 @@ impl Options {
         }
     }
 
+    /// Returns whose data is shared with whose. By sharing, the users of a mount could find out what others store, so
+    /// a mount for all users shares the data of one owner.
+    pub fn share(&self) -> Share {
+        self.share.unwrap_or(if self.allow_other { by_owner() } else { Share::All })
+    }
+
     /// Returns how long to spin for the next request. On a single core, spinning would keep the client from running.
     pub fn spin(&self) -> Option<Duration> {
         self.spin.filter(|_| processors() > 1)
@@ -273,6 +287,18 @@ impl Options {
         ]);
         config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
         config
+    }
+}
+
+fn by_owner() -> Share {
+    Share::Owner { new_secret: pmem::random_bytes::<16>() }
+}
+
+fn parse_share(text: &str) -> Result<Share, String> {
+    match text {
+        "all" => Ok(Share::All),
+        "owner" => Ok(by_owner()),
+        _ => Err(format!("`{text}` is none of all and owner")),
     }
 }
 
@@ -313,6 +339,14 @@ mod tests {
         assert!(!taken("writeback=off").has_writeback());
         assert!(!taken("writeback=on,cache=none").has_writeback());
         assert!(!taken("sync").has_writeback() && taken("sync,writeback=on").has_writeback());
+    }
+
+    #[test]
+    fn a_mount_for_all_users_shares_the_data_of_one_owner_unless_told_otherwise() {
+        let name = |list: &str| taken(list).share().name();
+        assert_eq!((name(""), name("noallow_other"), Options::new(false).share().name()), ("owner", "all", "all"));
+        assert_eq!((name("share=all"), name("noallow_other,share=owner")), ("all", "owner"));
+        assert!(Options::new(true).take("share=group").is_err());
     }
 
     #[test]

@@ -268,6 +268,11 @@ impl FileSystem {
         self.core().compression
     }
 
+    /// Returns whose data is shared with whose: the name of the [`Share`](crate::Share).
+    pub fn share_name(&self) -> &'static str {
+        if self.core().domains.are_by_owner() { "owner" } else { "all" }
+    }
+
     /// Returns how new packed chunks of a file are stored; for a directory, those of files made in it: see
     /// [`COMPRESSION_ATTRIBUTE`].
     ///

@@ -14,6 +14,7 @@
 //! n            counts n  exact; less: finding 1; more, or updates under way: trace 2
 //! ```
 
+use super::domains::KnownDomains;
 use super::{RESERVED, Survey};
 use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, tag};
@@ -143,7 +144,8 @@ impl Survey<'_> {
 
     /// Returns true if the bytes of a block match its fingerprint. Blocks without a fingerprint are not read.
     fn matches_fingerprint(&self, block: BlockNumber, entry: &ChunkEntry) -> bool {
-        !has_fingerprint(entry) || fingerprints_fit(entry, &self.region.to_vec(block.address(), BLOCK_BYTES))
+        !has_fingerprint(entry)
+            || fingerprints_fit(entry, &self.region.to_vec(block.address(), BLOCK_BYTES), &self.domains)
     }
 
     /// Returns true if the transaction that added an entry, or increased its count, was not completed.
@@ -166,10 +168,10 @@ pub(super) fn has_fingerprint(entry: &ChunkEntry) -> bool {
     entry.any_weak().is_some() || entry.any_strong().is_some()
 }
 
-/// Returns true if the fingerprints of an entry match the bytes.
-pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8]) -> bool {
+/// Returns true if the fingerprints of an entry match the bytes, the weak one in some domain.
+pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8], domains: &KnownDomains) -> bool {
     let is_weak = |(function, weak): (u8, u32)| {
-        WeakFunction::from_number(function).is_some_and(|function| function.of(bytes) == weak)
+        WeakFunction::from_number(function).is_some_and(|function| domains.fits(function.of(bytes), weak))
     };
     let is_strong = |(function, strong): (u8, Strong)| {
         StrongFunction::from_number(function).is_some_and(|function| function.of(bytes) == strong)

@@ -87,6 +87,7 @@ impl Survey<'_> {
         self.dedupe_flags(&inode);
         let state = inode.into_state();
         self.report.inodes += 1;
+        self.domains.add_owner(state.attributes.uid);
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
         self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
         self.named_areas.extend(state.log.areas().map(|area| (area, ino)));

@@ -30,6 +30,7 @@
 //! | `inodes.rs` | the pass over the inode table; later steps check what it records | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
+//! | `domains.rs` | in whose domain a weak fingerprint may be | 5 |
 //! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
@@ -41,6 +42,7 @@
 
 mod bad;
 mod blocks;
+mod domains;
 mod index;
 mod inodes;
 mod lost_found;
@@ -67,6 +69,7 @@ use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_REPAIR};
 use crate::mount;
 use crate::mount::Tables;
 use crate::words::{FileKind, InodeNumber};
+use domains::KnownDomains;
 use hashbrown::{HashMap, HashSet};
 use plan::Plan;
 use pmem::Region;
@@ -205,6 +208,8 @@ struct Survey<'r> {
     named_areas: Vec<(u64, u64)>,
     /// Incompatible features that are set in the superblock.
     superblock_features: u64,
+    /// The domains of weak fingerprints.
+    domains: KnownDomains,
     /// Inodes that could not be read: number, slot, reason.
     unreadable: Vec<(u64, u64, String)>,
     /// Segments of the inode table.
@@ -246,6 +251,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         areas: BTreeMap::new(),
         named_areas: Vec::new(),
         superblock_features: superblock.incompatible,
+        domains: KnownDomains::from(&superblock),
         unreadable: Vec::new(),
         tables: HashSet::new(),
         packed: packed::Packed::new(Entries::new(geometry)),

@@ -216,7 +216,7 @@ impl Survey<'_> {
             return;
         }
         match content_of(self.region, entry) {
-            Ok(content) if fingerprints_fit(entry, &content) => {}
+            Ok(content) if fingerprints_fit(entry, &content, &self.domains) => {}
             Ok(_) => {
                 let what = format!("packed chunk {}: its bytes do not match its fingerprint", number.0);
                 self.find(5, what, entry.address());

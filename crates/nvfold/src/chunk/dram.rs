@@ -74,6 +74,17 @@ impl DramIndex {
     /// Creates an empty index, which takes no memory until it is used.
     pub fn new(entries: Arc<Entries>) -> DramIndex {
         let labels = Labels::new(entries.blocks());
+        DramIndex::with_labels(entries, labels)
+    }
+
+    /// Does the same for a device on which owners have domains: no search finds a block by the fingerprint of an
+    /// earlier content.
+    pub fn for_owners(entries: Arc<Entries>) -> DramIndex {
+        let labels = Labels::whole(entries.blocks());
+        DramIndex::with_labels(entries, labels)
+    }
+
+    fn with_labels(entries: Arc<Entries>, labels: Labels) -> DramIndex {
         DramIndex { shards: (0..SHARDS).map(|_| Padded::default()).collect(), entries, labels, packed: Sum::default() }
     }
 

@@ -123,7 +123,7 @@ impl Chunks {
         }
     }
 
-    /// Removes a block from the index during reconcile, durably, so that no search finds it by its weak fingerprint.
+    /// Removes a chunk from the index durably, also during reconcile, so that no search finds it by its weak fingerprint.
     pub(super) fn hide_from_index(&self, weak: u32, chunk: ChunkRef) {
         match &self.index {
             Index::Dram(index) => index.remove(weak, chunk),

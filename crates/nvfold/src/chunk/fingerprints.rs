@@ -12,10 +12,11 @@
 //! (flag off, fence)   words, fence   flag and function on
 //! ```
 
+use super::labels::TakenOff;
 use super::{Chunks, FLAGS_WORD};
 use crate::fingerprint::{Fingerprint, Strong};
-use crate::media::ChunkRef;
-use crate::media::chunk_entry::{STRONG_VALID, WEAK_VALID};
+use crate::media::chunk_entry::{ENTRY_BYTES, STRONG_VALID, WEAK_VALID};
+use crate::media::{BlockNumber, ChunkRef};
 use pmem::Flight;
 
 impl Chunks {
@@ -26,6 +27,13 @@ impl Chunks {
             let entry = self.entry(chunk);
             entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
         }
+    }
+
+    /// Returns whether an entry has another weak fingerprint than the given one: it is in another domain.
+    pub(crate) fn has_other_weak(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint) -> bool {
+        let chunk = chunk.into();
+        let stored = self.has_entry(chunk).then(|| self.entry(chunk).weak(self.weak)).flatten();
+        stored.is_some() && stored != fingerprint.weak
     }
 
     /// Adds the missing fingerprints to an entry that counts and whose chunk cannot lose its last reference now.
@@ -70,6 +78,37 @@ impl Chunks {
         let tail = u64::from(u32::from_le_bytes(tail.try_into().expect("20 bytes are two words and a half")));
         let written = self.set_word(offset + 40, |word| word & !u64::from(u32::MAX) | tail);
         self.make_valid(offset, written, STRONG_VALID, |of| of & 0x0f | (self.strong as u8) << 4, flight);
+    }
+
+    /// Takes the weak fingerprint off a chunk that stays in use: no search finds it until it gets another one. Durable on
+    /// return. Returns false if it had none. The caller has locked an inode that references the chunk, and holds
+    /// [`Chunks::fingerprinting`]. An entry in bad memory stays as it is.
+    pub(crate) fn forget_weak(&self, chunk: ChunkRef) -> bool {
+        let had_label = chunk.block().is_some_and(|block| self.finds_private() && self.can_be_found(block));
+        if had_label {
+            // Nobody puts it back: only a thread that is about to free a block takes its label off.
+            let TakenOff { .. } = self.take_off(chunk);
+        }
+        let offset = self.entry_offset(chunk);
+        let is_readable = self.has_entry(chunk) && self.region.check_writable(offset, ENTRY_BYTES).is_ok();
+        if !is_readable || self.entry(chunk).any_weak().is_none() {
+            return had_label;
+        }
+        if let Some(weak) = self.entry(chunk).weak(self.weak).filter(|_| !had_label) {
+            // Before the fingerprint is invalid: without it, nobody could take the entry out of its chain.
+            self.hide_from_index(weak, chunk);
+        }
+        let _alone = self.lines.lock(chunk);
+        self.make_invalid(offset, WEAK_VALID);
+        true
+    }
+
+    /// Returns whether a search for this fingerprint can find a block.
+    pub(crate) fn can_be_found_by(&self, block: BlockNumber, weak: u32) -> bool {
+        match self.index.dram() {
+            Some(index) => index.labels.fits(block, weak),
+            None => self.has_entry(block) && self.entry(block).weak(self.weak) == Some(weak),
+        }
     }
 
     /// Marks a fingerprint as invalid, durably, so that the new words are not taken for a fingerprint of the old

@@ -21,7 +21,7 @@
 
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use crate::sync::zeroed;
 
 /// The number of labels in a word.
@@ -34,6 +34,9 @@ pub struct Labels {
     /// One bit for each segment with a block that has had a label. Other segments are not read, because reading them
     /// would take memory.
     in_use: Box<[AtomicU64]>,
+    /// Where owners have domains: the whole fingerprint by which each block may be found, valid while the block has
+    /// a label. A leftover slot of an earlier content would fit one label in 128, and lead the earlier owner to it.
+    whole: Option<Box<[AtomicU32]>>,
 }
 
 /// A label that was taken off a block.
@@ -59,7 +62,13 @@ fn place(block: BlockNumber) -> (usize, u64) {
 impl Labels {
     /// Creates labels for this many blocks, all empty.
     pub fn new(blocks: u64) -> Labels {
-        Labels { words: zeroed(blocks.div_ceil(PER_WORD)), in_use: zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)) }
+        let (words, in_use) = (zeroed(blocks.div_ceil(PER_WORD)), zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)));
+        Labels { words, in_use, whole: None }
+    }
+
+    /// Creates labels that are compared with whole fingerprints.
+    pub fn whole(blocks: u64) -> Labels {
+        Labels { whole: Some(zeroed(blocks)), ..Labels::new(blocks) }
     }
 
     /// Returns how many blocks have a label.
@@ -74,7 +83,8 @@ impl Labels {
     /// Returns the DRAM that the labels take, in bytes.
     pub fn bytes(&self) -> u64 {
         let segments: u32 = self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
-        u64::from(segments) * SEGMENT_BLOCKS
+        let bytes_a_block = if self.whole.is_some() { 1 + size_of::<u32>() as u64 } else { 1 };
+        u64::from(segments) * SEGMENT_BLOCKS * bytes_a_block
     }
 
     #[inline]
@@ -105,7 +115,12 @@ impl Labels {
     /// Returns whether the block may be found by this fingerprint.
     #[inline]
     pub fn fits(&self, block: BlockNumber, weak: u32) -> bool {
-        self.label(block) == label_of(weak)
+        self.label(block) == label_of(weak) && self.whole_fits(block, weak)
+    }
+
+    #[inline]
+    fn whole_fits(&self, block: BlockNumber, weak: u32) -> bool {
+        self.whole.as_ref().is_none_or(|whole| whole[block.0 as usize].load(Ordering::Acquire) == weak)
     }
 
     /// Labels a block. The caller has locked an inode that references it, so the block is not freed.
@@ -116,10 +131,13 @@ impl Labels {
             self.in_use[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
         }
         match self.label(block) {
-            before if before == label_of(weak) => {}
+            before if before == label_of(weak) && self.whole_fits(block, weak) => {}
             before => {
                 if before != NOTHING {
                     let TakenOff(_) = self.take_off(block);
+                }
+                if let Some(whole) = &self.whole {
+                    whole[block.0 as usize].store(weak, Ordering::Release);
                 }
                 self.put_back(block, TakenOff(label_of(weak)));
             }

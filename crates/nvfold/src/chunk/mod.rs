@@ -151,6 +151,9 @@ pub struct Chunks {
     tracked: Sum,
     extra_references: Sum,
     lines: Lines,
+    /// Held by whoever gives a weak fingerprint to a chunk of a stored file, or takes it off, where owners have domains. It comes
+    /// after the lock of the inode and before those of the index.
+    pub(crate) fingerprinting: Mutex<()>,
     /// True while `recount` is set; read without its lock.
     recounting: AtomicBool,
     recount: RwLock<Option<Recount>>,
@@ -180,6 +183,7 @@ impl Chunks {
             tracked: Sum::default(),
             extra_references: Sum::default(),
             lines: Lines::new(),
+            fingerprinting: Mutex::new(()),
             recounting: AtomicBool::new(false),
             recount: RwLock::new(None),
         }

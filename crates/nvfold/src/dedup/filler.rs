@@ -71,7 +71,7 @@ impl Filler {
 
     /// Adds a file with chunks that were stored without fingerprints. The caller adds a file once until a step takes
     /// it.
-    pub(super) fn add(&self, file: FileId) {
+    pub(crate) fn add(&self, file: FileId) {
         self.waiting.lock().push_back(file);
     }
 

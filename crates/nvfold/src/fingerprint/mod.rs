@@ -14,9 +14,11 @@
 //! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
 //! the tests pin them, and the number of the function is stored with the value.
 
+mod domain;
 mod strong;
 mod weak;
 
+pub(crate) use domain::{Domain, Domains};
 pub use strong::{STRONG_BYTES, Strong, StrongFunction};
 pub use weak::{WeakFunction, weak, weak64};
 

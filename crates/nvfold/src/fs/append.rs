@@ -30,10 +30,11 @@
 use super::Core;
 use super::cache::file_id;
 use super::claims::Claims;
+use super::policy::Placer;
 use super::publish::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use super::zeros::becomes_hole;
 use crate::dedup::work::Unfingerprinted;
-use crate::dedup::{Dedup, Piece, Place};
+use crate::dedup::{Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -278,7 +279,7 @@ impl Core {
 
     /// Completes a write that is published: a block that it filled can be found from now on, and a file that grows is
     /// listed, so that its end is packed when it rests.
-    pub(super) fn note_append(&self, inode: &Inode, state: &mut State, end: &End, policy: &dyn Dedup) {
+    pub(super) fn note_append(&self, inode: &Inode, state: &mut State, end: &End, policy: Placer<'_>) {
         if let Some(filled) = &end.filled {
             self.index_filled(inode, state, filled, policy);
         }
@@ -290,7 +291,7 @@ impl Core {
 
     /// Makes a block findable that was filled in place. An entry gets the fingerprint only now that the content is
     /// durable, because the block was named before: a crash must not leave the fingerprint of other bytes.
-    fn index_filled(&self, inode: &Inode, state: &mut State, filled: &Filled, policy: &dyn Dedup) {
+    fn index_filled(&self, inode: &Inode, state: &mut State, filled: &Filled, policy: Placer<'_>) {
         let Filled { offset, block, fingerprint } = filled;
         if fingerprint.is_empty() {
             return;

@@ -31,7 +31,14 @@ impl Core {
         const DOING: &str = "change attributes";
         let inode = self.inode(ino.0)?;
         check_changes(DOING, inode.kind, xattrs)?;
-        let mut state = inode.write()?;
+        let (leaves, mut state) = loop {
+            let leaves = self.leave_domain(&inode, change.uid)?;
+            let state = inode.write()?;
+            // Another thread may have changed the owner in between.
+            if leaves.is_some() || !self.leaves_domain(&inode, &state, change.uid) {
+                break (leaves, state);
+            }
+        };
         if let Some(size) = change.size {
             self.check_size(&state, size)?;
         }
@@ -41,7 +48,10 @@ impl Core {
         let staged = self.stage_xattrs(&state, xattrs, now, &mut flight)?;
         self.set_attributes(&inode, &mut state, &attributes, staged.entries(), flight)?;
         staged.published(&inode, &state);
-        Ok(inode.attr(&state))
+        let attr = inode.attr(&state);
+        drop(state);
+        drop(leaves);
+        Ok(attr)
     }
 
     /// Changes the link count of an inode and nothing else.

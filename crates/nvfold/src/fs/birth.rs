@@ -5,7 +5,6 @@
 //! between, reconcile frees what no name refers to.
 
 use super::Core;
-use super::policy;
 use super::xattr::StoredValue;
 use crate::error::Result;
 use crate::inode::extents::Dropped;
@@ -120,7 +119,7 @@ impl Core {
         // Insert it into the cache before the slot is live. A thread that looks up this number meanwhile must find
         // this object and wait for its lock, and not read a second one from the media.
         let mut created = inode.lock();
-        policy::take_over(&inode, &created);
+        self.take_attributes(&inode, &created);
         self.cache.insert(inode.clone());
         flight.add(self.region.write(slot, &head).flush());
         flight.add(self.region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());

@@ -175,7 +175,7 @@ impl Core {
         let gone = || Error::NotFound { what: format!("inode {ino}") };
         let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
         let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
-        super::policy::take_over(&inode, &inode.peek());
+        self.take_attributes(&inode, &inode.peek());
         shard.insert(ino, inode.clone());
         Ok(inode)
     }

@@ -7,6 +7,7 @@
 //! are dropped before [`Claims::published`], they release everything.
 
 use super::Core;
+use super::policy::Placer;
 use crate::chunk::Unshareable;
 use crate::chunk::epochs::Pin;
 use crate::chunk::packed::NewPacked;
@@ -14,7 +15,6 @@ use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
 use crate::chunk::transaction::Transaction;
 use crate::compression::Compression;
-use crate::dedup::Dedup;
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 pub(super) struct Claims<'a> {
     core: &'a Core,
     /// Decides about new data.
-    pub(super) policy: &'a dyn Dedup,
+    pub(super) policy: Placer<'a>,
     /// Blocks of the file that receive content where it has none: reserved blocks, and the block of an end that grows.
     pub(super) reserved: SmallVec<[BlockNumber; 1]>,
     /// The number of bytes that the file maps of the block whose end grows in place; 0 if there is none.
@@ -100,17 +100,17 @@ fn unshareable(core: &Core, chunk: ChunkRef, refused: Unshareable) -> Error {
 impl<'a> Claims<'a> {
     /// Begins an operation that stores no data.
     pub(super) fn new(core: &'a Core) -> Claims<'a> {
-        Claims::with_policy(core, core.policies.of(None))
+        Claims::with_policy(core, Placer::of_no_file(core.policies.of(None)))
     }
 
     #[inline]
-    pub(super) fn with_policy(core: &'a Core, policy: &'a dyn Dedup) -> Claims<'a> {
+    pub(super) fn with_policy(core: &'a Core, policy: Placer<'a>) -> Claims<'a> {
         Claims::all(core, policy, core.chunks.begin())
     }
 
     /// Begins an operation that stores data of a file, compressed as `compression` says.
     #[inline]
-    pub(super) fn with_compression(core: &'a Core, policy: &'a dyn Dedup, compression: Compression) -> Claims<'a> {
+    pub(super) fn with_compression(core: &'a Core, policy: Placer<'a>, compression: Compression) -> Claims<'a> {
         let mut claims = Claims::with_policy(core, policy);
         claims.compression = compression;
         claims
@@ -118,11 +118,11 @@ impl<'a> Claims<'a> {
 
     /// Begins the claims of an operation that has already begun its transaction.
     pub(super) fn with_transaction(core: &'a Core, tx: Transaction<'a>) -> Claims<'a> {
-        Claims::all(core, core.policies.of(None), tx)
+        Claims::all(core, Placer::of_no_file(core.policies.of(None)), tx)
     }
 
     #[inline]
-    fn all(core: &'a Core, policy: &'a dyn Dedup, tx: Transaction<'a>) -> Claims<'a> {
+    fn all(core: &'a Core, policy: Placer<'a>, tx: Transaction<'a>) -> Claims<'a> {
         Claims {
             core,
             policy,
@@ -221,7 +221,7 @@ impl<'a> Claims<'a> {
     }
 
     /// True if a block with this fingerprint and so many references needs a chunk entry.
-    pub(super) fn needs_entry(core: &Core, policy: &dyn Dedup, count: u32, fingerprint: &Fingerprint) -> bool {
+    pub(super) fn needs_entry(core: &Core, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
         count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !core.chunks.finds_private()
     }
 

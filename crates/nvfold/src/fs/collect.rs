@@ -31,6 +31,7 @@ use super::claims::Claims;
 use super::effort::{Effort, Vain, Worked};
 use super::marks::{Marked, Marks, Part};
 use super::packed::{ToPack, may_compress};
+use super::policy::Placer;
 use super::publish::{Mapped, Remap, Stamp};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -451,7 +452,8 @@ impl Core {
 
     /// Makes these parts of a file map the new chunks.
     fn repoint(&self, inode: &Inode, state: &mut State, named: &[Named], round: &mut Round) -> Result<()> {
-        let mut claims = Claims::with_compression(self, self.policies.of(None), self.compression_for(inode));
+        let policy = Placer::of_no_file(self.policies.of(None));
+        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         let mut new: HashMap<ChunkRef, Copied> = HashMap::new();
         let (mut mapped, mut ranges) = (Mapped::new(), Vec::new());
         for Named { offset, part: Part { chunk, range } } in named {

@@ -140,11 +140,11 @@ impl Core {
         is_same
     }
 
-    /// True if a block still has the weak fingerprint that was computed for it.
+    /// True if the weak fingerprint of a block is still the one that was computed for it, as `is_weak` says.
     #[inline]
-    pub(super) fn has_weak(&self, block: BlockNumber, weak: u32) -> bool {
+    pub(super) fn has_weak(&self, block: BlockNumber, is_weak: impl FnOnce(u32) -> bool) -> bool {
         let now = || self.chunks.weak_function().of(&self.region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
-        let is_same = !self.may_compare() || now() == weak;
+        let is_same = !self.may_compare() || is_weak(now());
         if !is_same {
             self.refuse_rewrite(format!("the fingerprint of the block at device offset {:#x}", block.address()));
         }

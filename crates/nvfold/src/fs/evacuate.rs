@@ -26,7 +26,7 @@ use super::claims::Claims;
 use super::effort::{Effort, Worked};
 use super::publish::{Mapped, Remap, Stamp};
 use crate::error::{Error, Offset, Result};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::{Dropped, Extent};
 use crate::inode::{Inode, State, value_blocks};
 use crate::media::log_entry::dedupe;
@@ -194,7 +194,8 @@ impl Core {
 
     /// Copies the blocks of these parts, and makes the file map the copies.
     fn move_parts(&self, inode: &Inode, state: &mut State, parts: &[(u64, Extent)], pass: &mut Pass) -> Result<()> {
-        let mut claims = Claims::with_policy(self, self.policies.of_blocks());
+        let policy = self.policy_for(inode).with(self.policies.of_blocks());
+        let mut claims = Claims::with_policy(self, policy);
         let is_waiting = |(offset, extent): &(u64, Extent)| {
             *offset < state.waiting.end && state.waiting.start < offset + extent.length
         };
@@ -258,7 +259,8 @@ impl Core {
                 copies.held.push((old, copy));
             }
             let count = names + u32::from(is_shared);
-            let fingerprint = if is_data { self.fingerprint_of(old) } else { Fingerprint::default() };
+            let fingerprint =
+                if is_data { self.fingerprint_of(old, claims.policy.domain()) } else { Fingerprint::default() };
             if count > 1 || !fingerprint.is_empty() {
                 claims.enter_copy(copy, count, &fingerprint);
             }
@@ -269,9 +271,9 @@ impl Core {
     }
 
     /// Returns the fingerprint by which a block can be found, so that its copy can be found instead.
-    fn fingerprint_of(&self, block: BlockNumber) -> Fingerprint {
+    fn fingerprint_of(&self, block: BlockNumber, domain: Domain) -> Fingerprint {
         let chunk = ChunkRef::Block(block);
-        let Some(weak) = self.weak_of(chunk) else { return Fingerprint::default() };
+        let Some(weak) = self.weak_of(chunk, domain) else { return Fingerprint::default() };
         let of_entry = || self.chunks.entry(chunk).strong(self.chunks.strong_function());
         Fingerprint { weak: Some(weak), strong: self.chunks.has_entry(block).then(of_entry).flatten() }
     }

@@ -3,11 +3,12 @@
 use super::Core;
 use crate::dedup::work::{Filled, Unfingerprinted};
 use crate::error::Result;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::Body;
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
+use crate::sync::MutexGuard;
 use crate::words::FileId;
 use pmem::Flight;
 
@@ -26,8 +27,15 @@ impl Core {
             inode.clear_lacking();
         }
         let Body::File(extents) = &state.body else { return Ok(Filled::default()) };
-        // A file whose policy keeps its data private is not shared with others.
-        if !inode.is_usable() || self.policy_for(&inode).unfingerprinted() != Unfingerprinted::Filed {
+        let policy = self.policy_for(&inode);
+        let is_filled = match policy.unfingerprinted() {
+            // A file whose policy keeps its data private is not shared with others.
+            Unfingerprinted::Stays => false,
+            Unfingerprinted::Filed => true,
+            // What was shared already has lost its fingerprints if the owner has changed.
+            Unfingerprinted::Queued => policy.domain() != Domain::ALL,
+        };
+        if !inode.is_usable() || !is_filled || policy.domain() == Domain::NOBODY {
             return Ok(Filled::default());
         }
         let mut lacking: Vec<BlockNumber> = Vec::new();
@@ -48,7 +56,7 @@ impl Core {
                 }
             }
         }
-        let chunks = self.enter_all(lacking.iter().copied(), false);
+        let chunks = self.enter_all(lacking.iter().copied(), policy.domain(), false);
         if chunks < lacking.len() as u64 {
             self.record_bad_blocks(inode.ino, lacking.into_iter());
         }
@@ -58,7 +66,24 @@ impl Core {
     /// Gives blocks of a locked file the weak fingerprints that they lack, so that they can be found. Returns how
     /// many got one; blocks in bad memory get none. With a dram index a crash loses the fingerprints unless `keep`
     /// puts them in chunk entries, which is needed if no background work would compute them again.
-    pub(crate) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, keep: bool) -> u64 {
+    pub(super) fn enter_all(&self, blocks: impl IntoIterator<Item = BlockNumber>, domain: Domain, keep: bool) -> u64 {
+        let _alone = self.fingerprint_alone(domain);
+        self.enter_each(blocks, keep, |_, weak| domain.salted(weak))
+    }
+
+    /// Where owners have domains, keeps other threads from giving a chunk of a stored file a fingerprint and from
+    /// taking it off.
+    pub(super) fn fingerprint_alone(&self, domain: Domain) -> Option<MutexGuard<'_, ()>> {
+        (domain != Domain::ALL).then(|| self.chunks.fingerprinting.lock())
+    }
+
+    /// Does the same with fingerprints that `salted` makes from the block and the weak fingerprint of its content.
+    pub(crate) fn enter_each(
+        &self,
+        blocks: impl IntoIterator<Item = BlockNumber>,
+        keep: bool,
+        salted: impl Fn(BlockNumber, u32) -> u32,
+    ) -> u64 {
         let (chunks, region) = (&self.chunks, &self.region);
         let has_entries = keep || !chunks.finds_private();
         let mut tx = chunks.begin();
@@ -69,6 +94,7 @@ impl Core {
         };
         for block in blocks.into_iter().filter(lacks) {
             let weak = chunks.weak_function().of(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
+            let weak = salted(block, weak);
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;
@@ -95,7 +121,7 @@ impl Core {
             if refused.is_err() {
                 return 0;
             }
-            entered.retain(|(weak, block)| self.has_weak(*block, *weak));
+            entered.retain(|(weak, block)| self.has_weak(*block, |now| salted(*block, now) == *weak));
             entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
         }
         entered.len() as u64
@@ -103,14 +129,15 @@ impl Core {
 
     /// The same for the packed end of a file. Other chunks are skipped: the tail of a stream has no fingerprint
     /// because it still grows.
-    pub(super) fn enter_end(&self, chunk: ChunkRef) {
+    pub(super) fn enter_end(&self, chunk: ChunkRef, domain: Domain) {
+        let _alone = self.fingerprint_alone(domain);
         let (chunks, region) = (&self.chunks, &self.region);
         let entry = chunks.entry(chunk);
         if entry.class() != CLASS_END || entry.weak(chunks.weak_function()).is_some() {
             return;
         }
         let Some(content) = chunks.content(chunk) else { return };
-        let weak = chunks.weak_function().of(&content);
+        let weak = domain.salted(chunks.weak_function().of(&content));
         if region.check_writable(chunks.entry_offset(chunk), ENTRY_BYTES).is_ok() {
             let mut flight = Flight::new();
             chunks.set_weak(chunk, weak, &mut flight);

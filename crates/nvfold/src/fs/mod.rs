@@ -16,6 +16,7 @@
 //! | `claims`, `publish`, `commit`, `release` | how a change becomes durable and atomic; dropping old references |
 //! | `share`, `undedup_plan` | sharing data that is already stored, and undoing it |
 //! | `recut` | cutting stored data again |
+//! | `owner` | changing the owner of a file, where each owner has a sharing domain |
 //! | `names`, `rename`, `birth`, `attributes`, `xattr` | inodes and the names that lead to them |
 //! | `compact` | rewriting a log |
 //! | `compare` | comparing what a rewrite publishes with what it replaces |
@@ -66,6 +67,7 @@ mod freeze_lock;
 mod marks;
 mod names;
 mod origins;
+mod owner;
 mod packed;
 mod policy;
 mod publish;
@@ -102,7 +104,7 @@ use crate::compression::Compression;
 use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
 use crate::error::{Error, Result};
-use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::fingerprint::{Domains, StrongFunction, WeakFunction};
 use crate::inode::table::{InodeTable, Parts};
 use crate::inode::{Inode, log};
 use crate::media::superblock::Geometry;
@@ -159,6 +161,8 @@ pub(crate) struct Core {
     /// Inodes that a panic has made unusable. They stay in the cache.
     cut_off: Mutex<Vec<Arc<Inode>>>,
     compares_rewrites: bool,
+    /// Whose data is shared with whose.
+    pub(crate) domains: Domains,
     /// The segment that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
@@ -189,6 +193,8 @@ pub(crate) struct CoreOptions {
     pub(crate) levels_wear: bool,
     /// See [`MountOptions`](crate::MountOptions).
     pub(crate) compares_rewrites: bool,
+    /// Whose data is shared with whose.
+    pub(crate) domains: Domains,
     pub(crate) read_only: bool,
     pub(crate) clock: Clock,
 }
@@ -203,7 +209,7 @@ impl Core {
         index: (Arc<Entries>, Index),
     ) -> Core {
         let CoreOptions { policies, fingerprints, generators, pack, compression, cores, .. } = options;
-        let CoreOptions { discard, levels_wear, compares_rewrites, read_only, clock, .. } = options;
+        let CoreOptions { discard, levels_wear, compares_rewrites, domains, read_only, clock, .. } = options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Core {
             space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
@@ -226,6 +232,7 @@ impl Core {
             panics: Panics::default(),
             cut_off: Mutex::default(),
             compares_rewrites,
+            domains,
             victim: Mutex::default(),
             reclaimed: Reclaimed::default(),
             collector: Collector::default(),

@@ -25,11 +25,12 @@ use super::Core;
 use super::claims::Claims;
 use super::effort::Effort;
 use super::packed::{Cut, ToPack};
+use super::policy::Placer;
 use super::publish::Mapped;
 use super::range::{range_end, whole_blocks};
 use super::write::Whole;
 use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
-use crate::dedup::{Dedup, Piece};
+use crate::dedup::Piece;
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -178,6 +179,8 @@ impl Core {
             true => in_order(origins, data.len() as u64),
             false => Vec::new(),
         };
+        // Not even compared: the time that a comparison takes tells how much is equal.
+        origins.retain(|origin| origin.source.domain() == inode.domain());
         let mut compares = 0;
         let (offset, shared) = loop {
             let compared = self.compare(data, &origins);
@@ -255,8 +258,8 @@ impl Core {
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         range_end("write", offset, data.len() as u64)?;
-        if offset != guess {
-            whole = look_at_new(&new, offset, data, policy);
+        if offset != guess || policy.domain() != inode.domain() {
+            whole = look_at_new(&new, offset, data, policy.with_domain_of(inode));
         }
         let request = Request { offset, data, new: &new, origins, compared };
         if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut whole, effort)? {
@@ -334,8 +337,10 @@ impl Core {
         room: Room,
     ) -> Result<std::result::Result<(), Refused>> {
         let policy = self.policy_for(inode);
-        let policy =
-            if room == Room::Blocks && policy.streams().is_some() { self.policies.of_blocks() } else { policy };
+        let policy = match room {
+            Room::Blocks if policy.streams().is_some() => policy.with(self.policies.of_blocks()),
+            Room::Packed | Room::Blocks => policy,
+        };
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         if let Err(refused) = self.share_equal(inode, state, request, &mut claims) {
             return Ok(Err(refused));
@@ -381,6 +386,10 @@ impl Core {
         by_source.sort_by_key(|equal| source_of(equal).ino);
         for equal in by_source.chunk_by(|equal, next| source_of(equal).ino == source_of(next).ino) {
             let source = source_of(equal[0]);
+            if source.domain() != inode.domain() {
+                // The owner of one of them has changed since the comparison.
+                return Err(Refused::Unshareable(equal[0].origin));
+            }
             // A thread that holds the lock of one inode must not wait for that of another.
             let locked = (source.ino != inode.ino).then(|| source.try_read().ok_or(Refused::Changed)).transpose()?;
             let drops = locked.as_deref().unwrap_or(state).drops;
@@ -574,7 +583,7 @@ fn new_ranges(equal: &[Equal], length: u64) -> SmallVec<[Range<u64>; 4]> {
 
 /// Looks for zeros in the whole blocks of the new parts of a request at `offset`, and makes the fingerprints of the other
 /// blocks, unless the policy stores everything or cuts.
-fn look_at_new<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: &dyn Dedup) -> Whole<'d> {
+fn look_at_new<'d>(new: &[Range<u64>], offset: u64, data: &'d [u8], policy: Placer<'_>) -> Whole<'d> {
     let mut all = Whole::default();
     let has_pieces = !policy.stores_everything() && policy.streams().is_none();
     for range in new {

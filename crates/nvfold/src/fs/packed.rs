@@ -24,6 +24,7 @@ use super::cache::file_id;
 use super::claims::{Claims, Grown};
 use super::decide::{decide, mark_duplicates};
 use super::effort::Effort;
+use super::policy::Placer;
 use super::publish::{Mapped, Remap, Stamp};
 use super::write::{Whole, fingerprint_of, look_at_whole};
 use super::zeros::becomes_hole;
@@ -31,7 +32,7 @@ use crate::chunk::packed::NewPacked;
 use crate::chunking::{Chunker, Zeros, is_zero, trailing_zeros, zero_runs};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
-use crate::dedup::{Dedup, Piece, Place};
+use crate::dedup::{Piece, Place};
 use crate::error::{Error, Offset, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -79,7 +80,7 @@ pub(super) struct Cut<'d> {
 
 impl<'d> Cut<'d> {
     /// Cuts what is written, and leaves out zeros.
-    pub(super) fn of_request(stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+    pub(super) fn of_request(stream: Stream, data: &'d [u8], policy: Placer<'_>) -> Cut<'d> {
         let zeros: Zeros = match &stream.tail {
             _ if policy.keeps_zeros() => Zeros::new(),
             None if is_zero(data) => smallvec![0..data.len()],
@@ -89,12 +90,12 @@ impl<'d> Cut<'d> {
     }
 
     /// Cuts all of some stored data.
-    pub(super) fn of_stored(stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+    pub(super) fn of_stored(stream: Stream, data: &'d [u8], policy: Placer<'_>) -> Cut<'d> {
         Cut::around(&[], stream, data, policy)
     }
 
     /// Cuts the data between these runs of zeros.
-    fn around(zeros: &[Range<usize>], mut stream: Stream, data: &'d [u8], policy: &dyn Dedup) -> Cut<'d> {
+    fn around(zeros: &[Range<usize>], mut stream: Stream, data: &'d [u8], policy: Placer<'_>) -> Cut<'d> {
         let start = stream.end();
         let mut ended = None;
         if zeros.first().is_some_and(|first| first.start == 0) {
@@ -139,7 +140,7 @@ impl Core {
         inode: &Inode,
         at: Option<u64>,
         data: &[u8],
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
         streams: &Streams,
         effort: &Effort,
     ) -> Result<u64> {
@@ -155,7 +156,10 @@ impl Core {
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         super::range::range_end("write", offset, data.len() as u64)?;
-        let is_right = offset == guess && cut.tail.as_ref().is_none_or(|tail| names_tail(&state, tail));
+        let is_right = offset == guess
+            && policy.domain() == inode.domain()
+            && cut.tail.as_ref().is_none_or(|tail| names_tail(&state, tail));
+        let policy = policy.with_domain_of(inode);
         if !is_right {
             cut = Cut::of_request(streams.begin(offset), data, policy);
         }
@@ -172,7 +176,7 @@ impl Core {
             Err(Error::NoSpace { .. }) => {
                 // The packed segments that the attempt opened are empty again, so blocks can use them.
                 self.give_up_empty_packed();
-                self.write_to_blocks(inode, &mut state, offset, data)?;
+                self.write_to_blocks(inode, &mut state, offset, data, policy)?;
             }
             Err(error) => return Err(error),
         }
@@ -196,7 +200,7 @@ impl Core {
         offset: u64,
         data: &[u8],
         cut: &mut Cut<'_>,
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
     ) -> Result<()> {
         self.file_extents(state, "write")?;
         let end = offset + data.len() as u64;
@@ -251,8 +255,15 @@ impl Core {
     }
 
     /// Writes a request to blocks, as policy `inline` does, when there is no room for packed chunks.
-    fn write_to_blocks(&self, inode: &Inode, state: &mut State, offset: u64, data: &[u8]) -> Result<()> {
-        let policy = self.policies.of_blocks();
+    fn write_to_blocks(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+        policy: Placer<'_>,
+    ) -> Result<()> {
+        let policy = policy.with(self.policies.of_blocks());
         let mut whole = Whole::default();
         look_at_whole(policy, offset, data, &mut whole)?;
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
@@ -406,7 +417,7 @@ impl Core {
         state: &mut State,
         at: (u64, Extent),
         fingerprint: &Fingerprint,
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
     ) {
         let chunk = at.1.packed().expect("a packed chunk");
         if self.sound_count(chunk).is_none() {
@@ -434,6 +445,10 @@ impl Core {
         let policy = self.policy_for(&inode);
         let fingerprint = policy.fingerprint(&tail.bytes);
         let Ok(mut state) = inode.write() else { return Ok(()) };
+        if policy.domain() != inode.domain() {
+            // The owner has changed: the tail stays as it is.
+            return Ok(());
+        }
         if !names_tail(&state, &tail) || policy.streams().is_none() {
             return Ok(());
         }

@@ -5,8 +5,10 @@ use crate::compression::{COMPRESSION_ATTRIBUTE, Compression};
 use crate::dedup::Dedup;
 use crate::dedup::policy::{POLICY_ATTRIBUTE, Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
+use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::{Inode, State};
 use crate::words::{FileKind, InodeNumber};
+use std::ops::Deref;
 
 /// Attributes that determine how new data of a file is stored. New files and directories inherit them from their
 /// directory.
@@ -18,6 +20,53 @@ pub(super) fn take_over(inode: &Inode, state: &State) {
     inode.set_own_policy(policy.map(Policy::number));
     let compression = state.short_attribute(COMPRESSION_ATTRIBUTE).and_then(Compression::named);
     inode.set_own_compression(compression.map(Compression::number));
+}
+
+/// The policy that places the new data of a file, in the sharing domain of the file's owner.
+#[derive(Clone, Copy)]
+pub(super) struct Placer<'p> {
+    dedup: &'p dyn Dedup,
+    domain: Domain,
+}
+
+impl<'p> Placer<'p> {
+    /// A policy for an operation that stores no data of a file.
+    pub(super) fn of_no_file(dedup: &'p dyn Dedup) -> Placer<'p> {
+        Placer { dedup, domain: Domain::ALL }
+    }
+
+    /// Returns another policy for the same file.
+    pub(super) fn with(self, dedup: &'p dyn Dedup) -> Placer<'p> {
+        Placer { dedup, ..self }
+    }
+
+    /// Returns the same policy in the domain that a file has now that it is locked.
+    pub(super) fn with_domain_of(self, inode: &Inode) -> Placer<'p> {
+        Placer { domain: inode.domain(), ..self }
+    }
+
+    #[inline]
+    pub(super) fn domain(self) -> Domain {
+        self.domain
+    }
+
+    /// Returns the fingerprint by which a piece is found in the domain. It hides that of the policy.
+    #[inline]
+    pub(super) fn fingerprint(self, piece: &[u8]) -> Fingerprint {
+        match self.domain {
+            Domain::NOBODY => Fingerprint::default(),
+            domain => domain.fingerprint(self.dedup.fingerprint(piece)),
+        }
+    }
+}
+
+impl<'p> Deref for Placer<'p> {
+    type Target = dyn Dedup + 'p;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        self.dedup
+    }
 }
 
 fn own(inode: &Inode) -> Option<Policy> {
@@ -49,8 +98,14 @@ pub(super) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], 
 impl Core {
     /// Returns the policy that places new data of a file.
     #[inline]
-    pub(super) fn policy_for(&self, inode: &Inode) -> &dyn Dedup {
-        self.policies.of_file(own(inode), inode.directory())
+    pub(super) fn policy_for(&self, inode: &Inode) -> Placer<'_> {
+        Placer { dedup: self.policies.of_file(own(inode), inode.directory()), domain: inode.domain() }
+    }
+
+    /// Sets what an inode that is new in DRAM takes from its attributes.
+    pub(super) fn take_attributes(&self, inode: &Inode, state: &State) {
+        take_over(inode, state);
+        inode.set_domain(self.domains.of(state.attributes.uid));
     }
 
     /// True if new data of a file is shared with the data that it was copied from.

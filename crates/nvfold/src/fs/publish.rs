@@ -26,8 +26,9 @@
 use super::Core;
 use super::claims::{Claims, Concurrent};
 use super::commit::commit_word;
+use super::policy::Placer;
 use super::release::Emptied;
-use crate::dedup::{Dedup, Piece, Place};
+use crate::dedup::{Piece, Place};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent};
@@ -397,7 +398,7 @@ impl Core {
         state: &mut State,
         mapped: &[(u64, Extent)],
         stored: &[(ChunkRef, Fingerprint)],
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
     ) {
         let fingerprint_of = |(_, extent): &(u64, Extent)| {
             let chunk = ChunkRef::Packed(extent.packed()?);
@@ -432,7 +433,7 @@ impl Core {
         state: &mut State,
         run: &[(u64, Extent)],
         fingerprints: &[Fingerprint],
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
     ) -> Result<SmallVec<[ChunkRef; 0]>> {
         let range = run[0].0..run.last().map_or(0, |(offset, extent)| offset + extent.length);
         let mut bytes = vec![0; (range.end - range.start) as usize];
@@ -476,7 +477,7 @@ impl Core {
         state: &mut State,
         block: BlockNumber,
         fingerprint: Fingerprint,
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
     ) -> Result<bool> {
         let extents = self.file_extents(state, "write")?.iter();
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));

@@ -10,10 +10,10 @@
 use super::Core;
 use super::claims::Claims;
 use super::packed::{Cut, if_there_is_room};
+use super::policy::Placer;
 use super::publish::{Mapped, Remap, Stamp};
 use super::share::Step;
 use crate::compression::Compression;
-use crate::dedup::Dedup;
 use crate::dedup::stream::CutPiece;
 use crate::dedup::streams::Seam;
 use crate::error::{Offset, Result};
@@ -37,6 +37,7 @@ impl Core {
         let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
         let Some(streams) = policy.streams() else { return Ok(()) };
         let mut state = inode.write()?;
+        let policy = policy.with_domain_of(&inode);
         let extents = self.file_extents(&state, "cut a seam")?;
         let Some(all) = around(extents, seam) else { return Ok(()) };
         for length in [FIRST_BYTES, RECUT_BYTES] {
@@ -65,7 +66,7 @@ impl Core {
         state: &mut State,
         from: u64,
         end: u64,
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
         compression: Compression,
     ) -> Result<Option<Step>> {
         let extents = self.file_extents(state, "dedup")?;
@@ -95,7 +96,7 @@ impl Core {
         range: Range<u64>,
         cut: &Cut<'_>,
         count: usize,
-        policy: &dyn Dedup,
+        policy: Placer<'_>,
         compression: Compression,
     ) -> Result<()> {
         let mut claims = Claims::with_compression(self, policy, compression);

@@ -27,7 +27,7 @@ use crate::chunk::reference::Reference;
 use crate::compression::Compression;
 use crate::dedup::work::Unfingerprinted;
 use crate::error::{Error, Result};
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::CLASS_END;
@@ -69,8 +69,12 @@ impl Core {
         end: u64,
         compression: Option<Compression>,
     ) -> Result<Step> {
-        let policy = self.policy_for(inode);
         let mut state = inode.write()?;
+        let policy = self.policy_for(inode);
+        if policy.domain() == Domain::NOBODY {
+            // The owner changes: what the file references is in no domain until it is filled again.
+            return Ok(Step { next: end, done: Reshared::default() });
+        }
         let (named, _) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
         let blocks = named.iter().map(|named| (named.offset, named.block));
         let bytes = self.drop_stored_zeros(inode, &mut state, blocks)?;
@@ -94,7 +98,8 @@ impl Core {
         let (packed, end) = packed_chunks_of(self.file_extents(&state, "dedup")?, from, end, cuts);
         let (named, next) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
         let keep = self.policy_for(inode).unfingerprinted() != Unfingerprinted::Filed;
-        self.enter_all(named.iter().map(|named| named.block), keep);
+        let domain = policy.domain();
+        self.enter_all(named.iter().map(|named| named.block), domain, keep);
         let mut done = Reshared { looked_at_bytes: named.len() as u64 * BLOCK_BYTES, changed_bytes: 0 };
         for (offset, extent) in packed.into_iter().filter(|(offset, _)| *offset < next) {
             done.looked_at_bytes += extent.length;
@@ -115,7 +120,7 @@ impl Core {
             let (first, mut length) = (at, 0);
             while let Some(next) = named.get(at)
                 && next.offset == named[first].offset + length
-                && let Some(other) = self.take_equal(next.block.into(), &named[first..at], &mut claims)
+                && let Some(other) = self.take_equal(next.block.into(), domain, &named[first..at], &mut claims)
             {
                 push_mapped(&mut mapped, next.offset, block_extent(claims.keep(other)));
                 (at, length) = (at + 1, length + BLOCK_BYTES);
@@ -133,20 +138,35 @@ impl Core {
         Ok(Step { next, done })
     }
 
-    /// Returns the weak fingerprint of a chunk that the index can find: from its entry, or computed again.
-    pub(super) fn weak_of(&self, chunk: ChunkRef) -> Option<u32> {
+    /// Returns the weak fingerprint by which the index can find a chunk of a file in this domain: from its entry, or
+    /// computed again. `None` if a block is found in another domain, which its entry does not say.
+    pub(super) fn weak_of(&self, chunk: ChunkRef, domain: Domain) -> Option<u32> {
         let function = self.chunks.weak_function();
         let of_entry = || self.chunks.entry(chunk).weak(function);
         let stored = self.chunks.has_entry(chunk).then(of_entry).flatten();
-        let block = chunk.block().filter(|block| stored.is_none() && self.chunks.can_be_found(*block));
-        stored.or_else(|| block.and_then(|_| self.chunks.content(chunk)).map(|content| function.of(&content)))
+        stored.or_else(|| {
+            let block = chunk.block().filter(|block| self.chunks.can_be_found(*block))?;
+            self.weak_in(chunk, domain).filter(|weak| self.chunks.can_be_found_by(block, *weak))
+        })
     }
 
-    /// Takes a reference on a chunk with the same content as `own`, if replacing `own` by it is worth it and it is
-    /// not in `given_up`. Blocks are only replaced by blocks, packed chunks by packed chunks.
-    fn take_equal(&self, own: ChunkRef, given_up: &[Named], claims: &mut Claims<'_>) -> Option<Reference> {
+    /// Returns the weak fingerprint that a chunk has in this domain.
+    fn weak_in(&self, chunk: ChunkRef, domain: Domain) -> Option<u32> {
+        self.chunks.content(chunk).map(|content| domain.salted(self.chunks.weak_function().of(&content)))
+    }
+
+    /// Takes a reference on a chunk with the same content as `own` in this domain, if replacing `own` by it is worth it
+    /// and it is not in `given_up`. Blocks are only replaced by blocks, packed chunks by packed chunks.
+    fn take_equal(
+        &self,
+        own: ChunkRef,
+        domain: Domain,
+        given_up: &[Named],
+        claims: &mut Claims<'_>,
+    ) -> Option<Reference> {
         let chunks = &self.chunks;
-        let weak = self.weak_of(own)?;
+        // A chunk that was cloned from another owner's file is in his domain.
+        let weak = if domain == Domain::ALL { self.weak_of(own, domain)? } else { self.weak_in(own, domain)? };
         // A compressed chunk is not replaced by an uncompressed one.
         let own_stored = chunks.place_of(own)?.1;
         let takes_more = |chunk: ChunkRef| chunks.place_of(chunk).is_none_or(|(_, stored)| stored > own_stored);
@@ -180,9 +200,10 @@ impl Core {
         if !self.chunks.entries.exists(own) || !self.chunks.has_length(own, extent.length as usize) {
             return Ok(0);
         }
-        self.enter_end(own);
+        let domain = inode.domain();
+        self.enter_end(own, domain);
         let mut claims = Claims::new(self);
-        let Some(other) = self.take_equal(own, &[], &mut claims) else { return Ok(0) };
+        let Some(other) = self.take_equal(own, domain, &[], &mut claims) else { return Ok(0) };
         let location = Location::Packed(claims.keep_packed(other), 0);
         let range = offset..offset + extent.length;
         let mapped = [(offset, Extent { location, ..*extent })];
@@ -206,7 +227,8 @@ impl Core {
         if !self.chunks.entries.exists(chunk) || !self.chunks.has_length(chunk, extent.length as usize) {
             return Ok(0);
         }
-        self.enter_end(chunk);
+        let domain = inode.domain();
+        self.enter_end(chunk, domain);
         let entry = self.chunks.entry(chunk);
         let most = entry.stored_bytes() - entry.stored_bytes() / 16;
         let Some(bytes) =
@@ -214,9 +236,12 @@ impl Core {
         else {
             return Ok(0);
         };
-        let weak = entry.weak(self.chunks.weak_function());
+        let function = self.chunks.weak_function();
+        let is_of_domain = |weak: &u32| domain == Domain::ALL || *weak == domain.salted(function.of(&bytes));
+        let weak = entry.weak(function).filter(is_of_domain);
         // This policy indexes what it publishes, whatever policy stored the chunk.
-        let mut claims = Claims::with_compression(self, self.policies.of_blocks(), compression);
+        let policy = self.policy_for(inode).with(self.policies.of_blocks());
+        let mut claims = Claims::with_compression(self, policy, compression);
         let packed = match weak.and_then(|weak| self.take_compressed(own, weak, &bytes, most, &mut claims)) {
             Some(reference) => claims.keep_packed(reference),
             None => {

@@ -32,6 +32,7 @@ use super::publish::{Locked, Logged, Mapped, Remap, Stamp, Upgradable, block_ext
 use super::share::{Named, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
 use crate::error::{Error, Result};
+use crate::fingerprint::Domain;
 use crate::inode::log;
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -94,6 +95,8 @@ pub(crate) fn each_pending(
 struct Looked<'a> {
     core: &'a Core,
     batch: Batch<'a>,
+    /// The domain of the file when the blocks were copied.
+    domain: Domain,
     /// [`State::drops`] when the blocks were copied.
     drops: u64,
     /// The file offset to continue at, or `None` if the batch is the last one.
@@ -163,6 +166,7 @@ impl Core {
             return Ok(Shared::default());
         }
         looked.leave_changed(locked.state());
+        looked.leave_if_owner_changed(&inode);
         looked.enter(&mut locked);
         let left = match looked.next {
             _ if entry.is_none() => Left::Nothing,
@@ -227,7 +231,7 @@ impl<'a> Looked<'a> {
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
         let batch = Batch { pieces, bytes, tx: core.chunks.begin(), given_back: Vec::new() };
-        Some(Looked { core, batch, drops, next, again: false })
+        Some(Looked { core, batch, domain: inode.domain(), drops, next, again: false })
     }
 
     /// Steps 2 and 3: fingerprints and looks up each block, without any lock. It works on copies, because a block may
@@ -237,7 +241,7 @@ impl<'a> Looked<'a> {
         for (piece, copy) in self.batch.pieces.iter_mut().zip(self.batch.bytes.chunks_exact_mut(BLOCK)) {
             region.read_into(piece.block.address(), copy);
             if region.sound_or_forget(piece.block.address(), BLOCK_BYTES) {
-                piece.fingerprint = finder.fingerprint(copy);
+                piece.fingerprint = self.domain.fingerprint(finder.fingerprint(copy));
             }
         }
         finder.find(&mut self.batch, &self.core.chunks);
@@ -275,15 +279,29 @@ impl<'a> Looked<'a> {
         self.give_back();
     }
 
+    /// Skips all blocks if the owner of the file has changed since they were looked up, or is about to change.
+    fn leave_if_owner_changed(&mut self, inode: &Inode) {
+        if inode.domain() == self.domain && self.domain != Domain::NOBODY {
+            return;
+        }
+        (0..self.batch.pieces.len()).for_each(|at| self.leave(at));
+        self.give_back();
+        self.again = true;
+    }
+
     /// Adds the unique blocks to the chunk table and the index, where the rest of the batch can share them. An empty
     /// entry means that one extent references the block, and so does a new one with RFC 1. So no crash can leave a
     /// wrong count, and no update count is needed.
     fn enter(&mut self, locked: &mut Upgradable<'_>) {
         let (core, chunks) = (self.core, &self.core.chunks);
+        let _alone = core.fingerprint_alone(self.domain);
         let mut lacking: SmallVec<[usize; 64]> = SmallVec::new();
         let Batch { pieces, tx, .. } = &mut self.batch;
         for (at, piece) in pieces.iter_mut().enumerate().filter(|(_, piece)| piece.fate == Fate::Unique) {
             if core.region.check_writable(chunks.entry_offset(piece.block), ENTRY_BYTES).is_err() {
+                piece.fate = Fate::Stays;
+            } else if self.domain != Domain::ALL && chunks.has_other_weak(piece.block, &piece.fingerprint) {
+                // It was cloned from the file of another owner, and is found in his domain.
                 piece.fate = Fate::Stays;
             } else if !chunks.has_fingerprint(piece.block, &piece.fingerprint) {
                 lacking.push(at);

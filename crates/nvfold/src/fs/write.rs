@@ -20,11 +20,12 @@ use super::cache::file_id;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
 use super::effort::Effort;
+use super::policy::Placer;
 use super::publish::{Mapped, block_extent, push_mapped};
 use super::range::{range_end, whole_blocks};
 use super::zeros::{Zeros, add_zeros, becomes_hole, between, bytes_within};
 use crate::dedup::work::Unfingerprinted;
-use crate::dedup::{Dedup, Looks, Piece, Place};
+use crate::dedup::{Looks, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -66,7 +67,7 @@ impl Fresh<BlockNumber> {
 /// # Errors
 /// EFBIG if the range ends past the largest file size.
 #[inline]
-pub(super) fn look_at_whole<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8], whole: &mut Whole<'d>) -> Result<()> {
+pub(super) fn look_at_whole<'d>(policy: Placer<'_>, offset: u64, data: &'d [u8], whole: &mut Whole<'d>) -> Result<()> {
     range_end("write", offset, data.len() as u64)?;
     let (first, end) = whole_blocks(offset, data.len() as u64);
     if first == end {
@@ -87,7 +88,7 @@ pub(super) fn look_at_whole<'d>(policy: &dyn Dedup, offset: u64, data: &'d [u8],
 /// Adds those blocks of `whole` that the policy looks at, with their fingerprints. `first` is the position of the first
 /// block in the request.
 #[inline(always)]
-fn add_pieces<'d>(policy: &dyn Dedup, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
+fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
     // A separate question, because most writes under these policies end here; an answer with places would add a
     // twentieth to their instructions.
     if policy.stores_everything() {
@@ -140,7 +141,7 @@ fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>]) -> &'p mut [Piece<'d>] {
 }
 
 /// Returns the fingerprint of a block, if the policy makes one.
-pub(super) fn fingerprint_of(policy: &dyn Dedup, block: &[u8]) -> Fingerprint {
+pub(super) fn fingerprint_of(policy: Placer<'_>, block: &[u8]) -> Fingerprint {
     if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(block) }
 }
 
@@ -157,7 +158,7 @@ impl Core {
     pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8], effort: &Effort) -> Result<u64> {
         // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
-        let policy = self.policy_for(inode);
+        let mut policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
             return self.write_stream(inode, at, data, policy, streams, effort);
         }
@@ -165,7 +166,8 @@ impl Core {
         look_at_whole(policy, guess, data, &mut whole)?;
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
-        if offset != guess {
+        if offset != guess || policy.domain() != inode.domain() {
+            policy = policy.with_domain_of(inode);
             whole = Whole::default();
             look_at_whole(policy, offset, data, &mut whole)?;
         }
@@ -244,7 +246,7 @@ impl Core {
     /// Prefetches the chunk entries of the blocks that a write replaces, which are emptied when it is published; they
     /// arrive while the data is being stored. Skipped for policies that make no entries: such blocks rarely have any,
     /// and looking up the blocks would cost more than it saves.
-    fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: &dyn Dedup) {
+    fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: Placer<'_>) {
         if !policy.stores_everything() || policy.unfingerprinted() == Unfingerprinted::Queued {
             let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
             self.chunks.fetch_entries(&replaced);

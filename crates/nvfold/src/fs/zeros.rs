@@ -18,9 +18,9 @@
 
 use super::Core;
 use super::claims::Claims;
+use super::policy::Placer;
 use super::publish::{Remap, Stamp, covers, within};
 use crate::chunking::{is_zero, may_have_zero_block, zero_blocks};
-use crate::dedup::Dedup;
 use crate::error::Result;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
@@ -38,12 +38,12 @@ pub(super) type Zeros = SmallVec<[Range<u64>; 1]>;
 /// Adds the ranges of `blocks`, which are whole blocks of the file from `offset` on, that become holes. Returns true if
 /// there are any.
 #[inline]
-pub(super) fn add_zeros(policy: &dyn Dedup, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
+pub(super) fn add_zeros(policy: Placer<'_>, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
     may_have_zero_block(blocks) && add_found(policy, offset, blocks, zeros)
 }
 
 #[inline(never)]
-fn add_found(policy: &dyn Dedup, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
+fn add_found(policy: Placer<'_>, offset: u64, blocks: &[u8], zeros: &mut Zeros) -> bool {
     if policy.keeps_zeros() {
         return false;
     }
@@ -55,7 +55,7 @@ fn add_found(policy: &dyn Dedup, offset: u64, blocks: &[u8], zeros: &mut Zeros) 
 
 /// True if these bytes, which are no whole block of a request, become a hole.
 #[inline]
-pub(super) fn becomes_hole(policy: &dyn Dedup, bytes: &[u8]) -> bool {
+pub(super) fn becomes_hole(policy: Placer<'_>, bytes: &[u8]) -> bool {
     is_zero(bytes) && !policy.keeps_zeros()
 }
 

@@ -23,6 +23,7 @@ pub mod ranges;
 pub mod table;
 
 use crate::error::{Error, Result};
+use crate::fingerprint::Domain;
 use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
@@ -78,6 +79,10 @@ pub struct Inode {
     own_policy: AtomicU8,
     /// See [`Inode::own_compression`].
     own_compression: AtomicU8,
+    /// See [`Inode::domain`].
+    domain: AtomicU64,
+    /// The number of changes of its owner that are under way.
+    owner_changes: AtomicUsize,
     /// True once it is recorded that some of its data was stored without a fingerprint.
     lacks_fingerprints: AtomicBool,
     /// Whether it can be used. It changes with the lock held.
@@ -462,6 +467,8 @@ impl Inode {
             pins: AtomicUsize::new(0),
             own_policy: AtomicU8::new(NONE_OF_ITS_OWN),
             own_compression: AtomicU8::new(NONE_OF_ITS_OWN),
+            domain: AtomicU64::new(Domain::ALL.number()),
+            owner_changes: AtomicUsize::new(0),
             lacks_fingerprints: AtomicBool::new(false),
             use_word: AtomicU8::new(USABLE),
             state: RwLock::new(state),
@@ -499,6 +506,30 @@ impl Inode {
     /// Sets the inode's own compression; `None` removes it.
     pub fn set_own_compression(&self, number: Option<u8>) {
         self.own_compression.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
+    }
+
+    /// Returns the domain in which its data is shared. A write asks for it before it takes the lock, and again under it.
+    #[inline]
+    pub(crate) fn domain(&self) -> Domain {
+        Domain::numbered(self.domain.load(Ordering::Relaxed))
+    }
+
+    /// Sets the domain. The caller holds the lock, so that no writer does.
+    pub(crate) fn set_domain(&self, domain: Domain) {
+        self.domain.store(domain.number(), Ordering::Relaxed);
+    }
+
+    /// Begins a change of the owner: until its end, the file shares nothing. The caller holds the lock for a change.
+    pub(crate) fn begin_owner_change(&self) {
+        self.owner_changes.fetch_add(1, Ordering::Relaxed);
+        self.set_domain(Domain::NOBODY);
+    }
+
+    /// Ends a change of the owner, and sets the domain if no other change is under way. The caller holds the lock.
+    pub(crate) fn end_owner_change(&self, domain: Domain) {
+        if self.owner_changes.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.set_domain(domain);
+        }
     }
 
     /// Records that some of its data was stored without a fingerprint. Returns true if that was not recorded yet.

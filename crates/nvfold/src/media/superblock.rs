@@ -24,7 +24,7 @@ pub const VERSION: u32 = 3;
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
 pub const KNOWN_INCOMPATIBLE: u64 =
-    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS;
+    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -39,6 +39,9 @@ pub const COMPRESSED_CHUNKS: u64 = 16;
 /// Incompatible feature: parts of the inode table may be absent. Set before the first one is given back that has a part
 /// after it.
 pub const TABLE_GAPS: u64 = 32;
+/// Incompatible feature: weak fingerprints may be in the domain of an owner, salted with `share_secret`. Set with the
+/// secret, by the first mount that shares by owner.
+pub const OWNER_DOMAINS: u64 = 64;
 /// Feature flags that only writers must understand.
 pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
@@ -104,8 +107,10 @@ pub struct Superblock {
     pub saved_state: u64,
     /// Offset of the TX_ID generators.
     pub generators_offset: u64,
+    /// With [`OWNER_DOMAINS`]: the secret that sets the domains of owners apart.
+    pub share_secret: [u8; 16],
     /// Zero.
-    pub spare: [u8; 320],
+    pub spare: [u8; 304],
 }
 
 const _: () = assert!(size_of::<Superblock>() == 512);
@@ -117,7 +122,8 @@ const _: () = assert!(offset_of!(Superblock, mount_epoch) == 144);
 const _: () = assert!(offset_of!(Superblock, created) == 160);
 const _: () = assert!(offset_of!(Superblock, saved_state) == 176);
 const _: () = assert!(offset_of!(Superblock, generators_offset) == 184);
-const _: () = assert!(offset_of!(Superblock, spare) == 192);
+const _: () = assert!(offset_of!(Superblock, share_secret) == 192);
+const _: () = assert!(offset_of!(Superblock, spare) == 208);
 
 /// The reason why a copy of the superblock cannot be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -201,6 +207,11 @@ impl Superblock {
     /// Returns true if the last block of the device is a copy of the superblock.
     pub fn has_last_copy(&self) -> bool {
         self.read_only_compatible & LAST_COPY != 0
+    }
+
+    /// Returns the secret that sets the domains of owners apart, if the device has one.
+    pub fn secret(&self) -> Option<[u8; 16]> {
+        (self.incompatible & OWNER_DOMAINS != 0).then_some(self.share_secret)
     }
 
     /// Returns which index the device has, and for a pm index the function of its weak fingerprints; `None` if it is

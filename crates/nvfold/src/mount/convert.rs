@@ -55,7 +55,7 @@ pub fn convert_index(
     if to == IndexKind::Dram {
         return device.leave_clean();
     }
-    build(&device.core, weak, progress)?;
+    build(&device.core, weak, superblock.secret().is_some(), progress)?;
     device.leave_clean()?;
     let (superblock, _) = read_superblock(region)?;
     switch(region, superblock, IndexKind::Pm, weak)?;
@@ -78,8 +78,9 @@ fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunc
     Ok(region.sync()?)
 }
 
-/// Builds a pm index of all entries that have a fingerprint of this function.
-fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+/// Builds a pm index of all entries that have a fingerprint of this function. With `are_salted` they may be in
+/// the domains of owners.
+fn build(core: &Core, weak: WeakFunction, are_salted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let mut segments = Vec::new();
     for ordinal in 0..index_segments(core.geometry.blocks()) {
         match core.space.allocate_segment("make a pm index") {
@@ -96,7 +97,7 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
             }
         }
     }
-    enter_private(core);
+    enter_private(core, are_salted);
     let options = MountOptions::default().denova.reorder;
     let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
     let total = core.chunks.tracked() + core.chunks.packed.count();
@@ -125,14 +126,20 @@ fn build(core: &Core, weak: WeakFunction, progress: &mut dyn FnMut(u64, u64)) ->
 }
 
 /// Creates chunk entries for blocks that only the dram index can find, because a pm index links chunk entries.
-fn enter_private(core: &Core) {
+fn enter_private(core: &Core, are_salted: bool) {
     let Some(index) = core.chunks.index.dram() else { return };
     for shard in 0..SHARDS {
         let (_, slots) = index.save(shard);
-        let chunks = slots.into_iter().filter(|slot| *slot != 0).map(|slot| core.chunks.entries.chunk(slot as u32));
-        let blocks: Vec<BlockNumber> = chunks.filter_map(ChunkRef::block).collect();
+        let block_of = |slot: u64| Some((core.chunks.entries.chunk(slot as u32).block()?, (slot >> 32) as u32));
+        let blocks: Vec<(BlockNumber, u32)> =
+            slots.into_iter().filter(|slot| *slot != 0).filter_map(block_of).collect();
         for some in blocks.chunks(BLOCKS_AT_ONCE) {
-            core.enter_all(some.iter().copied(), true);
+            // A slot has the fingerprint in the block's domain.
+            let salted = |block, weak| match some.iter().find(|(other, _)| *other == block && are_salted) {
+                Some((_, salted)) => *salted,
+                None => weak,
+            };
+            core.enter_each(some.iter().map(|(block, _)| *block), true, salted);
         }
     }
 }

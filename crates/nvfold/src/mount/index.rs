@@ -26,12 +26,16 @@ pub(super) fn index_of(
 ) -> Result<(MountOptions, (Arc<Entries>, Index))> {
     let mut options = options.clone();
     let entries = Arc::new(Entries::new(*geometry));
+    let dram_index = || match superblock.secret() {
+        Some(_) => DramIndex::for_owners(entries.clone()),
+        None => DramIndex::new(entries.clone()),
+    };
     let index = match superblock.index().expect("a superblock that was verified") {
-        (IndexKind::Dram, _) => Index::Dram(Box::new(DramIndex::new(entries.clone()))),
+        (IndexKind::Dram, _) => Index::Dram(Box::new(dram_index())),
         // A read-only mount looks nothing up, so an empty dram index stands in for a damaged pm index.
         (IndexKind::Pm, function) if options.read_only && index_segments_in(geometry, uses).is_err() => {
             options.nv_dedup.weak = function;
-            Index::Dram(Box::new(DramIndex::new(entries.clone())))
+            Index::Dram(Box::new(dram_index()))
         }
         (IndexKind::Pm, function) => {
             options.nv_dedup.weak = function;

@@ -49,7 +49,7 @@ pub(crate) use journal::{clear_journal, journal_stores, replay_journal};
 pub use mkfs::MkfsOptions;
 pub(crate) use mkfs::{format, write_root};
 pub(crate) use open::{open, open_for_repair};
-pub use options::MountOptions;
+pub use options::{MountOptions, Share};
 pub use superblock::read_superblock;
 pub(crate) use superblock::require_known_features;
 pub(crate) use tables::Tables;

@@ -2,17 +2,18 @@
 
 use super::index::{free_index_segments, index_of};
 use super::journal::{journal_stores, replay_journal};
-use super::options::MountOptions;
+use super::options::{MountOptions, Share};
 use super::saved::Saved;
 use super::superblock::{read_superblock, require_known_features};
 use super::tables::Tables;
 use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
+use crate::fingerprint::Domains;
 use crate::fs::{Core, CoreOptions, write_superblock};
 use crate::media::inode::InodeHead;
 use crate::media::segment::SegmentUse;
-use crate::media::superblock::{Geometry, STATE_IN_USE, STATE_REPAIR, Superblock};
+use crate::media::superblock::{Geometry, OWNER_DOMAINS, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::words::{FileKind, InodeNumber};
 use pmem::{PersistenceLevel, PmemError, Region};
 
@@ -34,6 +35,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     if !options.read_only {
         require_known_features(&superblock)?;
     }
+    let superblock = with_secret(superblock, options);
     if region.is_read_only() && !options.read_only {
         return Err(Error::ReadOnly { doing: "mount read-write" });
     }
@@ -69,7 +71,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     replay_journal(&region, &geometry, &stores);
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
-    let with = core_options(&region, options);
+    let with = core_options(&region, options, &superblock);
     let mounted = Mounted::new(Core::new(region, geometry, with, inodes, index), for_repair);
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
@@ -154,8 +156,28 @@ fn require_whole_tables(
     Err(Error::Corrupt { what, at: geometry.segment_table_offset })
 }
 
-fn core_options(region: &Region, options: &MountOptions) -> CoreOptions {
+/// Returns the superblock with a secret if the mount shares by owner. It is durable before the mount stores anything.
+fn with_secret(superblock: Superblock, options: &MountOptions) -> Superblock {
+    match options.share {
+        Share::Owner { new_secret } if superblock.secret().is_none() && !options.read_only => {
+            let incompatible = superblock.incompatible | OWNER_DOMAINS;
+            Superblock { incompatible, share_secret: new_secret, ..superblock }
+        }
+        Share::All | Share::Owner { .. } => superblock,
+    }
+}
+
+/// Returns whose data is shared with whose. A read-only mount of a device without a secret shares nothing anyway.
+fn domains(options: &MountOptions, superblock: &Superblock) -> Domains {
+    match options.share {
+        Share::All => Domains::default(),
+        Share::Owner { .. } => superblock.secret().map(Domains::by_owner).unwrap_or_default(),
+    }
+}
+
+fn core_options(region: &Region, options: &MountOptions, superblock: &Superblock) -> CoreOptions {
     CoreOptions {
+        domains: domains(options, superblock),
         policies: Policies::new(PolicyOptions {
             policy: options.policy,
             nv_dedup: &options.nv_dedup,

@@ -8,8 +8,42 @@ use crate::dedup::denova::options::DeNovaOptions;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::{Pack, Policy};
 use crate::dedup::stream::DeExtOptions;
+use crate::media::superblock::Superblock;
 use crate::words::{Clock, Stopwatch};
 use std::sync::Arc;
+
+/// Whose data is shared with whose.
+///
+/// Only new data obeys it: what is shared stays shared, and a chunk keeps the domain in which it was stored, until the
+/// owner of a file that references it changes. A clone (`copy_file_range`) shares in any case: it is a request by
+/// somebody who may read the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// Equal data is shared, whoever owns the files. For a device that one user has for himself.
+    #[default]
+    All,
+    /// Equal data is shared between files of one owner. Nobody learns by sharing what another user stores.
+    Owner {
+        /// 16 random bytes, which become the secret of the device if it has none yet.
+        new_secret: [u8; 16],
+    },
+}
+
+impl Share {
+    /// Returns how a program that has a device for itself shares on it: as the mounts before did. A device whose data is
+    /// in one domain stays so.
+    pub fn of_device(superblock: &Superblock) -> Share {
+        superblock.secret().map_or(Share::All, |new_secret| Share::Owner { new_secret })
+    }
+
+    /// Returns its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Share::All => "all",
+            Share::Owner { .. } => "owner",
+        }
+    }
+}
 
 /// Says how to mount a device.
 #[derive(Clone)]
@@ -20,6 +54,8 @@ pub struct MountOptions {
     pub pack: Pack,
     /// How new packed chunks are stored. A file or directory may override it.
     pub compression: Compression,
+    /// Whose data is shared with whose.
+    pub share: Share,
     /// Options of policy `nv-dedup`.
     pub nv_dedup: NvDedupOptions,
     /// Options of policy `denova`.
@@ -55,6 +91,7 @@ impl Default for MountOptions {
             policy: Policy::default(),
             pack: Pack::default(),
             compression: Compression::default(),
+            share: Share::default(),
             nv_dedup: NvDedupOptions::default(),
             denova: DeNovaOptions::default(),
             deext: DeExtOptions::default(),

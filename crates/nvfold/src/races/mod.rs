@@ -29,6 +29,7 @@ mod icid;
 mod moves;
 mod names;
 mod origins;
+mod owner;
 mod packed;
 mod parts;
 mod recovery;
