@@ -332,7 +332,9 @@ impl Core {
             has_page && live <= INLINE_LINES && matches!(state.body, Body::File(_))
         };
         let is_too_long = || (fits_inode() || lines > 63 && 2 * lines > 3 * (live + 8)) && self.is_nearly_full();
-        inode.is_usable() && (is_long || is_too_long())
+        // Names that are damage stay where they are until fsck has decided.
+        let is_damaged = || matches!(&state.body, Body::Directory(names) if names.damaged_names() > 0);
+        inode.is_usable() && (is_long || is_too_long()) && !is_damaged()
     }
 
     /// True if less than an eighth of the device is free or dead.
