@@ -11,7 +11,7 @@ use nvfold::media::inode::{
 };
 use nvfold::media::journal::{JournalSlot, WordStore};
 use nvfold::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
-use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry};
+use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry, SYMLINK_TARGET, XattrValue};
 use nvfold::media::saved_state::SavedState;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, Superblock, TABLE_GAPS};
@@ -196,6 +196,20 @@ impl Device {
 
     fn name(&self, name: &[u8], ino: u64, kind: FileKind, cookie: u64) -> LogEntry {
         LogEntry::Name { name: name.to_vec(), ino, kind, cookie, time: 0 }
+    }
+
+    /// The cookie of the root's name for an inode.
+    fn cookie_in_root(&self, target: u64) -> u64 {
+        let cookie = |entry| match entry {
+            LogEntry::Name { ino, cookie, .. } if ino == target => Some(cookie),
+            _ => None,
+        };
+        self.inline_entries(ROOT).into_iter().find_map(cookie).unwrap()
+    }
+
+    /// Takes the name that an inode has in the root.
+    fn unname(&self, ino: u64) {
+        self.append(ROOT, &[LogEntry::Unname { cookie: self.cookie_in_root(ino), time: 0 }]);
     }
 
     fn entry_of(&self, address: u64) -> (u64, ChunkEntry) {
@@ -574,13 +588,6 @@ fn an_extent_outside_the_data_is_found() {
 }
 
 #[test]
-fn a_name_with_a_slash_is_found() {
-    let device = Device::make();
-    device.append(device.inner, &[device.name(b"a/b", device.plain, FileKind::Regular, 99)]);
-    device.finds(0, "is none");
-}
-
-#[test]
 fn a_missing_root_is_found() {
     let device = Device::make();
     device.write(device.slot(ROOT) + USE_WORD, &0u64);
@@ -739,11 +746,7 @@ fn an_entry_of_a_reserved_block_is_cleared() {
 #[test]
 fn an_inode_without_a_name_is_freed() {
     let device = Device::make();
-    let name = device.inline_entries(ROOT).into_iter().find_map(|entry| match entry {
-        LogEntry::Name { ino, cookie, .. } if ino == device.reserved => Some(cookie),
-        _ => None,
-    });
-    device.append(ROOT, &[LogEntry::Unname { cookie: name.unwrap(), time: 0 }]);
+    device.unname(device.reserved);
     device.finds_and_repairs(2, "has no name");
 }
 
@@ -788,8 +791,169 @@ fn a_name_that_leads_nowhere_is_removed() {
 #[test]
 fn a_name_that_is_there_twice_is_found() {
     let device = Device::make();
-    device.append(device.inner, &[device.name(b"other", device.linked, FileKind::Regular, 99)]);
-    device.finds(3, "there twice");
+    device.append(device.inner, &[device.name(b"other", device.plain, FileKind::Regular, 99)]);
+    device.finds(3, "the name `other` is there twice");
+    let inner = InodeNumber(device.inner);
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    assert_eq!(names(&fs, inner), [b"other"]);
+    let corrupt = |result: Result<()>| assert!(matches!(result, Err(Error::Corrupt { .. })), "{result:?}");
+    corrupt(fs.lookup(inner, b"other").map(drop));
+    corrupt(fs.unlink(inner, b"other"));
+    corrupt(fs.rename(inner, b"other", inner, b"third", RenameMode::Replace));
+    corrupt(fs.rename(InodeNumber::ROOT, b"plain", inner, b"other", RenameMode::Replace));
+    assert_eq!(fs.create(inner, b"other", &new(FileKind::Regular)).unwrap_err().errno(), errno::EEXIST);
+    works(&fs, inner);
+    fs.unmount().unwrap();
+    device.finds_and_repairs(3, "the name `other` is there twice");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    assert_eq!(fs.lookup(inner, b"other").unwrap().ino.0, device.linked, "the first one stays");
+    fs.unmount().unwrap();
+}
+
+/// Whichever entry of a name goes, the others are what they would be without it.
+#[test]
+fn a_name_that_is_there_once_again_is_whole() {
+    for removed in [[0, 1], [1, 0], [0, 2], [2, 0], [1, 2], [2, 1]] {
+        let device = Device::make();
+        let targets = [device.linked, device.plain, device.reserved];
+        let cookies = [device.inline_entries(device.inner)[0].clone()].map(|entry| match entry {
+            LogEntry::Name { cookie, .. } => cookie,
+            entry => panic!("{entry:?}"),
+        });
+        let cookies = [cookies[0], 99, 100];
+        let twice = [1, 2].map(|at| device.name(b"other", targets[at], FileKind::Regular, cookies[at]));
+        device.append(device.inner, &twice);
+        device.append(device.inner, &[LogEntry::Unname { cookie: cookies[removed[0]], time: 0 }]);
+        device.finds(3, "the name `other` is there twice");
+        device.append(device.inner, &[LogEntry::Unname { cookie: cookies[removed[1]], time: 0 }]);
+        let left = targets[3 - removed[0] - removed[1]];
+        assert!(device.check().findings.iter().all(|finding| finding.invariant == 2), "{removed:?}: link counts alone");
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        let inner = InodeNumber(device.inner);
+        assert_eq!(fs.lookup(inner, b"other").unwrap().ino.0, left, "{removed:?}");
+        assert_eq!((names(&fs, inner), fs.damaged_names(inner).unwrap()), (vec![b"other".to_vec()], 0));
+        fs.unlink(inner, b"other").unwrap();
+        assert!(fs.lookup(inner, b"other").is_err());
+        fs.unmount().unwrap();
+    }
+}
+
+/// Names in the order of the listing.
+fn names(fs: &FileSystem, dir: InodeNumber) -> Vec<Vec<u8>> {
+    let mut names = Vec::new();
+    fs.readdir(dir, 0, &mut |entry| {
+        names.push(entry.name);
+        true
+    })
+    .unwrap();
+    names
+}
+
+/// All but the damaged name of a directory works, also beyond the length at which a log is rewritten.
+#[track_caller]
+fn works(fs: &FileSystem, dir: InodeNumber) {
+    let before = names(fs, dir);
+    for round in 0..200 {
+        fs.create(dir, b"new", &new(FileKind::Regular)).unwrap();
+        let moved = format!("moved {round}").into_bytes();
+        fs.rename(dir, b"new", dir, &moved, RenameMode::Replace).unwrap();
+        fs.lookup(dir, &moved).unwrap();
+        fs.unlink(dir, &moved).unwrap();
+    }
+    assert_eq!(names(fs, dir), before);
+}
+
+#[test]
+fn a_name_that_no_directory_can_have_costs_this_name_alone() {
+    let bad: [(&[u8], &str); 7] = [
+        (b"", "no name can be ``"),
+        (b".", "no name can be `.`"),
+        (b"..", "no name can be `..`"),
+        (b"/etc/cron.d/x", "no name can be `/etc/cron.d/x`"),
+        (b"../../up", "no name can be `../../up`"),
+        (b"a\0b", "no name can be `a\\0b`"),
+        (b"\x1b[2J/", "no name can be `\\u{1b}[2J/`"),
+    ];
+    for (bad, words) in bad {
+        let device = Device::make();
+        let inner = InodeNumber(device.inner);
+        device.unname(device.reserved);
+        let (dir, file) = (FileKind::Directory, FileKind::Regular);
+        let names_of_inner =
+            [device.name(bad, device.reserved, file, 99), device.name(b"after", device.linked, file, 100)];
+        device.append(device.inner, &names_of_inner);
+        let (offset, attributes) = device.attributes(device.linked);
+        device.write(offset, &AttributeLine { nlink: 3, ..attributes }.sealed(device.linked));
+        device.finds(0, words);
+        assert_eq!(device.check().findings.len(), 1, "nothing else is damaged: {:#?}", device.check().findings);
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        assert_eq!(names(&fs, inner), [&b"other"[..], b"after"]);
+        assert!(fs.lookup(inner, bad).is_err() || matches!(bad, b"." | b".."));
+        assert_eq!(fs.getattr(InodeNumber(device.reserved)).unwrap().nlink, 1, "its inode is kept");
+        works(&fs, inner);
+        let not_empty = fs.rmdir(InodeNumber(device.crowded), b"inner").unwrap_err();
+        assert_eq!(not_empty.errno(), errno::ENOTEMPTY);
+        fs.mkdir(inner, b"below", &new(dir)).unwrap();
+        fs.unmount().unwrap();
+
+        // A crash frees nothing that the name leads to.
+        device.in_use();
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        fs.reconcile().unwrap();
+        fs.unmount().unwrap();
+        device.finds_and_repairs(0, words);
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        let kept = fs.resolve(format!("lost+found/#{}", device.reserved).as_bytes()).unwrap();
+        assert_eq!(kept.ino.0, device.reserved);
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn a_symlink_whose_target_is_none_is_given_up() {
+    let target = |value: &[u8]| LogEntry::XattrSet {
+        name: SYMLINK_TARGET.to_vec(),
+        value: XattrValue::Inline(value.to_vec()),
+        time: 0,
+    };
+    for bad in [target(b""), target(b"a\0b"), LogEntry::XattrRemove { name: SYMLINK_TARGET.to_vec(), time: 0 }] {
+        let device = Device::make();
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        let link = fs.lookup(InodeNumber::ROOT, b"symlink").unwrap().ino;
+        fs.unmount().unwrap();
+        device.append(link.0, &[bad]);
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        assert!(matches!(fs.readlink(link), Err(Error::Corrupt { .. })));
+        fs.unmount().unwrap();
+        device.finds_and_gives_up(0, "symlink", &[link.0]);
+    }
+    // A long target lies in blocks, where only reading it shows what it is.
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let long = fs.symlink(InodeNumber::ROOT, b"long", &[b'l'; 3000], &new(FileKind::Symlink)).unwrap().ino;
+    assert_eq!(
+        fs.symlink(InodeNumber::ROOT, b"nul", b"a\0", &new(FileKind::Symlink)).unwrap_err().errno(),
+        errno::EINVAL
+    );
+    fs.unmount().unwrap();
+    let entry = device.inline_entries(long.0).into_iter().next().unwrap();
+    let LogEntry::XattrSet { value: XattrValue::Blocks { blocks, .. }, .. } = entry else { panic!("{entry:?}") };
+    device.write(blocks[0] + 100, &0u8);
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    assert!(matches!(fs.readlink(long), Err(Error::Corrupt { .. })));
+    fs.unmount().unwrap();
+    device.finds(0, "its target is none that a symlink can have");
+    device.finds_and_repairs(0, "its target is none that a symlink can have");
+}
+
+#[test]
+fn an_attribute_whose_name_is_none_is_found() {
+    for name in [&b""[..], b"user.\0x", b"\0"] {
+        let device = Device::make();
+        let value = XattrValue::Inline(vec![1]);
+        device.append(device.reserved, &[LogEntry::XattrSet { name: name.to_vec(), value, time: 0 }]);
+        device.finds_and_gives_up(0, "xattr entry name", &[device.reserved]);
+    }
 }
 
 #[test]
@@ -811,7 +975,14 @@ fn a_name_of_another_kind_is_found() {
 fn a_directory_with_two_names_is_found() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"again", device.crowded, FileKind::Directory, 99)]);
-    device.finds(3, "has 2 names");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let (inner, corrupt) = (InodeNumber(device.inner), |error| matches!(error, Error::Corrupt { .. }));
+    assert!(fs.lookup(inner, b"again").is_err_and(corrupt), "it has its place elsewhere");
+    assert!(fs.rmdir(inner, b"again").is_err_and(corrupt));
+    assert!(fs.rename(inner, b"again", InodeNumber::ROOT, b"out", RenameMode::Replace).is_err());
+    fs.resolve(b"crowded/inner").unwrap();
+    fs.unmount().unwrap();
+    device.finds_and_repairs(3, "has 2 names");
 }
 
 #[test]
@@ -824,14 +995,21 @@ fn a_wrong_parent_is_found() {
 #[test]
 fn a_loop_of_directories_is_found_and_does_not_hang() {
     let device = Device::make();
-    let name = device.inline_entries(ROOT).into_iter().find_map(|entry| match entry {
-        LogEntry::Name { ino, cookie, .. } if ino == device.crowded => Some(cookie),
-        _ => None,
-    });
-    device.append(ROOT, &[LogEntry::Unname { cookie: name.unwrap(), time: 0 }]);
+    device.unname(device.crowded);
     device.append(device.inner, &[device.name(b"up", device.crowded, FileKind::Directory, 99)]);
     device.write(device.slot(device.crowded) + PARENT_WORD, &device.inner);
-    device.finds(3, "cannot be reached");
+    device.finds_and_repairs(3, "cannot be reached");
+}
+
+#[test]
+fn a_directory_that_leads_to_the_root_is_found_and_not_entered() {
+    let device = Device::make();
+    device.append(device.inner, &[device.name(b"loop", ROOT, FileKind::Directory, 99)]);
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    assert!(matches!(fs.lookup(InodeNumber(device.inner), b"loop"), Err(Error::Corrupt { .. })));
+    assert!(matches!(fs.resolve(b"crowded/inner/loop/plain"), Err(Error::Corrupt { .. })));
+    fs.unmount().unwrap();
+    device.finds_and_repairs(3, "a name leads to the root directory");
 }
 
 #[test]

@@ -381,7 +381,7 @@ fn checksum(owner: u64, bytes: &[u8]) -> u32 {
 
 /// Returns the checksum of a log entry. It covers the whole entry with the check taken as zero, and in extent entries
 /// (kinds 1 and 2) the dedupe flag too. In a skip (kind 7) it covers only the first line.
-fn entry_checksum(ino: u64, entry: &[u8]) -> u32 {
+pub(super) fn entry_checksum(ino: u64, entry: &[u8]) -> u32 {
     let mut copy = entry.to_vec();
     copy[4..8].fill(0);
     match copy[0] {

@@ -17,6 +17,7 @@
 
 pub mod damage;
 pub mod footprint;
+pub mod forge;
 pub mod image;
 pub mod survivors;
 

@@ -361,6 +361,12 @@ impl FileSystem {
         self.core().answer(self.core().entry(parent, name))
     }
 
+    /// Returns how many names of a directory are damage, so that listings leave them out: names that no directory can
+    /// have, and second entries of a name. ENOTDIR.
+    pub fn damaged_names(&self, dir: InodeNumber) -> Result<usize> {
+        self.core().answer(self.core().damaged_names(dir))
+    }
+
     /// Returns the attributes of an inode, as `stat` does. ENOENT.
     pub fn getattr(&self, ino: InodeNumber) -> Result<Attr> {
         let inode = self.core().answer(self.core().inode(ino.0))?;
@@ -420,7 +426,7 @@ impl FileSystem {
         self.change("mkdir", || self.core().create_with_xattrs(parent, name, &new, xattrs))
     }
 
-    /// Makes a symbolic link to `target` (any bytes, 1 to 4095 of them); `new.kind` is ignored. Errors as for
+    /// Makes a symbolic link to `target` (1 to 4095 bytes without NUL); `new.kind` is ignored. Errors as for
     /// `create`.
     pub fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         self.change("symlink", || self.core().symlink(parent, name, target, new))

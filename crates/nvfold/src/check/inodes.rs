@@ -9,19 +9,19 @@
 use super::{Facts, Name, RESERVED, ROOT, Survey};
 use crate::error::Error;
 use crate::fs::share_queued::{each_pending, token_of};
+use crate::inode::directory::{Damage, shown};
 use crate::inode::table::{Part, exact_parts};
-use crate::inode::{Body, Inode, State};
+use crate::inode::{Body, Inode, SYMLINK_TARGET, State, read_value};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_area::AreaHead;
-use crate::media::log_entry::dedupe;
+use crate::media::log_entry::{XattrValue, dedupe, is_symlink_target};
 use crate::media::superblock::LOG_AREAS;
 use crate::media::{BLOCK_BYTES, Location, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::sync::atomic::Ordering;
 use crate::words::FileKind;
-use hashbrown::HashSet;
 
 impl Survey<'_> {
     /// Checks all slots except those in holes of the host file, which were never used.
@@ -103,22 +103,37 @@ impl Survey<'_> {
             }
         }
         self.extents(&state);
+        self.check_target(ino, slot, &state);
         if let Body::Directory(directory) = &state.body {
             self.report.directories += 1;
-            let mut seen = HashSet::new();
-            for slot_of_name in directory.after(0) {
-                let name = slot_of_name.name(self.region);
-                let (target, kind) = (slot_of_name.ino, slot_of_name.kind());
+            for name in directory.after(0) {
+                let (target, kind) = (name.ino, name.kind());
                 self.report.names += 1;
-                let shown = String::from_utf8_lossy(&name).into_owned();
-                if name.contains(&b'/') || name.contains(&0) || matches!(&name[..], b"." | b"..") {
-                    self.find(0, format!("directory {ino}: the name `{shown}` is none"), slot);
-                }
-                if !seen.insert(name) {
-                    self.find(3, format!("directory {ino}: the name `{shown}` is there twice"), slot);
+                let shown = || shown(&name.name(self.region));
+                match directory.damage(name.cookie) {
+                    Some(Damage::BadName) => {
+                        let what = format!("directory {ino}: no name can be `{}`", shown());
+                        self.find(0, what, name.position());
+                    }
+                    Some(Damage::Repeats(_)) => {
+                        let what = format!("directory {ino}: the name `{}` is there twice", shown());
+                        self.find(3, what, name.position());
+                    }
+                    None => {}
                 }
                 self.names.entry(target).or_default().push(Name { directory: ino, kind, at: slot });
             }
+        }
+    }
+
+    /// Checks the target of a symlink: loading has checked one that is in the log.
+    fn check_target(&mut self, ino: u64, slot: u64, state: &State) {
+        let Some(value @ XattrValue::Blocks { .. }) = state.xattrs.get(SYMLINK_TARGET) else { return };
+        let target = read_value(self.region, value);
+        // What lies in bad memory is reported with the memory.
+        if self.region.check().is_ok() && !is_symlink_target(&target) {
+            self.find(0, format!("inode {ino}: its target is none that a symlink can have"), slot);
+            self.plan.condemn(ino, Some(slot), "its target is none that a symlink can have");
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Moved, ROOT};
 use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::inode::Body;
+use crate::media::log_entry::is_file_name;
 use crate::words::{FileKind, InodeNumber, NewInode};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -85,11 +86,10 @@ impl Tree<'_> {
             let mut seen = BTreeSet::new();
             let mut dropped = Vec::new();
             names.retain(|name| {
-                let is_legal =
-                    !matches!(&name.name[..], b"." | b"..") && !name.name.iter().any(|byte| matches!(byte, b'/' | 0));
                 let is_there =
                     self.kinds.get(&name.ino) == Some(&name.kind) || is_unreadable(self.core, &self.kinds, name);
-                let is_right = is_legal && is_there && name.ino != ROOT && seen.insert(name.name.clone());
+                let is_there = is_there && name.ino != ROOT;
+                let is_right = is_file_name(&name.name) && is_there && seen.insert(name.name.clone());
                 if !is_right {
                     dropped.push(name.cookie);
                 }

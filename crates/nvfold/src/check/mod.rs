@@ -10,10 +10,10 @@
 //!
 //! | number | invariant | what is checked |
 //! |---|---|---|
-//! | 0 | the format | superblocks, segment table, inode slots, log entries, names |
+//! | 0 | the format | superblocks, segment table, inode slots, log entries, names, targets of symlinks |
 //! | 1 | a count is never lower than the extents that touch the block | chunk table |
 //! | 2 | counts are exact, nothing leaks or is forgotten | chunk table, nameless inodes and log areas, links, queue |
-//! | 3 | an operation happened completely or not at all | journal, names and the inodes they lead to |
+//! | 3 | an operation happened completely or not at all | journal; each name is there once and leads to its inode; each directory has one name, and leads up to the root |
 //! | 4 | no block has two uses, no used block is free | log areas and pages, xattr blocks, data, marks, saved state |
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |

@@ -41,7 +41,13 @@ impl Survey<'_> {
                     name.at,
                 );
             }
-            if kind == FileKind::Directory && (names.len() != 1 || *target == ROOT) {
+            if *target == ROOT {
+                self.find(
+                    3,
+                    format!("directory {}: a name leads to the root directory", names[0].directory),
+                    names[0].at,
+                );
+            } else if kind == FileKind::Directory && names.len() != 1 {
                 self.find(3, format!("directory {target} has {} names", names.len()), slot);
             } else if kind == FileKind::Directory && parent != names[0].directory {
                 let what = format!("directory {target} is in {} and says it is in {parent}", names[0].directory);

@@ -325,8 +325,9 @@ impl Core {
     /// log with a page is rewritten if its live entries fit in the inode, and others if they are much longer than
     /// needed. A file that is still to be shared waits for that, because its extents take more lines meanwhile.
     pub(super) fn is_worth_compacting(&self, inode: &Inode, state: &State) -> bool {
-        // A log in the inode takes nothing beside it.
-        !state.log.parts.is_empty() && inode.is_usable() && self.is_mostly_dead(inode, state)
+        // A log in the inode takes nothing beside it. Names that are damage stay where they are until fsck has decided.
+        let is_damaged = || matches!(&state.body, Body::Directory(names) if names.damaged_names() > 0);
+        !state.log.parts.is_empty() && inode.is_usable() && self.is_mostly_dead(inode, state) && !is_damaged()
     }
 
     fn is_mostly_dead(&self, inode: &Inode, state: &State) -> bool {

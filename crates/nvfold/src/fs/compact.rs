@@ -13,7 +13,7 @@
 use super::Core;
 use super::commit::{INLINE_LINES, commit_word};
 use super::publish::entries_for;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
 use crate::inode::log::{Addition, Log, Part, areas_of};
@@ -33,7 +33,15 @@ use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 impl Core {
+    /// Rewrites a log.
+    ///
+    /// # Errors
+    /// ENOSPC; EIO for a directory that holds names that are damage, which are kept as they are.
     pub(super) fn compact(&self, inode: &Inode, state: &mut State) -> Result<()> {
+        if matches!(&state.body, Body::Directory(names) if names.damaged_names() > 0) {
+            let what = format!("directory {}: some of its names are damaged, and its log stays as it is", inode.ino);
+            return Err(Error::Corrupt { what, at: inode.slot });
+        }
         self.region.check_writable(inode.slot, INODE_BYTES)?;
         let inline_is_unused = state.log.head != inode.slot + INLINE_LOG;
         let inline = inline_is_unused && state.live_lines() <= INLINE_LINES;

@@ -181,7 +181,11 @@ impl Core {
         let mut state = inode.write()?;
         let found = find(&state, from, most, pass)?;
         if found.has_pages {
-            self.compact(inode, &mut state)?;
+            match self.compact(inode, &mut state) {
+                // Its pages stay, and so does their segment.
+                Err(Error::Corrupt { .. }) => {}
+                compacted => compacted?,
+            }
         }
         if found.has_values {
             self.store_values_again(inode, &mut state, |block| pass.leaves(block))?;

@@ -9,20 +9,17 @@ use super::commit::Change;
 use super::policy::INHERITED;
 use super::xattr::check_changes;
 use crate::error::{Error, Result, errno};
-use crate::inode::directory::{Directory, NameSlot};
+use crate::inode::directory::{Directory, NameSlot, shown};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{AttributeLine, INODE_BYTES, PARENT_WORD};
 use crate::media::journal::WordStore;
-use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX};
+use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::space::Purpose;
 use crate::sync::atomic::Ordering;
 use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs, XattrChange};
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// Longest symlink target in bytes (PATH_MAX without the NUL).
-const TARGET_BYTES_MAX: usize = 4095;
 
 pub(super) fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
     Error::Posix { doing, why, errno }
@@ -64,7 +61,8 @@ impl Core {
     /// Returns the attributes of the inode that a name in `parent` refers to, including `.` and `..`.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, ENAMETOOLONG; EIO for damage.
+    /// ENOENT, ENOTDIR, ENAMETOOLONG; EIO for damage: the inode cannot be read, the name is there twice, or it leads to a
+    /// directory that has its place elsewhere.
     pub(crate) fn lookup(&self, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         if name.len() > NAME_BYTES_MAX {
             check_name("lookup", name)?;
@@ -96,12 +94,27 @@ impl Core {
             directory("lookup", &state)?;
             return self.inode(parent.parent.load(Ordering::Relaxed));
         }
-        self.named_inode(&self.find("lookup", &state, name)?)
+        let child = self.named_inode(&self.find("lookup", &state, name)?)?;
+        check_place(&child, parent)?;
+        Ok(child)
     }
 
     pub(super) fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
-        let found = directory(doing, parent)?.find(name, &self.region);
+        let found = self.find_in(directory(doing, parent)?, name)?;
         found.ok_or_else(|| Error::NotFound { what: show(name) })
+    }
+
+    /// Returns the slot of a name, if it is there.
+    ///
+    /// # Errors
+    /// EIO if it is there twice: which one was meant is for fsck to decide.
+    pub(super) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
+        match names.find(name, &self.region) {
+            Some(slot) if names.is_repeated(&slot) => {
+                Err(Error::Corrupt { what: format!("the name `{}` is there twice", shown(name)), at: slot.position() })
+            }
+            found => Ok(found),
+        }
     }
 
     /// Makes an inode of any kind with extended attributes, and gives it a name.
@@ -149,14 +162,15 @@ impl Core {
         self.create(parent, name, new, xattrs)
     }
 
-    /// Makes a symlink to `target`, 1 to 4095 bytes that are not checked further.
+    /// Makes a symlink to `target`, 1 to 4095 bytes without NUL.
     ///
     /// # Errors
-    /// ENOENT for an empty target, ENAMETOOLONG for a long one; those of `create`.
+    /// ENOENT for an empty target, ENAMETOOLONG for a long one, EINVAL for NUL; those of `create`.
     pub(crate) fn symlink(&self, parent: InodeNumber, name: &[u8], target: &[u8], new: &NewInode) -> Result<Attr> {
         match target.len() {
             0 => Err(posix("symlink", "the target is empty", errno::ENOENT)),
             length if length > TARGET_BYTES_MAX => Err(posix("symlink", "the target is too long", errno::ENAMETOOLONG)),
+            _ if target.contains(&0) => Err(posix("symlink", "the target has a NUL in it", errno::EINVAL)),
             _ => {
                 let new = NewInode { kind: FileKind::Symlink, ..*new };
                 self.create(parent, name, &new, &[(SYMLINK_TARGET, target)])
@@ -247,6 +261,7 @@ impl Core {
         let Some(child) = self.removable_inode(&slot)? else {
             return self.change(parent, parent_state, &entry, None, purpose, Flight::new());
         };
+        check_place(&child, parent)?;
         let mut state = child.write()?;
         check_empty("rmdir", &state)?;
         self.region.check_writable(child.slot, INODE_BYTES)?;
@@ -270,7 +285,8 @@ impl Core {
         Ok(())
     }
 
-    /// Calls `each` for the names of a directory after `cookie`, in order, until it returns false.
+    /// Calls `each` for the names of a directory after `cookie`, in order, until it returns false. Names that are damage
+    /// are left out.
     ///
     /// # Errors
     /// ENOTDIR, ENOENT; EIO for damage.
@@ -281,13 +297,19 @@ impl Core {
             Body::Directory(names) => names,
             _ => return Err(posix("readdir", "it is not a directory", errno::ENOTDIR)),
         };
-        for slot in names.after(cookie) {
+        for slot in names.listed_after(cookie) {
             let ino = InodeNumber(slot.ino);
             if !each(DirEntry { ino, kind: slot.kind(), cookie: slot.cookie, name: slot.name(&self.region) }) {
                 break;
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn damaged_names(&self, dir: InodeNumber) -> Result<usize> {
+        let inode = self.inode(dir.0)?;
+        let state = inode.read()?;
+        directory("count damaged names", &state).map(Directory::damaged_names)
     }
 
     /// Repair: removes a name that refers to no inode.
@@ -401,6 +423,18 @@ pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
         what: format!("directory {}: it holds a name that leads to itself", slot.ino),
         at: directory.slot,
     })
+}
+
+/// Returns an error if a name leads to a directory that has its place elsewhere, which only a damaged device has. So
+/// no path from the root meets a directory twice, even if names form a loop.
+#[inline]
+pub(super) fn check_place(child: &Inode, parent: &Inode) -> Result<()> {
+    let is_elsewhere = || child.parent.load(Ordering::Relaxed) != parent.ino || child.ino == InodeNumber::ROOT.0;
+    if child.kind != FileKind::Directory || !is_elsewhere() {
+        return Ok(());
+    }
+    let what = format!("directory {}: a name in directory {} leads to it, and it is elsewhere", child.ino, parent.ino);
+    Err(Error::Corrupt { what, at: child.slot })
 }
 
 pub(super) fn last_name(inode: &Inode, state: &State) -> bool {

@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::commit::Change;
-use super::names::{check_empty, check_name, check_no_self, directory, posix, show, without_a_name};
+use super::names::{check_empty, check_name, check_no_self, check_place, directory, posix, show, without_a_name};
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Inode, State};
@@ -52,7 +52,7 @@ impl Core {
         let mut to_state = (from.ino != to.ino).then(|| to.write()).transpose()?;
         let source = self.find("rename", &from_state, name)?;
         let to_names = directory("rename", to_state.as_deref().unwrap_or(&from_state))?;
-        let target = to_names.find(new_name, &self.region);
+        let target = self.find_in(to_names, new_name)?;
         let moving = Move { source, target, exchanges: mode == RenameMode::Exchange, name, new_name };
         if !self.may_move(&moving, &from, &to, mode)? {
             return Ok(());
@@ -63,6 +63,8 @@ impl Core {
             Some(target) => self.removable_inode(target)?,
             None => None,
         };
+        check_place(&moved, &from)?;
+        other.as_ref().map_or(Ok(()), |other| check_place(other, &to))?;
         std::iter::once(&moved).chain(&other).for_each(|inode| self.table.note_name_found(inode.ino));
         // Lock the children in the order of their numbers. A directory that is replaced cannot be one of the two
         // parents.

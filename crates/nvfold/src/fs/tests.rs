@@ -144,13 +144,22 @@ fn names_and_attributes_that_could_not_be_read_back_are_refused() {
     let xattr = |name: &[u8], value| LogEntry::XattrSet { name: name.to_vec(), value, time: 1 };
     let blocks = |bytes, blocks: &[u64]| xattr(b"user.a", XattrValue::Blocks { bytes, blocks: blocks.to_vec() });
     let (root, next) = (ROOT, 100);
+    let bad = LogEntry::BadName { name_bytes: 2, ino: number.0, kind: FileKind::Regular, cookie: next, time: 1 };
     let cases = [
         ("an empty name", root, name(b"", next)),
         ("a name that is too long", root, name(&[b'n'; 256], next)),
+        ("the name of the directory itself", root, name(b".", next)),
+        ("the name of the directory above", root, name(b"..", next)),
+        ("a path", root, name(b"../n", next)),
+        ("a name with a NUL", root, name(b"n\0", next)),
+        ("a name that was damage", root, bad),
         ("a cookie that was used", root, name(b"n", 1)),
         ("a cookie that there cannot be", root, name(b"n", COOKIE_END)),
         ("a name in a file", number, name(b"n", next)),
         ("an attribute without a name", number, xattr(b"", XattrValue::Inline(vec![1]))),
+        ("an attribute with a NUL in its name", number, xattr(b"user.\0", XattrValue::Inline(vec![1]))),
+        ("an empty target", number, xattr(SYMLINK_TARGET, XattrValue::Inline(vec![]))),
+        ("a target with a NUL", number, xattr(SYMLINK_TARGET, XattrValue::Inline(vec![b'n', 0]))),
         ("the removal of one", number, LogEntry::XattrRemove { name: vec![], time: 1 }),
         ("a value longer than a page", number, xattr(b"user.a", XattrValue::Inline(vec![1; ENTRY_BYTES_MAX]))),
         ("a value behind the device", number, blocks(5000, &[end - BLOCK_BYTES, end])),

@@ -3,8 +3,8 @@
 use super::Core;
 use super::policy;
 use crate::error::{Error, Result, errno};
-use crate::inode::{Inode, SYMLINK_TARGET, State, value_blocks};
-use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue};
+use crate::inode::{Inode, SYMLINK_TARGET, State, read_value, value_blocks};
+use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue, is_symlink_target};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
 use crate::words::{FileKind, InodeNumber, TimeNs, XattrChange, XattrMode};
@@ -148,7 +148,7 @@ impl Core {
         let leaving = state.xattrs.iter().filter(|(_, value)| is_leaving(value));
         let names: Vec<Vec<u8>> = leaving.map(|(name, _)| name.clone()).collect();
         for name in names {
-            let value = self.read_value(&state.xattrs[&name]);
+            let value = read_value(&self.region, &state.xattrs[&name]);
             self.region.check()?;
             let mut flight = Flight::new();
             let changes = [XattrChange { name: &name, value: Some(&value) }];
@@ -168,7 +168,7 @@ impl Core {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         let absent = posix("get an extended attribute", "it does not exist", errno::ENODATA);
-        state.xattrs.get(name).map(|value| self.read_value(value)).ok_or(absent)
+        state.xattrs.get(name).map(|value| read_value(&self.region, value)).ok_or(absent)
     }
 
     /// Returns the names of all extended attributes, without that of a symlink's target.
@@ -198,12 +198,18 @@ impl Core {
     /// Returns the target of a symlink.
     ///
     /// # Errors
-    /// EINVAL if it is not a symlink.
+    /// EINVAL if it is not a symlink; EIO for damage.
     pub(crate) fn readlink(&self, ino: InodeNumber) -> Result<Vec<u8>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
-        let no_link = posix("readlink", "it is not a symbolic link", errno::EINVAL);
-        state.xattrs.get(SYMLINK_TARGET).map(|value| self.read_value(value)).ok_or(no_link)
+        let value = state.xattrs.get(SYMLINK_TARGET).filter(|_| inode.kind == FileKind::Symlink);
+        let value = value.ok_or(posix("readlink", "it is not a symbolic link", errno::EINVAL))?;
+        let target = read_value(&self.region, value);
+        if !is_symlink_target(&target) {
+            let what = format!("inode {}: its target is none that a symlink can have", ino.0);
+            return Err(Error::Corrupt { what, at: inode.slot });
+        }
+        Ok(target)
     }
 
     /// Stores a value for a log entry, inline or in blocks.
@@ -219,19 +225,6 @@ impl Core {
             flight.add(self.region.stream(*address, part));
         }
         Ok(StoredValue { core: self, value: Some(XattrValue::Blocks { bytes: value.len() as u32, blocks }) })
-    }
-
-    fn read_value(&self, value: &XattrValue) -> Vec<u8> {
-        match value {
-            XattrValue::Inline(value) => value.clone(),
-            XattrValue::Blocks { bytes, blocks } => {
-                let mut value = vec![0; *bytes as usize];
-                for (address, part) in blocks.iter().zip(value.chunks_mut(BLOCK_BYTES as usize)) {
-                    self.region.read_into(*address, part);
-                }
-                value
-            }
-        }
     }
 
     fn free_value(&self, value: &XattrValue) {

@@ -3,16 +3,30 @@
 //! All functions work on the file itself: symbolic links are never followed.
 
 use crate::{Attr, FileKind, TimeNs};
-use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode, Timespec, Timestamps, XattrFlags};
-use std::fs::{File, Metadata, OpenOptions};
+use rustix::fs::{AtFlags, CWD, FileType as HostType, Mode, Stat, Timespec, Timestamps, XattrFlags};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+/// Bytes that one call for an extended attribute, or for the list of them, gets in most cases.
+const XATTR_BYTES_MOST: usize = 1024;
+/// Bytes of the longest value, and of the longest list (Linux: XATTR_SIZE_MAX).
+const XATTR_BYTES_MAX: usize = 64 << 10;
 
 /// Returns the kind of a file of the host; `None` if nvfold does not know it.
 pub fn kind(metadata: &Metadata) -> Option<FileKind> {
-    Some(match HostType::from_raw_mode(metadata.mode()) {
+    kind_of_mode(metadata.mode())
+}
+
+/// Returns the kind of a file of the host by the bits of its mode.
+pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
+    Some(match HostType::from_raw_mode(mode) {
         HostType::RegularFile => FileKind::Regular,
         HostType::Directory => FileKind::Directory,
         HostType::Symlink => FileKind::Symlink,
@@ -22,6 +36,21 @@ pub fn kind(metadata: &Metadata) -> Option<FileKind> {
         HostType::BlockDevice => FileKind::BlockDevice,
         _ => return None,
     })
+}
+
+/// Returns the device and the inode number, which no other file has while this one is there.
+pub fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Returns the size in bytes.
+pub fn size(stat: &Stat) -> u64 {
+    stat.st_size.max(0) as u64
+}
+
+/// Returns the bytes that the content takes on the host.
+pub fn allocated_bytes(stat: &Stat) -> u64 {
+    (stat.st_blocks.max(0) as u64).saturating_mul(512)
 }
 
 /// Encodes a device number as nvfold stores it, which is as the kernel passes it to FUSE: 12 bits major, 20 bits
@@ -37,45 +66,111 @@ pub fn decode_rdev(rdev: u32) -> u64 {
 }
 
 /// Returns the times of last access and of last modification, ns.
-pub fn times(metadata: &Metadata) -> (TimeNs, TimeNs) {
+pub fn times(stat: &Stat) -> (TimeNs, TimeNs) {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-    (ns(metadata.atime(), metadata.atime_nsec()), ns(metadata.mtime(), metadata.mtime_nsec()))
+    (ns(stat.st_atime, stat.st_atime_nsec as i64), ns(stat.st_mtime, stat.st_mtime_nsec as i64))
 }
 
-/// Returns the extended attributes of the file itself that this process may read, with their values.
-pub fn xattrs(path: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut names = vec![0; 64 << 10];
-    // A file system without extended attributes counts as having none.
-    let length = rustix::fs::llistxattr(path, &mut names[..]).unwrap_or(0);
-    let names = names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let with_value = |name: &[u8]| {
-        let mut value = vec![0; 64 << 10];
-        let length = rustix::fs::lgetxattr(path, std::ffi::OsStr::from_bytes(name), &mut value[..]).ok()?;
-        value.truncate(length);
-        Some((name.to_vec(), value))
-    };
-    names.filter_map(with_value).collect()
+/// Returns a path by which the kernel finds what a descriptor has open, for calls that have no other way.
+pub fn path_of(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// Opens a file for reading, without changing its access time if that is permitted. Symbolic links are refused.
-pub fn open(path: &Path) -> io::Result<File> {
-    let no_follow = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-    let no_atime = rustix::fs::OFlags::NOATIME.bits() as i32;
-    let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
-    open(no_follow | no_atime).or_else(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => open(no_follow),
-        _ => Err(error),
-    })
+/// A file of the host by a descriptor, to read and set its attributes.
+#[derive(Clone, Copy)]
+pub enum Node<'f> {
+    /// Open for reading or writing.
+    Open(BorrowedFd<'f>),
+    /// A handle: for symbolic links, fifos and device nodes, which are not to be opened.
+    Handle(BorrowedFd<'f>),
+}
+
+impl Node<'_> {
+    /// Returns the extended attributes that this process may read, with their values.
+    pub fn xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let list = |buffer: &mut [u8]| match self {
+            Node::Open(fd) => rustix::fs::flistxattr(fd, buffer),
+            Node::Handle(fd) => rustix::fs::listxattr(path_of(fd), buffer),
+        };
+        // A file system without extended attributes counts as having none.
+        let names = filled(list).unwrap_or_default();
+        let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let with_value = |name: &[u8]| {
+            let get = |buffer: &mut [u8]| match self {
+                Node::Open(fd) => rustix::fs::fgetxattr(fd, OsStr::from_bytes(name), buffer),
+                Node::Handle(fd) => rustix::fs::getxattr(path_of(fd), OsStr::from_bytes(name), buffer),
+            };
+            Some((name.to_vec(), filled(get).ok()?))
+        };
+        names.filter_map(with_value).collect()
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
+        let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
+        let set = match self {
+            Node::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            Node::Handle(fd) => rustix::fs::setxattr(path_of(fd), name, value, flags),
+        };
+        set.map_err(io::Error::from)
+    }
+
+    /// Sets owner and group. Returns false if they cannot be set: without root privileges, or to numbers that the host
+    /// does not have.
+    pub fn set_owner(self, attr: &Attr) -> io::Result<bool> {
+        if attr.uid == u32::MAX || attr.gid == u32::MAX {
+            return Ok(false);
+        }
+        let (Node::Open(fd) | Node::Handle(fd)) = self;
+        let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+        match rustix::fs::chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
+            Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(false),
+            result => Ok(result.map(|()| true)?),
+        }
+    }
+
+    /// Sets the permission bits; not of a symbolic link.
+    pub fn set_mode(self, mode: u32) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(mode);
+        let set = match self {
+            Node::Open(fd) => rustix::fs::fchmod(fd, mode),
+            Node::Handle(fd) => rustix::fs::chmodat(CWD, path_of(fd), mode, AtFlags::empty()),
+        };
+        set.map_err(io::Error::from)
+    }
+
+    /// Sets the times.
+    pub fn set_times(self, attr: &Attr) -> io::Result<()> {
+        let time =
+            |ns: TimeNs| Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
+        let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
+        let set = match self {
+            Node::Open(fd) => rustix::fs::futimens(fd, &times),
+            Node::Handle(fd) => rustix::fs::utimensat(CWD, path_of(fd), &times, AtFlags::empty()),
+        };
+        set.map_err(io::Error::from)
+    }
+}
+
+/// Returns what `get` puts into a buffer: first into one that is long enough in most cases.
+fn filled(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
+    let mut short = [0; XATTR_BYTES_MOST];
+    match get(&mut short) {
+        Ok(length) => Ok(short[..length].to_vec()),
+        Err(Errno::RANGE) => {
+            let mut long = vec![0; XATTR_BYTES_MAX];
+            let length = get(&mut long)?;
+            long.truncate(length);
+            Ok(long)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Calls `each` with the ranges of a file that hold data; with the whole file unless it is sparse.
-pub fn data_ranges(
-    file: &File,
-    metadata: &Metadata,
-    mut each: impl FnMut(u64, u64) -> io::Result<()>,
-) -> io::Result<()> {
-    let size = metadata.len();
-    if metadata.blocks().saturating_mul(512) >= size {
+pub fn data_ranges(file: &File, stat: &Stat, mut each: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
+    let size = size(stat);
+    if allocated_bytes(stat) >= size {
         return if size > 0 { each(0, size) } else { Ok(()) };
     }
     let mut at = 0;
@@ -96,8 +191,8 @@ pub fn data_ranges(
     Ok(())
 }
 
-/// Makes a fifo, socket or device node.
-pub fn make_node(path: &Path, attr: &Attr) -> io::Result<()> {
+/// Makes a fifo, socket or device node in a directory, for its owner alone.
+pub fn make_node(dir: BorrowedFd<'_>, name: &OsStr, attr: &Attr) -> io::Result<()> {
     let kind = match attr.kind {
         FileKind::Fifo => HostType::Fifo,
         FileKind::Socket => HostType::Socket,
@@ -105,31 +200,7 @@ pub fn make_node(path: &Path, attr: &Attr) -> io::Result<()> {
         FileKind::BlockDevice => HostType::BlockDevice,
         _ => return Err(io::Error::from(io::ErrorKind::InvalidInput)),
     };
-    Ok(rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(attr.mode), decode_rdev(attr.rdev))?)
-}
-
-/// Sets an extended attribute of the file itself.
-pub fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> io::Result<()> {
-    Ok(rustix::fs::lsetxattr(path, std::ffi::OsStr::from_bytes(name), value, XattrFlags::empty())?)
-}
-
-/// Sets owner, mode and times of a file. Without root privileges the owner stays.
-pub fn set_attributes(path: &Path, attr: &Attr) -> io::Result<()> {
-    match std::os::unix::fs::lchown(path, Some(attr.uid), Some(attr.gid)) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !rustix::process::geteuid().is_root() => {}
-        result => result?,
-    }
-    if attr.kind != FileKind::Symlink {
-        rustix::fs::chmodat(CWD, path, Mode::from_raw_mode(attr.mode), AtFlags::empty())?;
-    }
-    set_times(path, attr)
-}
-
-/// Sets the times of a file.
-pub fn set_times(path: &Path, attr: &Attr) -> io::Result<()> {
-    let time = |ns: TimeNs| Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
-    let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
-    Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    Ok(rustix::fs::mknodat(dir, name, kind, Mode::RUSR | Mode::WUSR, decode_rdev(attr.rdev))?)
 }
 
 /// Returns the names in a directory of the host, sorted, without `.` and `..`.

@@ -3,17 +3,28 @@
 //! The thread that walks makes everything except the content of files with one name. So a directory exists before its
 //! entries, and a file with several names before its second name. Directories get their times after everything in
 //! them was made.
+//!
+//! The tree may belong to a user who changes it meanwhile. What is stored is what was opened: its attributes are those
+//! of the descriptor, and a file or directory that was replaced after it was listed ([`super::dir`]) is a problem in
+//! the report, of which nothing is stored.
 
+use super::dir::{Dir, Levels, MOVED};
+use super::files::{Node, identity};
 use super::tally::Tally;
 use super::walk::walk;
 use super::{Error, Report, Result, Watch, crew, files};
 use crate::{FileKind, FileSystem, InodeNumber, NewInode, SetAttr, XattrMode};
+use rustix::fs::Stat;
 use std::collections::HashMap;
-use std::fs::Metadata;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 /// Says what to import, where to, and how.
 #[derive(Clone, Debug, Default)]
@@ -38,10 +49,8 @@ impl ImportOptions {
         let mut bytes = 0;
         for source in &self.sources {
             let _ = walk(source, self.one_file_system, &mut |found| {
-                bytes += found
-                    .ok()
-                    .filter(|(_, metadata)| metadata.is_file())
-                    .map_or(0, |(_, metadata)| metadata.len().min(metadata.blocks().saturating_mul(512)));
+                let file = found.ok().filter(|found| found.kind() == Some(FileKind::Regular));
+                bytes += file.map_or(0, |file| files::size(&file.stat).min(files::allocated_bytes(&file.stat)));
                 ControlFlow::Continue(())
             });
         }
@@ -56,6 +65,17 @@ impl ImportOptions {
 /// are skipped. The call fails if a source has no name, if a destination cannot be made, if the device is full, or if
 /// `progress` stops it. Files copied by then stay.
 pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>) -> Result<Report> {
+    import_with(fs, options, progress, &|_| {})
+}
+
+/// The same; calls `looked` with the path of each file and directory after it was looked at, before it is opened. Tests
+/// change the tree there.
+pub(super) fn import_with(
+    fs: &FileSystem,
+    options: &ImportOptions,
+    progress: &mut Watch<'_>,
+    looked: &(dyn Fn(&Path) + Sync),
+) -> Result<Report> {
     let sources = places(fs, options)?;
     let device = options.device.as_ref().and_then(|device| std::fs::metadata(device).ok());
     let tally = Tally::default();
@@ -64,6 +84,7 @@ pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>
         tally: &tally,
         one_file_system: options.one_file_system,
         device_file: device.map(|metadata| (metadata.dev(), metadata.ino())),
+        looked,
     };
     import.run(sources, options.threads, progress);
     tally.finish("import", progress)
@@ -79,7 +100,7 @@ fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
         };
         let mut names = names_of(&path)?;
         let name = names.pop().unwrap_or_default();
-        Ok(Source { path: source.clone(), parent: directories(fs, &names)?, name })
+        Ok(Source { path: source.clone(), to: Place { parent: directories(fs, &names)?, name } })
     };
     sources.iter().map(place).collect()
 }
@@ -128,39 +149,103 @@ struct Import<'a> {
     one_file_system: bool,
     /// Device and inode number of the file that is the device.
     device_file: Option<(u64, u64)>,
+    looked: &'a (dyn Fn(&Path) + Sync),
 }
 
 /// A file or directory to import, and its destination.
 struct Source {
     path: PathBuf,
+    to: Place,
+}
+
+/// A name on the device. If it is empty, the content goes into the parent itself.
+struct Place {
     parent: InodeNumber,
-    /// Name of the copy. If empty, the content goes into the parent itself.
     name: Vec<u8>,
 }
 
-/// A regular file to copy. `ino` is set if the file was created already.
+/// A name of the host that was looked at.
+struct Found<'f> {
+    dir: &'f Arc<Dir>,
+    name: &'f OsStr,
+    seen: Stat,
+}
+
+/// A regular file to copy.
 struct Job {
-    source: Source,
-    metadata: Metadata,
-    ino: Option<InodeNumber>,
+    path: PathBuf,
+    from: From,
+}
+
+enum From {
+    /// Not opened yet.
+    Name { dir: Arc<Dir>, name: OsString, seen: Stat, to: Place },
+    /// A file with several names, which was opened and created already.
+    Open(Opened),
+}
+
+/// A regular file that is open, and its copy.
+struct Opened {
+    file: File,
+    stat: Stat,
+    ino: InodeNumber,
+}
+
+/// A directory that is being imported.
+struct Level {
+    ino: InodeNumber,
+    names: std::vec::IntoIter<OsString>,
 }
 
 struct Walk<'a, 'b> {
     import: &'a Import<'b>,
     give: &'a mut dyn FnMut(Job),
+    /// Where the walk stands.
+    path: PathBuf,
+    levels: Levels<Level>,
+    /// The host's device number of the source, if the import must stay on it.
+    device: Option<u64>,
     /// Files with several names: inode of the first name's copy.
     linked: HashMap<(u64, u64), InodeNumber>,
     /// Directories, whose times are set after everything in them was made.
     directories: Vec<(InodeNumber, SetAttr)>,
 }
 
+/// Why a file was not imported.
+enum Failure {
+    Host(io::Error),
+    Device(crate::Error),
+}
+
+impl std::convert::From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        Failure::Host(error)
+    }
+}
+
+impl std::convert::From<crate::Error> for Failure {
+    fn from(error: crate::Error) -> Failure {
+        Failure::Device(error)
+    }
+}
+
+type Imported<T> = std::result::Result<T, Failure>;
+
 impl Import<'_> {
     /// Imports all `sources`; problems go to the tally.
     fn run(&self, sources: Vec<Source>, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
         let walk = |give: &mut dyn FnMut(Job)| {
-            let mut walk = Walk { import: self, give, linked: HashMap::new(), directories: Vec::new() };
-            sources.into_iter().for_each(|source| walk.visit(source, None));
+            let mut walk = Walk {
+                import: self,
+                give,
+                path: PathBuf::new(),
+                levels: Levels::new(),
+                device: None,
+                linked: HashMap::new(),
+                directories: Vec::new(),
+            };
+            sources.into_iter().for_each(|source| walk.source(source));
             directories = walk.directories;
         };
         crew::run(self.tally, threads, progress, walk, |job, buffer| self.copy(job, buffer));
@@ -171,42 +256,47 @@ impl Import<'_> {
         }
     }
 
-    fn create(&self, source: &Source, metadata: &Metadata, kind: FileKind) -> crate::Result<InodeNumber> {
-        let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            files::encode_rdev(metadata.rdev())
-        } else {
-            0
-        };
-        let mode = metadata.mode() & 0o7777;
-        let new = NewInode { kind, mode, uid: metadata.uid(), gid: metadata.gid(), rdev };
-        Ok(self.fs.create(source.parent, &source.name, &new)?.ino)
+    fn note(&self, path: &Path, failure: Failure) {
+        match failure {
+            Failure::Host(error) => self.tally.problem(path, error),
+            Failure::Device(error) => self.tally.failed(path, error),
+        }
+    }
+
+    fn create(&self, to: &Place, stat: &Stat, kind: FileKind) -> crate::Result<InodeNumber> {
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let rdev = if is_device { files::encode_rdev(stat.st_rdev) } else { 0 };
+        Ok(self.fs.create(to.parent, &to.name, &NewInode { rdev, ..new_inode(stat, kind) })?.ino)
+    }
+
+    /// Opens a regular file, and then makes its copy.
+    fn open(&self, found: &Found<'_>, to: &Place) -> Imported<Opened> {
+        let (file, stat) = found.dir.open(found.name, &found.seen)?;
+        let ino = self.create(to, &stat, FileKind::Regular)?;
+        Ok(Opened { file, stat, ino })
     }
 
     fn copy(&self, job: Job, buffer: &mut [u8]) {
-        let path = &job.source.path;
-        let created = match job.ino {
-            Some(ino) => Ok(ino),
-            None => self.create(&job.source, &job.metadata, FileKind::Regular),
+        let Job { path, from } = job;
+        let opened = match from {
+            From::Open(opened) => Ok(opened),
+            From::Name { dir, name, seen, to } => self.open(&Found { dir: &dir, name: &name, seen }, &to),
         };
-        match created.and_then(|ino| self.fs.open(ino)) {
-            Ok(file) => self.fill(path, &job.metadata, &file, buffer),
-            Err(error) => self.tally.failed(path, error),
+        if let Err(failure) = opened.and_then(|opened| self.fill(&path, &opened, buffer)) {
+            self.note(&path, failure);
         }
     }
 
     /// Copies extended attributes (one of which says how the content is stored), then content, then times.
-    fn fill(&self, path: &Path, metadata: &Metadata, file: &crate::File, buffer: &mut [u8]) {
-        let source = match files::open(path) {
-            Ok(source) => source,
-            Err(error) => return self.tally.problem(path, error),
-        };
-        self.copy_xattrs(path, file.ino());
+    fn fill(&self, path: &Path, from: &Opened, buffer: &mut [u8]) -> Imported<()> {
+        let file = self.fs.open(from.ino)?;
+        self.copy_xattrs(path, Node::Open(from.file.as_fd()), from.ino);
         let mut failed = None;
-        let copied = files::data_ranges(&source, metadata, |start, end| {
+        files::data_ranges(&from.file, &from.stat, |start, end| {
             let mut at = start;
             while at < end && failed.is_none() && !self.tally.is_stopped() {
                 let wanted = buffer.len().min((end - at) as usize);
-                let length = source.read_at(&mut buffer[..wanted], at)?;
+                let length = from.file.read_at(&mut buffer[..wanted], at)?;
                 if length == 0 {
                     // The file became shorter while it was read.
                     break;
@@ -216,35 +306,19 @@ impl Import<'_> {
                 self.tally.add_bytes(length);
             }
             Ok(())
-        });
-        match (failed, copied) {
-            (Some(error), _) => return self.tally.failed(path, error),
-            (None, Err(error)) => return self.tally.problem(path, error),
-            (None, Ok(())) => {}
-        }
+        })?;
+        failed.map_or(Ok(()), Err)?;
         // The file ends in a hole.
-        if file.attr().size < metadata.len()
-            && let Err(error) = file.set_len(metadata.len())
-        {
-            return self.tally.failed(path, error);
+        let size = files::size(&from.stat);
+        if file.attr().size < size {
+            file.set_len(size)?;
         }
         Tally::count(&self.tally.files);
-        self.set_attributes(path, metadata, file.ino());
+        Ok(self.fs.setattr(from.ino, &attributes(&from.stat)).map(drop)?)
     }
 
-    fn finish(&self, path: &Path, metadata: &Metadata, ino: InodeNumber) {
-        self.copy_xattrs(path, ino);
-        self.set_attributes(path, metadata, ino);
-    }
-
-    fn set_attributes(&self, path: &Path, metadata: &Metadata, ino: InodeNumber) {
-        if let Err(error) = self.fs.setattr(ino, &attributes(metadata)) {
-            self.tally.failed(path, error);
-        }
-    }
-
-    fn copy_xattrs(&self, path: &Path, ino: InodeNumber) {
-        for (name, value) in files::xattrs(path) {
+    fn copy_xattrs(&self, path: &Path, node: Node<'_>, ino: InodeNumber) {
+        for (name, value) in node.xattrs() {
             if let Err(error) = self.fs.set_xattr(ino, &name, &value, XattrMode::Set) {
                 self.tally.failed(path, error);
             }
@@ -252,12 +326,16 @@ impl Import<'_> {
     }
 }
 
-fn attributes(metadata: &Metadata) -> SetAttr {
-    let (atime, mtime) = files::times(metadata);
+fn new_inode(stat: &Stat, kind: FileKind) -> NewInode {
+    NewInode { kind, mode: stat.st_mode & 0o7777, uid: stat.st_uid, gid: stat.st_gid, rdev: 0 }
+}
+
+fn attributes(stat: &Stat) -> SetAttr {
+    let (atime, mtime) = files::times(stat);
     SetAttr {
-        mode: Some(metadata.mode() & 0o7777),
-        uid: Some(metadata.uid()),
-        gid: Some(metadata.gid()),
+        mode: Some(stat.st_mode & 0o7777),
+        uid: Some(stat.st_uid),
+        gid: Some(stat.st_gid),
         atime: Some(atime),
         mtime: Some(mtime),
         ..SetAttr::default()
@@ -265,113 +343,150 @@ fn attributes(metadata: &Metadata) -> SetAttr {
 }
 
 impl Walk<'_, '_> {
-    /// Imports one name and everything below it. `device` is the host's device number of the tree, if the import must
-    /// stay on it.
-    fn visit(&mut self, source: Source, device: Option<u64>) {
-        let Import { tally, one_file_system, device_file, .. } = self.import;
-        if tally.is_stopped() {
-            return;
+    /// Imports a file or a directory, and everything below it.
+    fn source(&mut self, source: Source) {
+        let Source { path, to } = source;
+        self.device = None;
+        match Dir::holding(&path) {
+            Ok((dir, name)) => {
+                self.path = path;
+                self.visit(&Arc::new(dir), &name, to);
+            }
+            Err(error) => self.import.tally.problem(&path, error),
         }
-        let metadata = match std::fs::symlink_metadata(&source.path) {
-            Ok(metadata) => metadata,
-            Err(error) => return tally.problem(&source.path, error),
-        };
-        if device.is_some_and(|device| device != metadata.dev()) {
-            return tally.skip(&source.path, "on another file system");
-        }
-        if *device_file == Some((metadata.dev(), metadata.ino())) {
-            return tally.skip(&source.path, "it is the device itself");
-        }
-        let device = one_file_system.then(|| metadata.dev());
-        match files::kind(&metadata) {
-            Some(FileKind::Socket) => tally.skip(&source.path, "a socket"),
-            Some(FileKind::Directory) => self.directory(source, &metadata, device),
-            Some(kind) => self.file(source, metadata, kind),
-            None => tally.skip(&source.path, "of an unknown kind"),
+        while let Some((dir, level)) = self.levels.last() {
+            let name = level.names.next().filter(|_| !self.import.tally.is_stopped());
+            let (Some(name), Some(dir)) = (&name, dir.cloned()) else {
+                if name.is_some() {
+                    self.import.tally.problem(&self.path, MOVED);
+                }
+                self.levels.pop();
+                self.path.pop();
+                continue;
+            };
+            let to = Place { parent: level.ino, name: name.as_bytes().to_vec() };
+            self.path.push(name);
+            if !self.visit(&dir, name, to) {
+                self.path.pop();
+            }
         }
     }
 
-    fn directory(&mut self, source: Source, metadata: &Metadata, device: Option<u64>) {
-        let import = self.import;
-        let ino = match self.make_directory(&source, metadata) {
-            Ok(ino) => ino,
-            Err(error) => return import.tally.failed(&source.path, error),
-        };
-        Tally::count(&import.tally.directories);
-        import.copy_xattrs(&source.path, ino);
-        self.directories.push((ino, attributes(metadata)));
-        match files::names(&source.path) {
-            Ok(names) => {
-                for name in names {
-                    let below = Source { path: source.path.join(&name), parent: ino, name: name.as_bytes().to_vec() };
-                    self.visit(below, device);
-                }
-            }
-            Err(error) => import.tally.problem(&source.path, error),
+    /// Imports one name. Returns true if it is a directory, which is now the last level.
+    fn visit(&mut self, dir: &Arc<Dir>, name: &OsStr, to: Place) -> bool {
+        let Import { tally, one_file_system, device_file, looked, .. } = self.import;
+        if tally.is_stopped() {
+            return false;
         }
+        let found = match dir.look(name) {
+            Ok(seen) => Found { dir, name, seen },
+            Err(error) => {
+                tally.problem(&self.path, error);
+                return false;
+            }
+        };
+        let device = found.seen.st_dev;
+        if *one_file_system && device != *self.device.get_or_insert(device) {
+            tally.skip(&self.path, "on another file system");
+        } else if *device_file == Some(identity(&found.seen)) {
+            tally.skip(&self.path, "it is the device itself");
+        } else {
+            looked(&self.path);
+            let imported = self.import_kind(found, to);
+            return imported.unwrap_or_else(|failure| {
+                self.import.note(&self.path, failure);
+                false
+            });
+        }
+        false
+    }
+
+    fn import_kind(&mut self, found: Found<'_>, to: Place) -> Imported<bool> {
+        let tally = self.import.tally;
+        match files::kind_of_mode(found.seen.st_mode) {
+            Some(FileKind::Socket) => tally.skip(&self.path, "a socket"),
+            Some(FileKind::Directory) => return self.directory(&found, &to).map(|()| true),
+            Some(kind) => self.file(found, to, kind)?,
+            None => tally.skip(&self.path, "of an unknown kind"),
+        }
+        Ok(false)
+    }
+
+    fn directory(&mut self, found: &Found<'_>, to: &Place) -> Imported<()> {
+        let import = self.import;
+        let (dir, stat) = found.dir.enter(found.name, &found.seen)?;
+        let names = dir.names()?.into_iter();
+        let ino = self.make_directory(to, &stat)?;
+        Tally::count(&import.tally.directories);
+        import.copy_xattrs(&self.path, Node::Open(dir.as_fd()), ino);
+        self.directories.push((ino, attributes(&stat)));
+        self.levels.push(Arc::new(dir), &stat, Level { ino, names });
+        Ok(())
     }
 
     /// Makes a directory, or returns the existing one, whose content is merged. An empty name stands for the parent
     /// itself.
-    fn make_directory(&self, source: &Source, metadata: &Metadata) -> crate::Result<InodeNumber> {
+    fn make_directory(&self, to: &Place, stat: &Stat) -> crate::Result<InodeNumber> {
         let fs = self.import.fs;
-        if source.name.is_empty() {
-            return Ok(source.parent);
+        if to.name.is_empty() {
+            return Ok(to.parent);
         }
-        let mode = metadata.mode() & 0o7777;
-        let new = NewInode { kind: FileKind::Directory, mode, uid: metadata.uid(), gid: metadata.gid(), rdev: 0 };
-        match fs.mkdir(source.parent, &source.name, &new) {
+        match fs.mkdir(to.parent, &to.name, &new_inode(stat, FileKind::Directory)) {
             Err(crate::Error::Exists { what }) => {
-                let there = fs.lookup(source.parent, &source.name)?;
+                let there = fs.lookup(to.parent, &to.name)?;
                 if there.kind == FileKind::Directory { Ok(there.ino) } else { Err(crate::Error::Exists { what }) }
             }
             made => Ok(made?.ino),
         }
     }
 
-    fn file(&mut self, source: Source, metadata: Metadata, kind: FileKind) {
+    fn file(&mut self, found: Found<'_>, to: Place, kind: FileKind) -> Imported<()> {
         let import = self.import;
-        let identity = (metadata.dev(), metadata.ino());
-        let has_links = metadata.nlink() > 1;
+        let identity = identity(&found.seen);
+        let has_links = found.seen.st_nlink > 1;
         if let Some(first) = self.linked.get(&identity).filter(|_| has_links) {
-            return match import.fs.link(*first, source.parent, &source.name) {
-                Ok(_) => Tally::count(&import.tally.hard_links),
-                Err(error) => import.tally.failed(&source.path, error),
-            };
+            import.fs.link(*first, to.parent, &to.name)?;
+            Tally::count(&import.tally.hard_links);
+            return Ok(());
         }
+        let path = self.path.clone();
         if kind == FileKind::Regular && !has_links {
-            return (self.give)(Job { source, metadata, ino: None });
+            let (dir, name) = (found.dir.clone(), found.name.to_owned());
+            (self.give)(Job { path, from: From::Name { dir, name, seen: found.seen, to } });
+            return Ok(());
         }
         // The inode number must be known before another name of the file is met.
-        let made = match kind {
-            FileKind::Symlink => self.symlink(&source, &metadata),
-            _ => import.create(&source, &metadata, kind).map_err(Some),
-        };
-        let ino = match made {
-            Ok(ino) => ino,
-            Err(Some(error)) => return import.tally.failed(&source.path, error),
-            Err(None) => return,
+        let ino = if kind == FileKind::Regular {
+            let opened = import.open(&found, &to)?;
+            let ino = opened.ino;
+            (self.give)(Job { path, from: From::Open(opened) });
+            ino
+        } else {
+            self.special(&found, &to, kind)?
         };
         if has_links {
             self.linked.insert(identity, ino);
         }
-        match kind {
-            FileKind::Regular => return (self.give)(Job { source, metadata, ino: Some(ino) }),
-            FileKind::Symlink => Tally::count(&import.tally.symlinks),
-            _ => Tally::count(&import.tally.specials),
-        }
-        import.finish(&source.path, &metadata, ino);
+        Ok(())
     }
 
-    /// Makes a symbolic link. `Err(None)` means that the problem was recorded.
-    fn symlink(&self, source: &Source, metadata: &Metadata) -> std::result::Result<InodeNumber, Option<crate::Error>> {
-        let import = self.import;
-        let target = std::fs::read_link(&source.path).map_err(|error| {
-            import.tally.problem(&source.path, error);
-            None
-        })?;
-        let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: metadata.uid(), gid: metadata.gid(), rdev: 0 };
-        let made = import.fs.symlink(source.parent, &source.name, target.as_os_str().as_bytes(), &new);
-        made.map(|attr| attr.ino).map_err(Some)
+    /// Imports a symbolic link, a fifo or a device node.
+    fn special(&self, found: &Found<'_>, to: &Place, kind: FileKind) -> Imported<InodeNumber> {
+        let Import { fs, tally, .. } = self.import;
+        let (handle, stat) = found.dir.handle(found.name, &found.seen)?;
+        let ino = if kind == FileKind::Symlink {
+            let target = rustix::fs::readlinkat(&handle, "", Vec::new()).map_err(io::Error::from)?;
+            let new = NewInode { mode: 0o777, ..new_inode(&stat, kind) };
+            let ino = fs.symlink(to.parent, &to.name, target.as_bytes(), &new)?.ino;
+            Tally::count(&tally.symlinks);
+            ino
+        } else {
+            let ino = self.import.create(to, &stat, kind)?;
+            Tally::count(&tally.specials);
+            ino
+        };
+        self.import.copy_xattrs(&self.path, Node::Handle(handle.as_fd()), ino);
+        fs.setattr(ino, &attributes(&stat))?;
+        Ok(ino)
     }
 }

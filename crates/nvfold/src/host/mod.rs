@@ -44,6 +44,7 @@
 //! ```
 
 mod crew;
+mod dir;
 mod error;
 mod estimate;
 mod export;
@@ -65,6 +66,14 @@ pub use report::{Problem, Progress, Report, Watch};
 pub use verify::{VerifyOptions, verify};
 
 use crate::{DirEntry, FileSystem, InodeNumber};
+use std::path::Path;
+
+/// Reports names of a directory on the device that are damage: no listing has them.
+fn note_damaged_names(fs: &FileSystem, dir: InodeNumber, path: &Path, tally: &tally::Tally) {
+    if let Ok(count @ 1..) = fs.damaged_names(dir) {
+        tally.problem(path, format!("damaged names left out: {count}; run nvfold fsck on the device"));
+    }
+}
 
 /// Returns all entries of a directory on the device, sorted by name.
 pub fn entries(fs: &FileSystem, dir: InodeNumber) -> crate::Result<Vec<DirEntry>> {

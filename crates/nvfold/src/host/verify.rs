@@ -1,15 +1,22 @@
 //! Compares a tree of the host with one on the device: every name, every byte, and every attribute except the times
 //! of last access and of last inode change.
+//!
+//! As in an import, a file or directory of the host that is replaced after it was listed is a problem, and is not read.
 
+use super::dir::{Dir, Levels, MOVED};
+use super::files::{Node, identity};
 use super::tally::Tally;
-use super::{Error, Report, Result, Watch, crew, entries, files};
+use super::{Error, Report, Result, Watch, crew, entries, files, note_damaged_names};
 use crate::{Attr, FileKind, FileSystem, InodeNumber};
-use std::collections::{BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::fs::Metadata;
+use rustix::fs::Stat;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Says what to compare, and how.
 #[derive(Clone, Debug, Default)]
@@ -61,28 +68,53 @@ struct Verify<'a> {
 /// Two regular files of the same size.
 struct Job {
     path: PathBuf,
+    dir: Arc<Dir>,
+    name: OsString,
+    seen: Stat,
     ino: InodeNumber,
-    size: u64,
+}
+
+/// A directory that is being compared.
+struct Level {
+    ino: InodeNumber,
+    names: std::vec::IntoIter<OsString>,
+    /// The names on the device that the tree has not had so far.
+    ours: BTreeMap<Vec<u8>, InodeNumber>,
 }
 
 struct Walk<'a, 'b> {
     verify: &'a Verify<'b>,
     give: &'a mut dyn FnMut(Job),
+    /// Where the walk stands.
+    path: PathBuf,
+    levels: Levels<Level>,
+    /// The host's device number of the tree, if the walk stays on it.
+    device: Option<u64>,
     /// Files with several names: the inode on the device for each inode of the host.
     linked: HashMap<(u64, u64), InodeNumber>,
+    /// Directories on the device that were entered.
+    met: HashSet<InodeNumber>,
 }
 
 impl Verify<'_> {
     /// Compares the trees; differences go to the tally as problems.
     fn run(&self, source: &Path, attr: Attr, threads: usize, progress: &mut Watch<'_>) {
         let walk = |give: &mut dyn FnMut(Job)| {
-            let mut walk = Walk { verify: self, give, linked: HashMap::new() };
-            walk.visit(source.to_owned(), attr, None);
+            let mut walk = Walk {
+                verify: self,
+                give,
+                path: source.to_owned(),
+                levels: Levels::new(),
+                device: None,
+                linked: HashMap::new(),
+                met: HashSet::new(),
+            };
+            walk.run(attr);
         };
-        crew::run(self.tally, threads, progress, walk, |job, buffer| self.compare_content(job, buffer));
+        crew::run(self.tally, threads, progress, walk, |job, buffer| self.compare_file(job, buffer));
     }
 
-    fn compare_content(&self, job: Job, buffer: &mut [u8]) {
+    fn compare_file(&self, job: Job, buffer: &mut [u8]) {
         match self.first_difference(&job, buffer) {
             Ok(None) => Tally::count(&self.tally.files),
             Ok(Some(offset)) => self.tally.problem(&job.path, format!("content differs at byte {offset}")),
@@ -95,11 +127,12 @@ impl Verify<'_> {
         job: &Job,
         buffer: &mut [u8],
     ) -> std::result::Result<Option<u64>, Box<dyn std::error::Error>> {
-        let (theirs, ours) = (files::open(&job.path)?, self.fs.open(job.ino)?);
+        let ((theirs, stat), ours) = (job.dir.open(&job.name, &job.seen)?, self.fs.open(job.ino)?);
+        self.compare_xattrs(&job.path, Node::Open(theirs.as_fd()), job.ino);
         let (left, right) = buffer.split_at_mut(crew::BUFFER_BYTES / 2);
-        let mut at = 0;
-        while at < job.size && !self.tally.is_stopped() {
-            let wanted = left.len().min((job.size - at) as usize);
+        let (mut at, size) = (0, files::size(&stat));
+        while at < size && !self.tally.is_stopped() {
+            let wanted = left.len().min((size - at) as usize);
             theirs.read_exact_at(&mut left[..wanted], at)?;
             let length = ours.read_at(at, &mut right[..wanted])?;
             if left[..wanted] != right[..length] {
@@ -111,120 +144,191 @@ impl Verify<'_> {
         }
         Ok(None)
     }
+
+    fn compare_xattrs(&self, path: &Path, node: Node<'_>, ino: InodeNumber) {
+        for (name, value) in node.xattrs() {
+            if self.fs.get_xattr(ino, &name).ok() != Some(value) {
+                self.tally.problem(path, format!("extended attribute {} differs", String::from_utf8_lossy(&name)));
+            }
+        }
+    }
 }
 
 impl Walk<'_, '_> {
-    fn visit(&mut self, path: PathBuf, attr: Attr, device: Option<u64>) {
-        let Verify { tally, one_file_system, .. } = self.verify;
+    fn run(&mut self, attr: Attr) {
+        let tally = self.verify.tally;
+        let top = Dir::holding(&self.path).and_then(|(dir, name)| Ok((dir.look(&name)?, dir, name)));
+        match top {
+            Ok((seen, dir, name)) => {
+                self.device = self.verify.one_file_system.then_some(seen.st_dev);
+                self.visit(&Arc::new(dir), &name, seen, attr);
+            }
+            Err(error) => tally.problem(&self.path, error),
+        }
+        while let Some((dir, level)) = self.levels.last() {
+            let name = level.names.next().filter(|_| !tally.is_stopped());
+            let (Some(name), Some(dir)) = (&name, dir.cloned()) else {
+                if name.is_some() {
+                    tally.problem(&self.path, MOVED);
+                }
+                self.leave();
+                continue;
+            };
+            self.path.push(name);
+            if !self.visit_name(&dir, name) {
+                self.path.pop();
+            }
+        }
+    }
+
+    /// Ends the last directory: reports what only the device has.
+    fn leave(&mut self) {
+        let tally = self.verify.tally;
+        if let Some((_, level)) = self.levels.pop().filter(|_| !tally.is_stopped()) {
+            for name in level.ours.keys() {
+                let path = self.path.join(OsStr::from_bytes(name));
+                tally.problem(&path, "is on the device and not in the tree");
+            }
+        }
+        self.path.pop();
+    }
+
+    /// Compares what has a name in the last directory. Returns true if it is a directory that was entered.
+    fn visit_name(&mut self, dir: &Arc<Dir>, name: &OsStr) -> bool {
+        let Verify { fs, tally, .. } = self.verify;
+        let seen = dir.look(name);
+        if seen.as_ref().is_ok_and(|seen| !self.is_imported(seen)) {
+            return false;
+        }
+        let Some((_, level)) = self.levels.last() else { return false };
+        if level.ours.remove(name.as_bytes()).is_none() {
+            tally.problem(&self.path, "is not on the device");
+            return false;
+        }
+        match (seen, fs.lookup(level.ino, name.as_bytes())) {
+            (Ok(seen), Ok(attr)) => return self.visit(dir, name, seen, attr),
+            (Err(error), _) => tally.problem(&self.path, error),
+            (_, Err(error)) => tally.problem(&self.path, error),
+        }
+        false
+    }
+
+    /// Returns true if `import` copies the file: what it skips is not expected on the device.
+    fn is_imported(&self, seen: &Stat) -> bool {
+        let here = self.device.is_none_or(|device| device == seen.st_dev);
+        here && !matches!(files::kind_of_mode(seen.st_mode), None | Some(FileKind::Socket))
+    }
+
+    fn visit(&mut self, dir: &Arc<Dir>, name: &OsStr, seen: Stat, attr: Attr) -> bool {
+        let tally = self.verify.tally;
         if tally.is_stopped() {
-            return;
+            return false;
         }
-        let metadata = match std::fs::symlink_metadata(&path) {
-            Ok(metadata) => metadata,
-            Err(error) => return tally.problem(&path, error),
-        };
-        let kind = files::kind(&metadata);
+        let kind = files::kind_of_mode(seen.st_mode);
         if kind != Some(attr.kind) {
-            return tally.problem(&path, format!("is {kind:?} in the tree and {:?} on the device", attr.kind));
+            tally.problem(&self.path, format!("is {kind:?} in the tree and {:?} on the device", attr.kind));
+            return false;
         }
-        self.compare_attributes(&path, &metadata, &attr);
-        match attr.kind {
-            FileKind::Directory => {
-                Tally::count(&tally.directories);
-                self.directory(&path, attr.ino, device.or(one_file_system.then(|| metadata.dev())));
+        self.compare_attributes(&seen, &attr);
+        let compared = match attr.kind {
+            FileKind::Directory => return self.directory(dir, name, &seen, &attr),
+            FileKind::Regular => {
+                self.regular(dir, name, seen, &attr);
+                Ok(())
             }
-            FileKind::Regular if self.is_first_name(&path, &metadata, &attr) => {
-                if metadata.len() == attr.size {
-                    (self.give)(Job { path, ino: attr.ino, size: attr.size });
-                } else {
-                    tally.problem(
-                        &path,
-                        format!("has {} bytes in the tree and {} on the device", metadata.len(), attr.size),
-                    );
-                }
-            }
-            FileKind::Regular => Tally::count(&tally.hard_links),
-            FileKind::Symlink => {
-                let target = std::fs::read_link(&path).ok();
-                let ours = self.verify.fs.readlink(attr.ino).ok();
-                if target.as_ref().map(|target| target.as_os_str().as_bytes()) != ours.as_deref() {
-                    tally.problem(&path, "points elsewhere on the device");
-                }
-                Tally::count(&tally.symlinks);
-            }
-            _ => Tally::count(&tally.specials),
+            _ => self.special(dir, name, &seen, &attr),
+        };
+        if let Err(error) = compared {
+            tally.problem(&self.path, error);
         }
+        false
+    }
+
+    fn regular(&mut self, dir: &Arc<Dir>, name: &OsStr, seen: Stat, attr: &Attr) {
+        let tally = self.verify.tally;
+        let (theirs, ours) = (files::size(&seen), attr.size);
+        if !self.is_first_name(&seen, attr) {
+            Tally::count(&tally.hard_links);
+        } else if theirs == ours {
+            let (path, dir, name) = (self.path.clone(), dir.clone(), name.to_owned());
+            (self.give)(Job { path, dir, name, seen, ino: attr.ino });
+        } else {
+            tally.problem(&self.path, format!("has {theirs} bytes in the tree and {ours} on the device"));
+        }
+    }
+
+    /// Compares symbolic links, fifos and device nodes.
+    fn special(&self, dir: &Dir, name: &OsStr, seen: &Stat, attr: &Attr) -> io::Result<()> {
+        let Verify { fs, tally, .. } = self.verify;
+        let (handle, _) = dir.handle(name, seen)?;
+        self.verify.compare_xattrs(&self.path, Node::Handle(handle.as_fd()), attr.ino);
+        if attr.kind != FileKind::Symlink {
+            Tally::count(&tally.specials);
+            return Ok(());
+        }
+        let target = rustix::fs::readlinkat(&handle, "", Vec::new())?;
+        if fs.readlink(attr.ino).ok().as_deref() != Some(target.as_bytes()) {
+            tally.problem(&self.path, "points elsewhere on the device");
+        }
+        Tally::count(&tally.symlinks);
+        Ok(())
     }
 
     /// Returns true if no other name of the file was met before. Reports two names of one file on the host that
     /// belong to different files on the device.
-    fn is_first_name(&mut self, path: &Path, metadata: &Metadata, attr: &Attr) -> bool {
-        if metadata.nlink() == 1 {
+    fn is_first_name(&mut self, seen: &Stat, attr: &Attr) -> bool {
+        if seen.st_nlink == 1 {
             return true;
         }
-        match self.linked.insert((metadata.dev(), metadata.ino()), attr.ino) {
+        match self.linked.insert(identity(seen), attr.ino) {
             None => true,
             Some(first) => {
                 if first != attr.ino {
-                    self.verify.tally.problem(path, "is a hard link in the tree and a file of its own on the device");
+                    let problem = "is a hard link in the tree and a file of its own on the device";
+                    self.verify.tally.problem(&self.path, problem);
                 }
                 false
             }
         }
     }
 
-    fn compare_attributes(&self, path: &Path, metadata: &Metadata, attr: &Attr) {
-        let tally = self.verify.tally;
+    fn compare_attributes(&self, seen: &Stat, attr: &Attr) {
         let differ = |what: &str, theirs: String, ours: String| {
             if theirs != ours {
-                tally.problem(path, format!("{what} is {theirs} in the tree and {ours} on the device"));
+                let problem = format!("{what} is {theirs} in the tree and {ours} on the device");
+                self.verify.tally.problem(&self.path, problem);
             }
         };
         if attr.kind != FileKind::Symlink {
-            differ("mode", format!("{:o}", metadata.mode() & 0o7777), format!("{:o}", attr.mode));
+            differ("mode", format!("{:o}", seen.st_mode & 0o7777), format!("{:o}", attr.mode));
         }
-        differ("owner", format!("{}:{}", metadata.uid(), metadata.gid()), format!("{}:{}", attr.uid, attr.gid));
-        differ("time of change", files::times(metadata).1.to_string(), attr.mtime.to_string());
+        differ("owner", format!("{}:{}", seen.st_uid, seen.st_gid), format!("{}:{}", attr.uid, attr.gid));
+        differ("time of change", files::times(seen).1.to_string(), attr.mtime.to_string());
         if matches!(attr.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-            differ("device number", files::encode_rdev(metadata.rdev()).to_string(), attr.rdev.to_string());
-        }
-        for (name, value) in files::xattrs(path) {
-            if self.verify.fs.get_xattr(attr.ino, &name).ok() != Some(value) {
-                tally.problem(path, format!("extended attribute {} differs", String::from_utf8_lossy(&name)));
-            }
+            differ("device number", files::encode_rdev(seen.st_rdev).to_string(), attr.rdev.to_string());
         }
     }
 
-    fn directory(&mut self, path: &Path, ino: InodeNumber, device: Option<u64>) {
+    /// Begins a directory. Returns false if one of the two cannot be read.
+    fn directory(&mut self, dir: &Dir, name: &OsStr, seen: &Stat, attr: &Attr) -> bool {
         let Verify { fs, tally, .. } = self.verify;
-        let (theirs, ours) = match (files::names(path), entries(fs, ino)) {
-            (Ok(theirs), Ok(ours)) => (theirs, ours),
-            (Err(error), _) => return tally.problem(path, error),
-            (_, Err(error)) => return tally.problem(path, error),
-        };
-        let ours: HashMap<Vec<u8>, InodeNumber> = ours.into_iter().map(|entry| (entry.name, entry.ino)).collect();
-        let mut expected = BTreeSet::new();
-        for name in theirs {
-            let below = path.join(&name);
-            if !self.is_imported(&below, device) {
-                continue;
-            }
-            match ours.get(name.as_bytes()).map(|ino| fs.getattr(*ino)) {
-                None => tally.problem(&below, "is not on the device"),
-                Some(Err(error)) => tally.problem(&below, error),
-                Some(Ok(attr)) => self.visit(below, attr, device),
-            }
-            expected.insert(name.as_bytes().to_vec());
+        Tally::count(&tally.directories);
+        if !self.met.insert(attr.ino) {
+            tally.problem(&self.path, "names on the device lead to this directory twice; run nvfold fsck");
+            return false;
         }
-        for name in ours.keys().filter(|name| !expected.contains(*name)) {
-            tally.problem(&path.join(OsStr::from_bytes(name)), "is on the device and not in the tree");
+        note_damaged_names(fs, attr.ino, &self.path, tally);
+        let theirs = dir.enter(name, seen).and_then(|(dir, stat)| Ok((dir.names()?, dir, stat)));
+        match (theirs, entries(fs, attr.ino)) {
+            (Ok((names, dir, stat)), Ok(ours)) => {
+                self.verify.compare_xattrs(&self.path, Node::Open(dir.as_fd()), attr.ino);
+                let ours = ours.into_iter().map(|entry| (entry.name, entry.ino)).collect();
+                self.levels.push(Arc::new(dir), &stat, Level { ino: attr.ino, names: names.into_iter(), ours });
+                return true;
+            }
+            (Err(error), _) => tally.problem(&self.path, error),
+            (_, Err(error)) => tally.problem(&self.path, error),
         }
-    }
-
-    /// Returns true if `import` copies the file: what it skips is not expected on the device.
-    fn is_imported(&self, path: &Path, device: Option<u64>) -> bool {
-        let Ok(metadata) = std::fs::symlink_metadata(path) else { return true };
-        let here = device.is_none_or(|device| device == metadata.dev());
-        here && !matches!(files::kind(&metadata), None | Some(FileKind::Socket))
+        false
     }
 }

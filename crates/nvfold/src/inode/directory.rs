@@ -2,11 +2,16 @@
 //!
 //! The names stay on the media, in the directory's log; DRAM holds 32 bytes for each name. A cookie is used only
 //! once, so a listing can continue where it stopped, whatever was added or removed in between.
+//!
+//! **Damage costs a name, not its directory.** A name on the media that no directory can have (`..`, `a/b`), and the
+//! second entry of a name that is there twice, are kept apart: they are counted, because their inodes have names, but
+//! never found or listed. A name that is there twice cannot be used at all until fsck has decided.
 
 use crate::media::log_entry::{NAME_OFFSET, name_lines};
 use crate::words::FileKind;
 use hashbrown::HashTable;
 use pmem::Region;
+use std::collections::{BTreeMap, BTreeSet};
 use twox_hash::XxHash3_64;
 
 /// One name: the position of its log entry, and the inode that it refers to.
@@ -40,8 +45,13 @@ impl NameSlot {
         usize::from(self.name_bytes) == name.len() && region.equal(self.name_address(), name)
     }
 
+    /// Returns the position of its log entry.
+    pub fn position(&self) -> u64 {
+        self.position_kind & !63
+    }
+
     fn name_address(&self) -> u64 {
-        (self.position_kind & !63) + NAME_OFFSET
+        self.position() + NAME_OFFSET
     }
 }
 
@@ -56,6 +66,62 @@ pub struct Directory {
     last_cookie: u64,
     /// Lines of the log entries of its names.
     lines: u64,
+    damaged: BTreeMap<u64, Damage>,
+    repeated: Repeated,
+}
+
+/// The names that are there more than once. Each is a group, known by the cookie of its first entry. The oldest entry
+/// that is left can be found; the others are damage.
+#[derive(Default)]
+struct Repeated {
+    /// The group of each entry that can be found.
+    groups: BTreeMap<u64, u64>,
+    /// The cookies of each group: of the entry that can be found, and of the others.
+    members: BTreeMap<u64, (u64, BTreeSet<u64>)>,
+}
+
+impl Repeated {
+    /// Adds an entry to the group of the one that can be found; returns the group.
+    fn add(&mut self, found: u64, cookie: u64) -> u64 {
+        let group = *self.groups.entry(found).or_insert(found);
+        self.members.entry(group).or_insert((found, BTreeSet::new())).1.insert(cookie);
+        group
+    }
+
+    /// Removes an entry that is damage.
+    fn remove(&mut self, group: u64, cookie: u64) {
+        let Some((found, others)) = self.members.get_mut(&group) else { return };
+        others.remove(&cookie);
+        if others.is_empty() {
+            self.groups.remove(found);
+            self.members.remove(&group);
+        }
+    }
+
+    /// Removes an entry that can be found; returns the one of its group that can be found now.
+    fn remove_found(&mut self, cookie: u64) -> Option<u64> {
+        let group = self.groups.remove(&cookie)?;
+        let (found, others) = self.members.get_mut(&group)?;
+        *found = others.pop_first()?;
+        let found = *found;
+        self.groups.insert(found, group);
+        self.remove(group, found);
+        Some(found)
+    }
+}
+
+/// Why an entry of a directory, known by its cookie, is damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// No directory can have this name.
+    BadName,
+    /// An older entry has the same name; the cookie of the oldest there has been.
+    Repeats(u64),
+}
+
+/// Returns a name of the media for a message: it may hold anything.
+pub fn shown(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).escape_debug().to_string()
 }
 
 fn hash(name: &[u8]) -> u32 {
@@ -98,23 +164,49 @@ impl Directory {
         self.by_name.find(u64::from(hash) << 32 | u64::from(hash), same).map(|at| self.slots[*at as usize])
     }
 
-    /// Adds a name whose log entry is at `position`. The caller has checked that the name does not exist, and that
-    /// the cookie is larger than all others.
+    /// Adds a name whose log entry is at `position`. The caller has checked that the name does not exist (or was noted
+    /// to be damage), and that the cookie is larger than all others.
     pub fn add(&mut self, name: &[u8], ino: u64, kind: FileKind, cookie: u64, position: u64) {
-        let hash = hash(name);
-        let slot = NameSlot {
-            cookie,
-            ino,
-            position_kind: position | kind as u64,
-            hash,
-            name_bytes: name.len() as u8,
-            live: true,
-        };
+        let (position_kind, name_bytes) = (position | kind as u64, name.len() as u8);
+        self.push(NameSlot { cookie, ino, position_kind, hash: hash(name), name_bytes, live: true });
+    }
+
+    /// Adds a name that no directory can have, whose log entry is at `position`.
+    pub fn add_bad(&mut self, name_bytes: u8, ino: u64, kind: FileKind, cookie: u64, position: u64) {
+        self.damaged.insert(cookie, Damage::BadName);
+        self.push(NameSlot { cookie, ino, position_kind: position | kind as u64, hash: 0, name_bytes, live: true });
+    }
+
+    /// Notes that the name that is about to be added under this cookie is damage, if it is there already.
+    pub fn note_if_double(&mut self, name: &[u8], cookie: u64, region: &Region) {
+        if let Some(found) = self.find(name, region) {
+            let group = self.repeated.add(found.cookie, cookie);
+            self.damaged.insert(cookie, Damage::Repeats(group));
+        }
+    }
+
+    /// Returns why an entry is damage; `None` if it is sound.
+    pub fn damage(&self, cookie: u64) -> Option<Damage> {
+        self.damaged.get(&cookie).copied()
+    }
+
+    /// Returns the number of entries that are damage. A log that holds one is not rewritten.
+    pub fn damaged_names(&self) -> usize {
+        self.damaged.len()
+    }
+
+    /// True if other entries have the same name as this one.
+    #[inline]
+    pub fn is_repeated(&self, slot: &NameSlot) -> bool {
+        !self.damaged.is_empty() && self.repeated.groups.contains_key(&slot.cookie)
+    }
+
+    fn push(&mut self, slot: NameSlot) {
         self.slots.push(slot);
         self.hash_in(self.slots.len() - 1);
-        self.last_cookie = cookie;
-        self.lines += name_lines(name.len());
-        self.subdirectories += u32::from(kind == FileKind::Directory);
+        self.last_cookie = slot.cookie;
+        self.lines += name_lines(usize::from(slot.name_bytes));
+        self.subdirectories += u32::from(slot.kind() == FileKind::Directory);
     }
 
     /// Removes the name with this cookie. Returns false if there is none.
@@ -128,6 +220,7 @@ impl Directory {
         if let Ok(entry) = self.by_name.find_entry(key, |found| *found as usize == at) {
             entry.remove();
         }
+        self.remove_damage(cookie);
         self.slots[at].live = false;
         self.dead += 1;
         self.lines -= name_lines(usize::from(slot.name_bytes));
@@ -138,7 +231,31 @@ impl Directory {
         true
     }
 
-    /// Returns the names after `cookie`, in order.
+    /// Removes what is noted of an entry that goes. If it was found by a name that is there more than once, the next
+    /// entry of this name can be found now.
+    fn remove_damage(&mut self, cookie: u64) {
+        if self.damaged.is_empty() {
+            return;
+        }
+        match self.damaged.remove(&cookie) {
+            Some(Damage::Repeats(group)) => self.repeated.remove(group, cookie),
+            Some(Damage::BadName) => {}
+            None => {
+                let Some(next) = self.repeated.remove_found(cookie) else { return };
+                self.damaged.remove(&next);
+                if let Ok(at) = self.slots.binary_search_by_key(&next, |slot| slot.cookie) {
+                    self.hash_in(at);
+                }
+            }
+        }
+    }
+
+    /// Returns the names after `cookie` that can be shown, in order.
+    pub fn listed_after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
+        self.after(cookie).filter(|slot| self.damaged.is_empty() || !self.damaged.contains_key(&slot.cookie))
+    }
+
+    /// Returns the names after `cookie`, in order, with those that are damage.
     pub fn after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
         let from = self.slots.partition_point(|slot| slot.cookie <= cookie);
         self.slots[from..].iter().filter(|slot| slot.live)
@@ -146,11 +263,16 @@ impl Directory {
 
     /// Returns the number of bytes that it takes in DRAM.
     pub fn dram_bytes(&self) -> u64 {
-        (self.slots.capacity() * size_of::<NameSlot>() + self.by_name.capacity() * 5) as u64
+        let damage = self.damaged.len() * 128;
+        (self.slots.capacity() * size_of::<NameSlot>() + self.by_name.capacity() * 5 + damage) as u64
     }
 
+    /// Makes a name findable, unless it is damage.
     fn hash_in(&mut self, at: usize) {
         let slots = &self.slots;
+        if !self.damaged.is_empty() && self.damaged.contains_key(&slots[at].cookie) {
+            return;
+        }
         let key = |at: &u32| u64::from(slots[*at as usize].hash) << 32 | u64::from(slots[*at as usize].hash);
         self.by_name.insert_unique(key(&(at as u32)), at as u32, key);
     }

@@ -26,8 +26,8 @@ use crate::error::{Error, Result};
 use crate::media::inode::{AttributeLine, INLINE_LOG, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_area::{AREA_LOG, AREAS_MAX, AreaHead, NEXT_WORD};
 use crate::media::log_entry::{
-    COOKIE_END, ENTRY_BYTES_MAX, ExtentEntry, LINE, LogEntry, NAME_BYTES_MAX, PageFooter, VALUE_BLOCKS_MAX, VALUE_MAX,
-    XattrValue,
+    COOKIE_END, ENTRY_BYTES_MAX, ExtentEntry, LINE, LogEntry, PageFooter, VALUE_BLOCKS_MAX, VALUE_MAX, XattrValue,
+    check_target, is_file_name, is_xattr_name,
 };
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber};
@@ -231,20 +231,26 @@ pub fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result
             let holds = |address, length| geometry.holds_data(address, length);
             if entry.is_valid(holds) { Ok(()) } else { Err("extent address") }
         }
-        LogEntry::Name { name, cookie, .. } => {
-            check_name(name)?;
-            if (1..COOKIE_END).contains(cookie) { Ok(()) } else { Err("name entry") }
+        LogEntry::Name { name, .. } if !is_file_name(name) => Err("a name that no directory can have"),
+        LogEntry::Name { cookie, .. } | LogEntry::BadName { cookie, .. } => {
+            if (1..COOKIE_END).contains(cookie) {
+                Ok(())
+            } else {
+                Err("name entry")
+            }
+        }
+        LogEntry::XattrSet { name, .. } | LogEntry::XattrRemove { name, .. } if !is_xattr_name(name) => {
+            Err("name of an extended attribute")
         }
         LogEntry::XattrSet { name, value, .. } => {
-            check_name(name)?;
+            check_target(name, value)?;
             match value {
                 XattrValue::Inline(value) if value.len() > VALUE_MAX => Err("xattr value"),
                 XattrValue::Inline(_) => Ok(()),
                 XattrValue::Blocks { bytes, blocks } => check_value_blocks(geometry, *bytes, blocks),
             }
         }
-        LogEntry::XattrRemove { name, .. } => check_name(name),
-        LogEntry::Unname { .. } | LogEntry::Skip => Ok(()),
+        LogEntry::XattrRemove { .. } | LogEntry::Unname { .. } | LogEntry::Skip => Ok(()),
     }
 }
 
@@ -298,11 +304,6 @@ fn check_range(offset: u64, length: u64, size: u64) -> std::result::Result<(), &
     // The last block of a file may extend past the largest offset.
     let is_valid = length > 0 && end.is_some_and(|end| end <= FILE_BYTES_MAX + BLOCK_BYTES) && size <= FILE_BYTES_MAX;
     if is_valid { Ok(()) } else { Err("extent length") }
-}
-
-/// Checks the name in a log entry. Its length is stored in one byte.
-fn check_name(name: &[u8]) -> std::result::Result<(), &'static str> {
-    if (1..=NAME_BYTES_MAX).contains(&name.len()) { Ok(()) } else { Err("length of a name") }
 }
 
 fn check_value_blocks(geometry: &Geometry, bytes: u32, blocks: &[u64]) -> std::result::Result<(), &'static str> {
@@ -417,7 +418,11 @@ impl<'a> Addition<'a> {
     /// ENOSPC if there is no page for a new part. [`Error::Refused`] if the entry could not be read back.
     pub fn push(&mut self, entry: &LogEntry, lines: &[u8], flight: &mut Flight) -> Result<u64> {
         debug_assert!(!lines.is_empty() && lines.len().is_multiple_of(LINE as usize));
-        check_entry(self.ground.space.geometry(), entry).map_err(|why| refused(self.ino, why))?;
+        let checked = match entry {
+            LogEntry::BadName { .. } => Err("a name that no directory can have"),
+            entry => check_entry(self.ground.space.geometry(), entry),
+        };
+        checked.map_err(|why| refused(self.ino, why))?;
         if lines.len() > ENTRY_BYTES_MAX {
             return Err(refused(self.ino, "log entry length"));
         }

@@ -24,12 +24,13 @@ pub mod table;
 
 use crate::error::{Error, Result};
 use crate::fingerprint::Domain;
-use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
+pub use crate::media::log_entry::SYMLINK_TARGET;
 use crate::media::log_entry::{LogEntry, XattrValue, dedupe, xattr_lines};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
+use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::panics::Panics;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
@@ -43,8 +44,6 @@ use std::ops::Range;
 
 /// Largest file offset (off_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
-/// xattr that holds the target of a symlink. It cannot collide with a name from a user, because those contain no NUL.
-pub const SYMLINK_TARGET: &[u8] = b"\0target";
 
 /// Why an entry does not fit an inode.
 const NO_FILE: &str = "extents of something that is no file";
@@ -250,11 +249,15 @@ impl State {
             (LogEntry::Extent(_) | LogEntry::Vector(_), Body::File(_)) => Ok(()),
             (LogEntry::Extent(_) | LogEntry::Vector(_), _) => Err(NO_FILE),
             // The check also keeps a damaged log from making every addition a search.
-            (LogEntry::Name { cookie, .. }, Body::Directory(directory)) if *cookie < directory.next_cookie() => {
+            (LogEntry::Name { cookie, .. } | LogEntry::BadName { cookie, .. }, Body::Directory(directory))
+                if *cookie < directory.next_cookie() =>
+            {
                 Err("name out of order")
             }
-            (LogEntry::Name { .. } | LogEntry::Unname { .. }, Body::Directory(_)) => Ok(()),
-            (LogEntry::Name { .. } | LogEntry::Unname { .. }, _) => Err(NO_DIRECTORY),
+            (LogEntry::Name { .. } | LogEntry::BadName { .. } | LogEntry::Unname { .. }, body) => match body {
+                Body::Directory(_) => Ok(()),
+                _ => Err(NO_DIRECTORY),
+            },
             (LogEntry::XattrSet { .. } | LogEntry::XattrRemove { .. } | LogEntry::Skip, _) => Ok(()),
         }
     }
@@ -307,6 +310,14 @@ impl State {
             LogEntry::Name { name, ino, kind, cookie, time } => {
                 let Body::Directory(directory) = &mut self.body else { return Err(NO_DIRECTORY) };
                 directory.add(name, *ino, *kind, *cookie, position);
+                if newer {
+                    self.attributes.mtime = *time;
+                }
+                *time
+            }
+            LogEntry::BadName { name_bytes, ino, kind, cookie, time } => {
+                let Body::Directory(directory) = &mut self.body else { return Err(NO_DIRECTORY) };
+                directory.add_bad(*name_bytes, *ino, *kind, *cookie, position);
                 if newer {
                     self.attributes.mtime = *time;
                 }
@@ -379,6 +390,20 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
     blocks.iter().map(|address| BlockNumber::containing(*address))
 }
 
+/// Reads the value of an extended attribute.
+pub fn read_value(region: &Region, value: &XattrValue) -> Vec<u8> {
+    match value {
+        XattrValue::Inline(value) => value.clone(),
+        XattrValue::Blocks { bytes, blocks } => {
+            let mut value = vec![0; *bytes as usize];
+            for (address, part) in blocks.iter().zip(value.chunks_mut(BLOCK_BYTES as usize)) {
+                region.read_into(*address, part);
+            }
+            value
+        }
+    }
+}
+
 impl Inode {
     /// Reads the inode in `slot`; `None` if the slot is free. Everything on the media is checked.
     ///
@@ -423,12 +448,18 @@ impl Inode {
         state.selector = head.selector();
         let mut newer = attributes.as_of == head.head;
         let log = log::walk(region, geometry, slot, &head, |position, end, entry| {
+            if let (LogEntry::Name { name, cookie, .. }, Body::Directory(directory)) = (&entry, &mut state.body) {
+                directory.note_if_double(name, *cookie, region);
+            }
             state.apply(position, &entry, newer).map_err(|what| corrupt(what, position))?;
             newer |= end == attributes.as_of;
             Ok(())
         })?;
         if !newer {
             return Err(corrupt("attributes of another log", line));
+        }
+        if kind == FileKind::Symlink && !state.xattrs.contains_key(SYMLINK_TARGET) {
+            return Err(corrupt("a symlink without a target", slot));
         }
         state.log = log;
         Ok(Some(Inode::new(ino, slot, &head, kind, state)))

@@ -29,6 +29,29 @@ pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 /// Longest name of a file or of an extended attribute: its length is stored in one byte.
 pub const NAME_BYTES_MAX: usize = u8::MAX as usize;
 
+/// Longest target of a symlink in bytes (PATH_MAX without the NUL).
+pub const TARGET_BYTES_MAX: usize = 4095;
+
+/// Extended attribute that holds the target of a symlink. It cannot collide with a name from a user, because those
+/// contain no NUL.
+pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// Returns true if a directory can have this name: 1 to 255 bytes without `/` and NUL, and not `.` or `..`.
+pub fn is_file_name(name: &[u8]) -> bool {
+    let has_length = (1..=NAME_BYTES_MAX).contains(&name.len());
+    has_length && !matches!(name, b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+/// Returns true if an extended attribute can have this name: 1 to 255 bytes without NUL, or [`SYMLINK_TARGET`].
+pub fn is_xattr_name(name: &[u8]) -> bool {
+    name == SYMLINK_TARGET || (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
+}
+
+/// Returns true if a symlink can have this target: 1 to 4095 bytes without NUL.
+pub fn is_symlink_target(target: &[u8]) -> bool {
+    (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
+}
+
 /// All cookies are less than this: a directory that creates a billion names per second would take a century to reach
 /// it.
 pub const COOKIE_END: u64 = 1 << 62;
@@ -284,6 +307,19 @@ pub enum LogEntry {
         /// mtime and ctime of the directory.
         time: TimeNs,
     },
+    /// A directory got a name that none can have: damage, which costs this name and no other. It is never written.
+    BadName {
+        /// Length of the name in bytes.
+        name_bytes: u8,
+        /// Inode that it references.
+        ino: u64,
+        /// Kind of that inode.
+        kind: FileKind,
+        /// Position in readdir's order.
+        cookie: u64,
+        /// mtime and ctime of the directory.
+        time: TimeNs,
+    },
     /// A directory lost the name with this cookie.
     Unname {
         /// Cookie of the name.
@@ -348,6 +384,12 @@ impl LogEntry {
                 };
                 lines.extend_from_slice(head.as_bytes());
                 lines.extend_from_slice(name);
+            }
+            // Only the head: the bytes of the name are on the media alone.
+            LogEntry::BadName { ino: target, kind, cookie, time, .. } => {
+                let (ino, cookie, time) = (*target, *cookie, *time);
+                let head = NameHead { kind: NAME, file_kind: *kind as u8, ino, cookie, time, ..NameHead::default() };
+                lines.extend_from_slice(head.as_bytes());
             }
             LogEntry::Unname { cookie, time } => {
                 let head = NameHead { kind: UNNAME, cookie: *cookie, time: *time, ..NameHead::default() };
@@ -451,15 +493,19 @@ fn encode_xattr(kind: u8, name: &[u8], value: Option<&XattrValue>, time: TimeNs,
 
 fn decode_name(bytes: &[u8]) -> Result<LogEntry, &'static str> {
     let (head, rest) = NameHead::read_from_prefix(bytes).map_err(|_| "name entry length")?;
-    let name = rest.get(..usize::from(head.name_bytes)).ok_or("name entry length")?.to_vec();
+    let name = rest.get(..usize::from(head.name_bytes)).ok_or("name entry length")?;
     let kind = FileKind::from_byte(head.file_kind).ok_or("name entry file kind")?;
-    Ok(LogEntry::Name { name, ino: head.ino, kind, cookie: head.cookie, time: head.time })
+    let NameHead { name_bytes, ino, cookie, time, .. } = head;
+    Ok(match is_file_name(name) {
+        true => LogEntry::Name { name: name.to_vec(), ino, kind, cookie, time },
+        false => LogEntry::BadName { name_bytes, ino, kind, cookie, time },
+    })
 }
 
 fn decode_xattr(bytes: &[u8]) -> Result<LogEntry, &'static str> {
     let (head, rest) = XattrHead::read_from_prefix(bytes).map_err(|_| "xattr entry length")?;
     let name_bytes = usize::from(head.name_bytes);
-    let name = rest.get(..name_bytes).ok_or("xattr entry name")?.to_vec();
+    let name = rest.get(..name_bytes).filter(|name| is_xattr_name(name)).ok_or("xattr entry name")?.to_vec();
     if head.kind == XATTR_REMOVE {
         return Ok(LogEntry::XattrRemove { name, time: head.time });
     }
@@ -472,7 +518,18 @@ fn decode_xattr(bytes: &[u8]) -> Result<LogEntry, &'static str> {
         let blocks = list.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         XattrValue::Blocks { bytes: head.value_bytes, blocks }
     };
+    check_target(&name, &value)?;
     Ok(LogEntry::XattrSet { name, value, time: head.time })
+}
+
+/// Checks the target of a symlink, as far as it is in the entry. Whoever reads one from blocks checks it then.
+pub fn check_target(name: &[u8], value: &XattrValue) -> Result<(), &'static str> {
+    let is_valid = match value {
+        _ if name != SYMLINK_TARGET => true,
+        XattrValue::Inline(target) => is_symlink_target(target),
+        XattrValue::Blocks { bytes, .. } => *bytes as usize <= TARGET_BYTES_MAX,
+    };
+    if is_valid { Ok(()) } else { Err("target of a symlink") }
 }
 
 #[cfg(test)]
@@ -514,6 +571,53 @@ mod tests {
                 assert_eq!(LogEntry::decode(9, &damaged).is_err(), !dedupe_flag, "byte {at} of {entry:?}");
             }
         }
+    }
+
+    /// The entry as an encoder without checks would make it.
+    fn decoded(entry: &LogEntry) -> Result<LogEntry, &'static str> {
+        let mut bytes = Vec::new();
+        entry.encode(9, &mut bytes);
+        LogEntry::decode(9, &bytes).map(|(entry, _)| entry)
+    }
+
+    #[test]
+    fn a_name_that_no_directory_can_have_is_damage_of_this_name() {
+        let (ino, kind, cookie, time) = (7, FileKind::Directory, 3, -1);
+        let long = [b'n'; 255];
+        for good in [&b"a"[..], b"...", b".a", b"..a", b"\xff\n", &long] {
+            let entry = LogEntry::Name { name: good.to_vec(), ino, kind, cookie, time };
+            assert_eq!(decoded(&entry), Ok(entry));
+        }
+        for bad in [&b""[..], b".", b"..", b"/", b"/etc/passwd", b"../../up", b"a/", b"a\0b", b"\0"] {
+            let entry = LogEntry::Name { name: bad.to_vec(), ino, kind, cookie, time };
+            let name_bytes = bad.len() as u8;
+            assert_eq!(decoded(&entry), Ok(LogEntry::BadName { name_bytes, ino, kind, cookie, time }), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn attributes_without_a_name_and_targets_that_lead_nowhere_are_damage() {
+        let inline = |name: &[u8], value: &[u8]| LogEntry::XattrSet {
+            name: name.to_vec(),
+            value: XattrValue::Inline(value.to_vec()),
+            time: 2,
+        };
+        let target = |value: &[u8]| decoded(&inline(SYMLINK_TARGET, value));
+        for bad in [&b""[..], b"user.\0", b"\0targeT"] {
+            assert_eq!(decoded(&inline(bad, b"x")), Err("xattr entry name"), "{bad:?}");
+            assert_eq!(decoded(&LogEntry::XattrRemove { name: bad.to_vec(), time: 2 }), Err("xattr entry name"));
+        }
+        for bad in [&b""[..], b"a\0b", b"\0"] {
+            assert_eq!(target(bad), Err("target of a symlink"), "{bad:?}");
+        }
+        assert!(target(b"/a/../b").is_ok());
+        let blocks = |bytes| LogEntry::XattrSet {
+            name: SYMLINK_TARGET.to_vec(),
+            value: XattrValue::Blocks { bytes, blocks: vec![4096] },
+            time: 2,
+        };
+        assert!(decoded(&blocks(4095)).is_ok());
+        assert_eq!(decoded(&blocks(4096)), Err("target of a symlink"));
     }
 
     #[test]

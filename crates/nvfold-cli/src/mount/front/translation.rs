@@ -229,13 +229,19 @@ impl Front {
         size: u32,
         reply: &mut Reply<'_>,
     ) -> bool {
-        // The entry was removed meanwhile.
-        let Ok(attr) = self.fs.getattr(of.ino) else { return false };
+        // By its name, which may be damaged: the inode alone would not tell. One that is gone was renamed meanwhile, or
+        // removed.
+        let by_name = if next > SECOND { self.fs.lookup(dir, &of.name) } else { self.fs.getattr(of.ino) };
+        let found = match by_name {
+            Err(nvfold::Error::NotFound { .. }) => self.fs.getattr(of.ino),
+            found => found,
+        };
+        let Ok(attr) = found else { return false };
         let is_full = !reply.dirent_plus(size, &entry(&attr), next, &of.name);
         // The kernel counts a lookup for each entry, except for `.` and `..`.
         if !is_full && next > SECOND {
-            self.lookups.count_lookup(of.ino, dir);
-            self.drop_cached_name(of.ino, dir, OsStr::from_bytes(&of.name));
+            self.lookups.count_lookup(attr.ino, dir);
+            self.drop_cached_name(attr.ino, dir, OsStr::from_bytes(&of.name));
         }
         is_full
     }

@@ -23,8 +23,10 @@ pub use needs::Needs;
 pub use sample::Distinct;
 pub use survey::PathCounts;
 
+use super::files::size;
 use super::walk::{problem, walk};
 use super::{Problem, Result, Watch};
+use crate::FileKind;
 use crate::chunking::{Chunker, PieceLengths};
 use crate::compression::Compression;
 use std::ops::ControlFlow;
@@ -64,8 +66,8 @@ impl EstimateOptions {
         let mut bytes = 0;
         for root in distinct_roots(&self.paths, &mut |_| {}) {
             let _ = walk(&root, self.one_file_system, &mut |found| {
-                let file = found.ok().filter(|(_, metadata)| metadata.is_file());
-                bytes += file.map_or(0, |(_, metadata)| metadata.len());
+                let file = found.ok().filter(|found| found.kind() == Some(FileKind::Regular));
+                bytes += file.map_or(0, |file| size(&file.stat));
                 ControlFlow::Continue(())
             });
         }

@@ -13,21 +13,23 @@
 use super::EstimateOptions;
 use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
 use super::sample::DistinctSample;
+use crate::FileKind;
 use crate::chunking::{FIXED_BYTES, Verdict, Zeros, fixed, is_zero, trailing_zeros, zero_runs};
 use crate::compression::Compression;
 use crate::fingerprint::weak64;
-use crate::host::walk::{problem, walk};
+use crate::host::files::{identity, size};
+use crate::host::walk::{Found, problem, walk};
 use crate::host::{Error, Problem, Progress, Report, Result, Watch};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::{INLINE_LOG, INODE_BYTES};
 use crate::media::log_entry::{LINE, NAME_OFFSET};
-use rustix::fs::{Mode, OFlags, SeekFrom};
+use rustix::fs::{SeekFrom, Stat};
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes read at a time; a multiple of 4 KiB.
@@ -198,7 +200,7 @@ impl<'a> Survey<'a> {
         self.by_path.push(PathCounts::default());
         let _ = walk(path, self.options.one_file_system, &mut |found| {
             match found {
-                Ok((path, metadata)) => self.add_inode(path, metadata),
+                Ok(found) => self.add_inode(&found),
                 Err(problem) => self.add_problem(problem),
             }
             if self.is_stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -242,25 +244,26 @@ impl<'a> Survey<'a> {
         }
     }
 
-    fn add_inode(&mut self, path: &Path, metadata: &Metadata) {
-        let name_len = path.file_name().map_or(0, |name| name.len() as u64);
+    fn add_inode(&mut self, found: &Found<'_>) {
+        let name_len = found.path.file_name().map_or(0, |name| name.len() as u64);
         self.counts().name_bytes += (NAME_OFFSET + name_len).next_multiple_of(LINE);
-        if metadata.is_dir() {
+        let kind = found.kind();
+        if kind == Some(FileKind::Directory) {
             self.counts().directories += 1;
-        } else if self.was_seen(metadata) {
+        } else if self.was_seen(&found.stat) {
             self.counts().hard_links += 1;
-        } else if !metadata.is_file() {
+        } else if kind != Some(FileKind::Regular) {
             self.counts().others += 1;
-        } else if let Err(error) = self.add_file(path) {
-            self.add_problem(problem(path.to_owned(), &error));
+        } else if let Err(error) = self.add_file(found) {
+            self.add_problem(problem(found.path.to_owned(), &error));
         }
     }
 
     /// Returns true if another name of this inode was counted before.
-    fn was_seen(&mut self, metadata: &Metadata) -> bool {
-        let inode = (metadata.dev(), metadata.ino());
-        if metadata.nlink() < 2 || self.links_seen.contains(&inode) {
-            return metadata.nlink() >= 2;
+    fn was_seen(&mut self, stat: &Stat) -> bool {
+        let inode = identity(stat);
+        if stat.st_nlink < 2 || self.links_seen.contains(&inode) {
+            return stat.st_nlink >= 2;
         }
         if self.links_seen.len() < self.links_capacity {
             self.links_seen.insert(inode);
@@ -270,9 +273,9 @@ impl<'a> Survey<'a> {
         false
     }
 
-    fn add_file(&mut self, path: &Path) -> io::Result<()> {
-        let file = open_for_survey(path)?;
-        let size = file.metadata()?.len();
+    fn add_file(&mut self, found: &Found<'_>) -> io::Result<()> {
+        let (file, stat) = found.open()?;
+        let size = size(&stat);
         self.counts().files += 1;
         self.counts().file_bytes += size;
         self.counts().long_files += u64::from(size > INLINE_LINES * FIXED_BYTES as u64);
@@ -380,17 +383,6 @@ impl<'a> Survey<'a> {
         uncut.drain(..cut_until);
         self.uncut = uncut;
         self.counts().pieces += pieces;
-    }
-}
-
-/// Opens a regular file for reading, without changing anything. Only the file's owner may suppress the update of the
-/// access time.
-fn open_for_survey(path: &Path) -> io::Result<File> {
-    // Opening never blocks or follows a link: the name may have become a fifo or a link since it was listed.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
-        Err(Errno::PERM) => Ok(rustix::fs::open(path, flags, Mode::empty())?.into()),
-        opened => Ok(opened?.into()),
     }
 }
 
