@@ -26,6 +26,7 @@ mod handles;
 mod hints;
 mod host_disk;
 mod host_memory;
+mod hostile_images;
 mod model;
 mod mutations;
 mod names;

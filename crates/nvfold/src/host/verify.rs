@@ -3,10 +3,10 @@
 
 use super::tally::Tally;
 use super::{Error, Report, Result, Watch, crew, entries, files};
-use crate::{Attr, FileKind, FileSystem, InodeNumber};
+use crate::{Attr, FileKind, FileSystem, InodeNumber, Whence, errno};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl Verify<'_> {
     ) -> std::result::Result<Option<u64>, Box<dyn std::error::Error>> {
         let (theirs, ours) = (files::open(&job.path)?, self.fs.open(job.ino)?);
         let (left, right) = buffer.split_at_mut(crew::BUFFER_BYTES / 2);
-        let mut at = 0;
+        let mut at = next_data(&theirs, &ours, 0, job.size);
         while at < job.size && !self.tally.is_stopped() {
             let wanted = left.len().min((job.size - at) as usize);
             theirs.read_exact_at(&mut left[..wanted], at)?;
@@ -106,11 +106,26 @@ impl Verify<'_> {
                 let equal = left.iter().zip(&right[..length]).take_while(|(left, right)| left == right).count();
                 return Ok(Some(at + equal as u64));
             }
-            at += wanted as u64;
             self.tally.add_bytes(wanted);
+            at = next_data(&theirs, &ours, at + wanted as u64, job.size);
         }
         Ok(None)
     }
+}
+
+/// Returns the first offset from `at` on at which one of two files has data; `size` if both have only a hole there. A
+/// file may have 2^63 - 1 bytes.
+fn next_data(theirs: &File, ours: &crate::File, at: u64, size: u64) -> u64 {
+    let theirs = match rustix::fs::seek(theirs, rustix::fs::SeekFrom::Data(at)) {
+        Err(rustix::io::Errno::NXIO) => size,
+        // This file system cannot report holes, so everything counts as data.
+        found => found.unwrap_or(at),
+    };
+    let ours = match ours.seek(at, Whence::Data) {
+        Err(error) if error.errno() == errno::ENXIO => size,
+        found => found.unwrap_or(at),
+    };
+    theirs.min(ours).clamp(at, size.max(at))
 }
 
 impl Walk<'_, '_> {
