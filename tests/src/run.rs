@@ -53,6 +53,12 @@ pub fn limit() -> Duration {
 /// Runs a program to its end; kills it and panics past [`limit`].
 #[track_caller]
 pub fn run(command: &mut Command) -> Outcome {
+    run_watching(command, |_| {})
+}
+
+/// The same; calls `watch` with the child again and again while it runs.
+#[track_caller]
+pub fn run_watching(command: &mut Command, watch: impl FnMut(&Child)) -> Outcome {
     let line = format!("{command:?}");
     let mut child = command
         .stdin(Stdio::null())
@@ -62,7 +68,7 @@ pub fn run(command: &mut Command) -> Outcome {
         .unwrap_or_else(|error| panic!("starting {line}: {error}"));
     let stdout = drain(child.stdout.take());
     let stderr = drain(child.stderr.take());
-    let status = wait_at_most(&mut child, limit());
+    let status = wait_watching(&mut child, limit(), watch);
     let outcome = Outcome {
         command: line,
         status: status.unwrap_or_else(|| ExitStatus::from_raw(9)),
@@ -87,8 +93,13 @@ pub fn shell(dir: &std::path::Path, script: &str) -> Outcome {
 
 /// Waits for a child; kills it past the limit and returns `None`.
 pub fn wait_at_most(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    wait_watching(child, limit, |_| {})
+}
+
+fn wait_watching(child: &mut Child, limit: Duration, mut watch: impl FnMut(&Child)) -> Option<ExitStatus> {
     let end = Instant::now() + limit;
     while Instant::now() < end {
+        watch(child);
         if let Some(status) = child.try_wait().expect("wait for a child") {
             return Some(status);
         }

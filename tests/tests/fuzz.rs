@@ -8,7 +8,7 @@ use std::time::Duration;
 use nvfold::check::{CheckOptions, check};
 use nvfold::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, OVERFLOW_WORD};
 use nvfold::media::journal::{JournalSlot, WordStore};
-use nvfold::media::saved_state::SavedState;
+use nvfold::media::saved_state::{SavedRun, SavedState};
 use nvfold::media::segment::SegmentEntry;
 use nvfold::media::superblock::{COPIES, Geometry, Superblock};
 use nvfold::media::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -237,6 +237,38 @@ fn a_saved_index_that_cannot_be_searched_is_made_anew() {
             });
             assert_agreed(&content);
         });
+    }
+}
+
+/// A saved state whose runs have blocks in common was read: one run named 248 times took as much memory as 248 runs.
+#[test]
+fn a_saved_state_in_runs_that_overlap_is_not_read() {
+    let is_loaded = |content: &Content| {
+        let region = Slate::new(content.len_bytes()).with(content);
+        let fs = FileSystem::mount(region, MountOptions::default()).expect("mount");
+        fs.stats().recovery.loaded
+    };
+    assert!(is_loaded(&image::image(Kind::Small).content));
+    let with_a_run = |run: fn(&SavedState, u64) -> SavedRun| {
+        damaged(Kind::Small, |_, content| {
+            let bytes = content.read(0, size_of::<Superblock>() as u64);
+            let at = Superblock::read_from_bytes(&bytes).expect("a superblock's bytes").saved_state;
+            let mut header = SavedState::read_from_bytes(&content.read(at, BLOCK_BYTES)).expect("a header's bytes");
+            header.runs[header.runs_used as usize] = run(&header, at);
+            header.runs_used += 1;
+            content.write(at, header.sealed(at).as_bytes());
+        })
+    };
+    let again = with_a_run(|header, _| header.runs[0]);
+    let last_block = with_a_run(|header, _| {
+        let SavedRun { start, count } = header.runs[0];
+        SavedRun { start: start + count - 1, count: 1 }
+    });
+    let header = with_a_run(|_, at| SavedRun { start: at / BLOCK_BYTES, count: 1 });
+    let nothing = with_a_run(|_, _| SavedRun { start: u64::MAX, count: 0 });
+    for (content, loaded) in [(again, false), (last_block, false), (header, false), (nothing, true)] {
+        assert_eq!(is_loaded(&content), loaded);
+        assert_agreed(&content);
     }
 }
 

@@ -26,6 +26,7 @@ mod handles;
 mod hints;
 mod host_disk;
 mod host_memory;
+mod hostile_images;
 mod hostile_names;
 mod model;
 mod mutations;

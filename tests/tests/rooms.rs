@@ -25,8 +25,8 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored mount snapshot bounded server unmount traffic device dedup_options counters mounts \
-                            problems stop output report progress size failure text";
+const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options counters \
+                            mounts problems stop output report progress size failure text";
 
 const HOUSES: [House; 6] = [
     House {
@@ -63,7 +63,7 @@ const HOUSES: [House; 6] = [
             ("names", "cli"),
             ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
-            ("stored", "mount snapshot device dedup_options mounts problems failure"),
+            ("stored", "descent mount snapshot device dedup_options mounts problems failure"),
             ("mount", "snapshot bounded unmount utab device dedup_options counters mounts report size failure"),
             ("snapshot", "bounded traffic device counters mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
@@ -78,6 +78,7 @@ const HOUSES: [House; 6] = [
             ("output", "progress"),
             ("progress", "size failure"),
             ("report", "failure text"),
+            ("descent", ""),
             ("counters", ""),
             ("mounts", ""),
             ("size", ""),

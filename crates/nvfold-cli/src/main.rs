@@ -6,6 +6,7 @@
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
 //! | [`stored`] | access to stored files, through a mount or on a device |
+//! | [`descent`] | walks over trees, of a device or of the host |
 //! | [`snapshot`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
 //! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
@@ -23,6 +24,7 @@ mod cli;
 mod commands;
 mod counters;
 mod dedup_options;
+mod descent;
 mod device;
 mod failure;
 mod mount;

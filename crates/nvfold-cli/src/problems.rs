@@ -4,6 +4,7 @@ use crate::failure::{Failure, Outcome, eprint_line, without_number};
 use crate::mounts;
 use crate::stop::Stop;
 use crate::text::{counted, escaped};
+use nvfold::host::shortened;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::fmt::Display;
@@ -25,6 +26,7 @@ pub struct Problem {
 impl Problem {
     /// Makes a problem with the file at `path`.
     pub fn of(path: &Path, problem: impl Display) -> Problem {
+        let path = &*shortened(path);
         Problem { path: mounts::show(path), path_hex: mounts::hex(path), problem: problem.to_string() }
     }
 }

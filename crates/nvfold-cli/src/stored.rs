@@ -2,15 +2,16 @@
 //! a device that this process has mounted itself.
 
 use crate::dedup_options::DedupOptions;
+use crate::descent::{Descent, OnDevice, OnHost, Step, Tree};
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
 use crate::snapshot::{self, Snapshot, Space};
-use nvfold::host::{self, entries};
+use nvfold::host;
 use nvfold::{
-    Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
+    Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
     XattrMode, errno,
 };
 use rustix::fs::{Mode, OFlags, SeekFrom, XattrFlags};
@@ -33,11 +34,12 @@ pub struct Stored {
 }
 
 /// A file or directory of the file system.
-pub struct Found {
-    pub path: PathBuf,
+pub struct Found<'p> {
+    pub path: &'p Path,
     pub kind: FileKind,
     pub size_bytes: u64,
     ino: InodeNumber,
+    links: u64,
 }
 
 /// Settings that apply to files without their own.
@@ -128,23 +130,29 @@ impl Stored {
     }
 
     /// Looks up a path.
-    pub fn find(&self, path: &Path) -> Result<Found, Refused> {
-        let Some(fs) = &self.fs else {
-            return found(path.to_owned(), &std::fs::metadata(path)?);
-        };
-        let attr = fs.resolve(path.as_os_str().as_bytes())?;
-        Ok(Found { path: path.to_owned(), kind: attr.kind, size_bytes: attr.size, ino: attr.ino })
+    pub fn find<'p>(&self, path: &'p Path) -> Result<Found<'p>, Refused> {
+        match &self.fs {
+            Some(fs) => on_device(path, &fs.resolve(path.as_os_str().as_bytes())?),
+            None => on_host(path, &std::fs::metadata(path)?),
+        }
     }
 
     /// Calls `each` for the regular files and directories at and below the paths. A file with several names is
     /// visited once. Files that cannot be read are recorded as problems, files that disappear meanwhile are counted.
-    pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found)) {
+    pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found<'_>)) {
         let mut walk = Walk { stored: self, problems, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
-            match self.find(path) {
-                Ok(found) if walk.is_new(&found, u64::MAX) => walk.visit(&found),
-                Ok(_) => {}
-                Err(error) => problems.note(path, error),
+            let walked = match &self.fs {
+                Some(fs) => fs
+                    .resolve(path.as_os_str().as_bytes())
+                    .map_err(Refused::from)
+                    .map(|attr| walk.tree(OnDevice(fs), path, &attr, on_device)),
+                None => std::fs::metadata(path)
+                    .map_err(Refused::from)
+                    .map(|metadata| walk.tree(OnHost { number: Some(self.number) }, path, &metadata, on_host)),
+            };
+            if let Err(error) = walked {
+                problems.note(path, error);
             }
         }
     }
@@ -224,12 +232,12 @@ impl Stored {
     }
 
     /// Returns the value of an attribute that sets the policy or compression of a file; `None` if it has none.
-    pub fn own_attribute(&self, found: &Found, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+    pub fn own_attribute(&self, found: &Found<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         let value = match &self.fs {
             Some(fs) => fs.get_xattr(found.ino, name).map_err(Refused::from),
             None => {
                 let mut value = vec![0; 4096];
-                let length = rustix::fs::getxattr(&found.path, OsStr::from_bytes(name), &mut value);
+                let length = rustix::fs::getxattr(found.path, OsStr::from_bytes(name), &mut value);
                 length.map(|length| value[..length].to_vec()).map_err(Refused::from)
             }
         };
@@ -240,7 +248,7 @@ impl Stored {
     }
 
     /// Gives a file or directory its own policy; `None` removes it.
-    pub fn set_own_policy(&self, found: &Found, policy: Option<Policy>) -> Result<(), Refused> {
+    pub fn set_own_policy(&self, found: &Found<'_>, policy: Option<Policy>) -> Result<(), Refused> {
         let name = OsStr::from_bytes(POLICY_ATTRIBUTE);
         let set: Result<(), Refused> = match (&self.fs, policy) {
             (Some(fs), Some(policy)) => {
@@ -249,9 +257,9 @@ impl Stored {
             (Some(fs), None) => fs.remove_xattr(found.ino, POLICY_ATTRIBUTE).map_err(Into::into),
             (None, Some(policy)) => {
                 let value = policy.name().as_bytes();
-                rustix::fs::setxattr(&found.path, name, value, XattrFlags::empty()).map_err(Into::into)
+                rustix::fs::setxattr(found.path, name, value, XattrFlags::empty()).map_err(Into::into)
             }
-            (None, None) => rustix::fs::removexattr(&found.path, name).map_err(Into::into),
+            (None, None) => rustix::fs::removexattr(found.path, name).map_err(Into::into),
         };
         match set {
             Err(refused) if policy.is_none() && refused.errno == errno::ENODATA => Ok(()),
@@ -260,15 +268,15 @@ impl Stored {
     }
 
     /// Returns the extents of a file from a byte offset on; see [`nvfold::File::extents`].
-    pub fn extents(&self, found: &Found, from: u64) -> Result<Vec<MappedExtent>, Refused> {
+    pub fn extents(&self, found: &Found<'_>, from: u64) -> Result<Vec<MappedExtent>, Refused> {
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.extents(from, requests::EXTENTS_MAX)?),
-            None => Ok(requests::extents(&found.path, from)?),
+            None => Ok(requests::extents(found.path, from)?),
         }
     }
 
     /// Returns the ranges of a file that hold data, in bytes, from an offset on, at most [`requests::EXTENTS_MAX`].
-    pub fn data(&self, found: &Found, from: u64) -> Result<Vec<Range<u64>>, Refused> {
+    pub fn data(&self, found: &Found<'_>, from: u64) -> Result<Vec<Range<u64>>, Refused> {
         match &self.fs {
             Some(fs) => {
                 let file = fs.open(found.ino)?;
@@ -277,7 +285,7 @@ impl Stored {
             None => {
                 // The path may have become another file meanwhile: a link, or a FIFO.
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = rustix::fs::open(&found.path, flags, Mode::empty())?;
+                let file = rustix::fs::open(found.path, flags, Mode::empty())?;
                 data_from(from, |at, whence| {
                     let to = if whence == Whence::Data { SeekFrom::Data(at) } else { SeekFrom::Hole(at) };
                     Ok(rustix::fs::seek(&file, to)?)
@@ -287,29 +295,34 @@ impl Stored {
     }
 
     /// Shares the blocks of a range of a file with equal blocks.
-    pub fn dedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
+    pub fn dedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.dedup_range(range.start, length)?),
-            None => Ok(requests::ask(&found.path, &Request::Dedup { offset: range.start, length })?),
+            None => Ok(requests::ask(found.path, &Request::Dedup { offset: range.start, length })?),
         }
     }
 
     /// Does the same, and compresses packed chunks.
-    pub fn compress(&self, found: &Found, range: Range<u64>, compression: Compression) -> Result<Reshared, Refused> {
+    pub fn compress(
+        &self,
+        found: &Found<'_>,
+        range: Range<u64>,
+        compression: Compression,
+    ) -> Result<Reshared, Refused> {
         let (offset, length) = (range.start, range.end - range.start);
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.compress_range(offset, length, compression)?),
-            None => Ok(requests::ask(&found.path, &Request::Compress { compression, offset, length })?),
+            None => Ok(requests::ask(found.path, &Request::Compress { compression, offset, length })?),
         }
     }
 
     /// Gives each block of a range of a file its own copy.
-    pub fn undedup(&self, found: &Found, range: Range<u64>) -> Result<Reshared, Refused> {
+    pub fn undedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.undedup_range(range.start, length)?),
-            None => Ok(requests::ask(&found.path, &Request::Undedup { offset: range.start, length })?),
+            None => Ok(requests::ask(found.path, &Request::Undedup { offset: range.start, length })?),
         }
     }
 }
@@ -337,16 +350,21 @@ fn space_of_statfs(path: &Path) -> Outcome<Space> {
     Ok(Space { device_bytes, stored_bytes, free_bytes, available_bytes, ..Space::default() })
 }
 
-fn found(path: PathBuf, metadata: &std::fs::Metadata) -> Result<Found, Refused> {
+fn on_host<'p>(path: &'p Path, metadata: &std::fs::Metadata) -> Result<Found<'p>, Refused> {
     let unknown = || Refused { errno: 0, why: "of an unknown kind".into() };
     let kind = host::kind(metadata).ok_or_else(unknown)?;
-    Ok(Found { path, kind, size_bytes: metadata.len(), ino: InodeNumber(metadata.ino()) })
+    let (ino, links) = (InodeNumber(metadata.ino()), metadata.nlink());
+    Ok(Found { path, kind, size_bytes: metadata.len(), ino, links })
+}
+
+fn on_device<'p>(path: &'p Path, attr: &Attr) -> Result<Found<'p>, Refused> {
+    Ok(Found { path, kind: attr.kind, size_bytes: attr.size, ino: attr.ino, links: u64::from(attr.nlink) })
 }
 
 struct Walk<'a> {
     stored: &'a Stored,
     problems: &'a Problems,
-    each: &'a mut dyn FnMut(&Found),
+    each: &'a mut dyn FnMut(&Found<'_>),
     /// True if one path may be below another.
     several_paths: bool,
     /// The inodes that may be reached again.
@@ -354,59 +372,40 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Returns true if the inode was not visited before, under another name or through another path.
-    fn is_new(&mut self, found: &Found, links: u64) -> bool {
-        let once = links == 1 && !self.several_paths;
-        once || self.met.insert(found.ino)
-    }
-
-    fn visit(&mut self, found: &Found) {
-        if self.problems.is_stopped() {
-            return;
-        }
-        match found.kind {
-            FileKind::Directory => {
-                (self.each)(found);
-                match self.below(found) {
-                    Ok(below) => below.into_iter().for_each(|path| self.visit_name(path)),
-                    Err(error) => self.stored.note(&found.path, &error, self.problems),
-                }
+    /// Visits `top`, whose path is `path`, and all that is below it. `found` makes what is visited of a node of the tree.
+    fn tree<T: Tree>(
+        &mut self,
+        tree: T,
+        path: &Path,
+        top: &T::Node,
+        found: impl for<'p> Fn(&'p Path, &T::Node) -> Result<Found<'p>, Refused>,
+    ) where
+        T::Identity: Clone,
+        Refused: From<T::Why>,
+    {
+        self.visit(path, found(path, top), true);
+        let mut descent = Descent::new(tree, path, top);
+        while let Some(step) = descent.next().filter(|_| !self.problems.is_stopped()) {
+            match step {
+                Step::Found(node) => self.visit(descent.path(), found(descent.path(), &node), false),
+                Step::Left => {}
+                Step::Problem(why) => self.stored.note(descent.path(), &why.into(), self.problems),
             }
-            FileKind::Regular => (self.each)(found),
-            _ => {}
         }
     }
 
-    /// Visits the inode behind a name in a directory. Symbolic links are not followed there.
-    fn visit_name(&mut self, (path, ino): (PathBuf, InodeNumber)) {
-        let found = match &self.stored.fs {
-            Some(fs) => fs.getattr(ino).map_err(Refused::from).map(|attr| {
-                let found = Found { path: path.clone(), kind: attr.kind, size_bytes: attr.size, ino };
-                (found, u64::from(attr.nlink))
-            }),
-            None => match std::fs::symlink_metadata(&path) {
-                Ok(metadata) if metadata.dev() != self.stored.number => return,
-                Ok(metadata) => found(path.clone(), &metadata).map(|found| (found, metadata.nlink())),
-                Err(error) => Err(error.into()),
-            },
-        };
+    /// Visits a regular file or a directory, unless it was visited before, under another name or through another path.
+    fn visit(&mut self, path: &Path, found: Result<Found<'_>, Refused>, is_top: bool) {
         match found {
-            Ok((found, links)) => {
-                let links = if found.kind == FileKind::Directory { 1 } else { links };
-                if self.is_new(&found, links) {
-                    self.visit(&found);
+            Ok(found) if matches!(found.kind, FileKind::Directory | FileKind::Regular) => {
+                let has_one_name = found.kind == FileKind::Directory || found.links == 1;
+                let once = has_one_name && !is_top && !self.several_paths;
+                if once || self.met.insert(found.ino) {
+                    (self.each)(&found);
                 }
             }
-            Err(error) => self.stored.note(&path, &error, self.problems),
+            Ok(_) => {}
+            Err(error) => self.stored.note(path, &error, self.problems),
         }
-    }
-
-    fn below(&self, directory: &Found) -> Result<Vec<(PathBuf, InodeNumber)>, Refused> {
-        let Some(fs) = &self.stored.fs else {
-            let names = host::names(&directory.path)?;
-            return Ok(names.iter().map(|name| (directory.path.join(name), InodeNumber(0))).collect());
-        };
-        let below = entries(fs, directory.ino)?.into_iter();
-        Ok(below.map(|entry| (directory.path.join(OsStr::from_bytes(&entry.name)), entry.ino)).collect())
     }
 }

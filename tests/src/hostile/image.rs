@@ -149,7 +149,11 @@ pub fn image(kind: Kind) -> &'static Image {
 
 impl Image {
     fn make(kind: Kind) -> Image {
-        let content = content(kind);
+        Image::of(kind, content(kind))
+    }
+
+    /// Finds the structures of a valid device of the smallest size.
+    pub fn of(kind: Kind, content: Content) -> Image {
         let mut image = Image { kind, content, structures: vec![Vec::new(); LAYOUTS] };
         image.find_structures();
         image

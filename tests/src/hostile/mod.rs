@@ -10,22 +10,27 @@
 //!   allowed only where structures were forged, checksums included; after noise a second fsck finds nothing, and the
 //!   device mounts;
 //! * a structure that no damage touched is there afterwards, with its content ([`run_overwritten`]);
-//! * fsck without repair and a read-only mount write nothing.
+//! * fsck without repair and a read-only mount write nothing;
+//! * an export ends, and makes nothing outside of its directory.
 //!
 //! [`run_damaged`] and [`run_arbitrary`] turn bytes into a device and try it; the fuzz targets and the tests in
 //! `tests/fuzz.rs` call them.
 
+pub mod commands;
 pub mod damage;
 pub mod footprint;
 pub mod forge;
 pub mod image;
+pub mod made;
 pub mod survivors;
 
 use std::collections::HashSet;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::Mutex;
 
 use nvfold::check::{self, CheckOptions, Report};
+use nvfold::host::{self, ExportOptions, Progress};
 use nvfold::media::DEVICE_BYTES_MIN;
 use nvfold::{
     AllocateMode, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr,
@@ -34,6 +39,7 @@ use nvfold::{
 use pmem::Region;
 
 use crate::device::{self, POLICIES};
+use crate::scratch::Scratch;
 use crate::slate::{Content, Slate};
 use image::KINDS;
 use survivors::Survivors;
@@ -44,6 +50,8 @@ pub const HEAD_BYTES: usize = 2;
 const WALK_MAX: usize = 2000;
 /// Bytes read at either end of a file.
 const READ_BYTES: usize = 100_000;
+/// Bytes after which an export is stopped: a small image may hold the same block in a thousand files.
+const EXPORT_BYTES_MAX: u64 = 1 << 30;
 
 /// Reads an image's kind, a policy and a list of damage, and tries the device.
 #[track_caller]
@@ -140,6 +148,7 @@ fn try_content(content: &Content, policy: Policy, must_end_whole: bool) -> Resul
         return Err("fsck without repair, or a read-only mount, wrote to the device".into());
     }
     agree_on_reading(&report, read_only)?;
+    try_export(&region)?;
     let read_write = try_read_write(&region, policy);
     agree_on_writing(&report, read_write, &region)?;
     drop(region);
@@ -195,6 +204,26 @@ fn try_read_only(region: &Region) -> nvfold::Result<()> {
     let walked = walk(&fs);
     fs.unmount()?;
     walked
+}
+
+/// Exports the tree to a directory. It may fail, but nothing may appear outside.
+fn try_export(region: &Region) -> Result<(), String> {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let Ok(fs) = FileSystem::mount(region.clone(), options) else { return Ok(()) };
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.join("inside")).expect("make a directory");
+    let to = scratch.join("inside").join("copy");
+    let mut watch = |progress: Progress| match progress.bytes > EXPORT_BYTES_MAX {
+        true => ControlFlow::Break(()),
+        false => ControlFlow::Continue(()),
+    };
+    let _ = host::export(&fs, &ExportOptions { from: "/".into(), to, threads: 1 }, &mut watch);
+    let names = |dir: &Path| host::names(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    let (around, inside) = (names(scratch.path())?, names(&scratch.join("inside"))?);
+    match around == ["inside"] && inside.iter().all(|name| name == "copy") {
+        true => Ok(()),
+        false => Err(format!("an export made {around:?}, {inside:?}")),
+    }
 }
 
 /// How far a read-write mount got.

@@ -234,7 +234,7 @@ impl<'a> Work<'a> {
         let mut total_bytes = 0;
         // The pass that does the work reports files that cannot be read.
         stored.walk(paths, &Problems::default(), &mut |found| {
-            total_bytes += found.size_bytes * u64::from(is_file(found))
+            total_bytes = u64::saturating_add(total_bytes, found.size_bytes * u64::from(is_file(found)));
         });
         let before = stored.space(&paths[0])?;
         Ok(Work {
@@ -272,7 +272,7 @@ impl<'a> Work<'a> {
                 from = extents.last().map_or(0, |last| last.offset + last.length);
             }
             plan.add(&extents);
-            done_bytes += found.size_bytes;
+            done_bytes = u64::saturating_add(done_bytes, found.size_bytes);
             progress.update(done_bytes, String::new);
         });
         progress.finish(done_bytes, String::new);
@@ -290,7 +290,7 @@ impl<'a> Work<'a> {
     fn finish(
         self,
         needed: Option<Needed>,
-        change: impl Fn(&Stored, &Found, Range<u64>) -> Result<Reshared, Refused>,
+        change: impl Fn(&Stored, &Found<'_>, Range<u64>) -> Result<Reshared, Refused>,
     ) -> Outcome<Report> {
         let Work { stored, paths, what, output, problems, total_bytes, .. } = &self;
         let mut progress = Progress::new(output.progress, what, *total_bytes);
@@ -302,7 +302,9 @@ impl<'a> Work<'a> {
             let changed = for_each_range(stored, found, problems, |range| {
                 let end = range.end;
                 done += change(stored, found, range)?;
-                progress.update(passed_bytes + end, || format!("{} changed", size::show(done.changed_bytes)));
+                progress.update(u64::saturating_add(passed_bytes, end), || {
+                    format!("{} changed", size::show(done.changed_bytes))
+                });
                 Ok(())
             });
             match changed {
@@ -314,9 +316,9 @@ impl<'a> Work<'a> {
                 Err(refused) if refused.errno == errno::EROFS => {
                     problems.end(Failure::new(found.path.display(), refused));
                 }
-                Err(refused) => stored.note(&found.path, &refused, problems),
+                Err(refused) => stored.note(found.path, &refused, problems),
             }
-            passed_bytes += found.size_bytes;
+            passed_bytes = passed_bytes.saturating_add(found.size_bytes);
         });
         progress.finish(passed_bytes, || format!("{} changed", size::show(done.changed_bytes)));
         let (problem_count, told) = problems.told();
@@ -344,7 +346,7 @@ impl<'a> Work<'a> {
 /// Calls `each` for ranges that cover all data of a file, and few holes.
 fn for_each_range(
     stored: &Stored,
-    found: &Found,
+    found: &Found<'_>,
     problems: &Problems,
     mut each: impl FnMut(Range<u64>) -> Result<(), Refused>,
 ) -> Result<(), Refused> {
@@ -377,7 +379,7 @@ fn ranges(data: &[Range<u64>]) -> Vec<Range<u64>> {
     ranges
 }
 
-fn is_file(found: &Found) -> bool {
+fn is_file(found: &Found<'_>) -> bool {
     found.kind == FileKind::Regular
 }
 

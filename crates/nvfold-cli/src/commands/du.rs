@@ -3,19 +3,21 @@
 //! The figures are logical: a shared block counts in each file that references it, as du(1) expects.
 
 use crate::dedup_options::DedupOptions;
+use crate::descent::{Descent, OnDevice, OnHost, Step, Tree};
 use crate::device::{DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::requests;
 use crate::mounts;
 use crate::output::Output;
+use crate::problems::Problems;
 use crate::report;
 use crate::size;
 use clap::Args;
-use nvfold::host::entries;
 use nvfold::{Attr, FileKind, FileSystem, MappedExtent, Policy};
 use serde::Serialize;
 use std::collections::HashSet;
-use std::ffi::OsStr;
+use std::fmt::Display;
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ struct Report {
     directories: Vec<Row>,
 }
 
-#[derive(Clone, Serialize)]
+#[derive(Serialize)]
 struct Row {
     path: String,
     /// The bytes of the path in hexadecimal, if it is not UTF-8.
@@ -92,10 +94,20 @@ impl Parts {
 /// Sums up directories. A directory's row comes after the rows of everything below it.
 struct Sums {
     depth: usize,
-    /// True if extents are read.
-    extents: bool,
     seen: HashSet<(u64, u64)>,
     rows: Vec<Row>,
+    /// The sums of the directories on the way to where the walk is, the outermost first.
+    open: Vec<Sum>,
+    problems: Problems,
+}
+
+/// The sums of a directory so far.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    logical_bytes: u64,
+    apparent_bytes: u64,
+    files: u64,
+    extents: Option<Parts>,
 }
 
 /// The contribution of one file.
@@ -107,24 +119,27 @@ struct Found {
     parts: Option<Parts>,
 }
 
-/// Runs the command.
+/// Runs the command. The exit code is 1 if something could not be read.
 pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
-    let mut sums = Sums { depth: du.depth, extents: du.extents, seen: HashSet::new(), rows: Vec::new() };
-    let metadata = std::fs::metadata(&du.target).doing(mounts::show(&du.target))?;
+    let Du { target, at, extents, .. } = du;
+    let mut sums = Sums::new(du.depth);
+    let metadata = std::fs::metadata(target).doing(mounts::show(target))?;
     if metadata.is_dir() {
-        sums.host_directory(&du.target, 0)?;
+        std::fs::read_dir(target).doing(mounts::show(target))?;
+        sums.walk(OnHost { number: None }, target, &metadata, |path, found| on_host(path, found, *extents));
     } else {
-        let fs = mount_embedded(&du.target, &du.device_options, &DedupOptions::of(Policy::Off), true, 1)?;
-        let what = format!("{}: {}", mounts::show(&du.target), mounts::show(&du.at));
-        let attr = fs.resolve(du.at.as_os_str().as_bytes()).doing(&what)?;
+        let fs = mount_embedded(target, &du.device_options, &DedupOptions::of(Policy::Off), true, 1)?;
+        let what = format!("{}: {}", mounts::show(target), mounts::show(at));
+        let attr = fs.resolve(at.as_os_str().as_bytes()).doing(&what)?;
         if attr.kind != FileKind::Directory {
             return Err(Failure::new(what, "it is not a directory"));
         }
-        sums.directory(&fs, attr, &du.at, 0).doing(what)?;
+        sums.walk(OnDevice(&fs), at, &attr, |_, found| on_device(&fs, found, *extents));
     }
     let report = Report { directories: sums.rows };
     report::emit(output.json, "du", &report, || describe(&report))?;
-    Ok(0)
+    let (problem_count, _) = sums.problems.told();
+    Ok(u8::from(problem_count > 0))
 }
 
 fn describe(report: &Report) -> String {
@@ -147,84 +162,98 @@ fn describe(report: &Report) -> String {
 }
 
 impl Sums {
-    fn add_file(&mut self, row: &mut Row, found: &Found) {
+    fn new(depth: usize) -> Sums {
+        let problems = Problems::default();
+        Sums { depth, seen: HashSet::new(), rows: Vec::new(), open: Vec::new(), problems }
+    }
+
+    /// Sums up a directory and all below it. `read` says what a file adds.
+    fn walk<T: Tree>(
+        &mut self,
+        tree: T,
+        path: &Path,
+        top: &T::Node,
+        read: impl Fn(&Path, &T::Node) -> Result<Found, T::Why>,
+    ) where
+        T::Identity: Clone,
+        T::Why: Display,
+    {
+        self.open.push(Sum::default());
+        let mut descent = Descent::new(tree, path, top);
+        while let Some(step) = descent.next() {
+            match step {
+                Step::Found(node) if descent.is_directory(&node) => self.open.push(Sum::default()),
+                Step::Found(node) => match read(descent.path(), &node) {
+                    Ok(found) => self.add_file(&found),
+                    Err(why) => self.problems.note(descent.path(), why),
+                },
+                Step::Left => self.leave(descent.path()),
+                Step::Problem(why) => self.problems.note(descent.path(), why),
+            }
+        }
+    }
+
+    fn add_file(&mut self, found: &Found) {
         if found.links > 1 && !self.seen.insert(found.identity) {
             return;
         }
-        row.files += 1;
-        row.logical_bytes += found.allocated_bytes;
-        row.apparent_bytes += found.size_bytes;
-        add_parts(row, found.parts);
+        let Found { allocated_bytes, size_bytes, parts, .. } = *found;
+        let file = Sum { logical_bytes: allocated_bytes, apparent_bytes: size_bytes, files: 1, extents: parts };
+        self.open.last_mut().expect("the walk is in a directory").add(file);
     }
 
-    fn finish(&mut self, row: &Row, level: usize) {
-        if level <= self.depth {
-            self.rows.push(row.clone());
+    /// Makes the row of the innermost directory, and adds its sums to those of the one above.
+    fn leave(&mut self, path: &Path) {
+        let sum = self.open.pop().expect("the walk was in a directory");
+        if self.open.len() <= self.depth {
+            self.rows.push(sum.row(path));
         }
-    }
-
-    fn host_directory(&mut self, dir: &Path, level: usize) -> Outcome<Row> {
-        let mut row = empty(dir);
-        for entry in std::fs::read_dir(dir).doing(mounts::show(dir))? {
-            let path = entry.doing(mounts::show(dir))?.path();
-            let metadata = std::fs::symlink_metadata(&path).doing(mounts::show(&path))?;
-            if metadata.is_dir() {
-                add(&mut row, &self.host_directory(&path, level + 1)?);
-            } else {
-                let (identity, allocated_bytes) = ((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
-                let (links, size_bytes) = (metadata.nlink(), metadata.len());
-                let is_read = self.extents && metadata.is_file();
-                let parts = is_read.then(|| Parts::of(|from| requests::extents(&path, from)));
-                let parts = parts.transpose().doing(mounts::show(&path))?;
-                self.add_file(&mut row, &Found { identity, links, allocated_bytes, size_bytes, parts });
-            }
+        if let Some(above) = self.open.last_mut() {
+            above.add(sum);
         }
-        self.finish(&row, level);
-        Ok(row)
-    }
-
-    fn directory(&mut self, fs: &FileSystem, dir: Attr, path: &Path, level: usize) -> nvfold::Result<Row> {
-        let mut row = empty(path);
-        for entry in entries(fs, dir.ino)? {
-            let attr = fs.getattr(entry.ino)?;
-            if attr.kind == FileKind::Directory {
-                let below = path.join(OsStr::from_bytes(&entry.name));
-                add(&mut row, &self.directory(fs, attr, &below, level + 1)?);
-            } else {
-                let (identity, links) = ((0, attr.ino.0), u64::from(attr.nlink));
-                let (allocated_bytes, size_bytes) = (attr.blocks * 512, attr.size);
-                let is_read = self.extents && attr.kind == FileKind::Regular;
-                let file = is_read.then(|| fs.open(attr.ino)).transpose()?;
-                let parts = file.map(|file| Parts::of(|from| file.extents(from, requests::EXTENTS_MAX))).transpose()?;
-                self.add_file(&mut row, &Found { identity, links, allocated_bytes, size_bytes, parts });
-            }
-        }
-        self.finish(&row, level);
-        Ok(row)
     }
 }
 
-fn empty(dir: &Path) -> Row {
-    Row {
-        path: mounts::show(dir),
-        path_hex: mounts::hex(dir),
-        logical_bytes: 0,
-        apparent_bytes: 0,
-        files: 0,
-        extents: None,
+fn on_host(path: &Path, metadata: &Metadata, reads_extents: bool) -> std::io::Result<Found> {
+    let is_read = reads_extents && metadata.is_file();
+    let parts = is_read.then(|| Parts::of(|from| requests::extents(path, from))).transpose()?;
+    Ok(Found {
+        identity: (metadata.dev(), metadata.ino()),
+        links: metadata.nlink(),
+        allocated_bytes: metadata.blocks() * 512,
+        size_bytes: metadata.len(),
+        parts,
+    })
+}
+
+fn on_device(fs: &FileSystem, attr: &Attr, reads_extents: bool) -> nvfold::Result<Found> {
+    let is_read = reads_extents && attr.kind == FileKind::Regular;
+    let file = is_read.then(|| fs.open(attr.ino)).transpose()?;
+    let parts = file.map(|file| Parts::of(|from| file.extents(from, requests::EXTENTS_MAX))).transpose()?;
+    Ok(Found {
+        identity: (0, attr.ino.0),
+        links: u64::from(attr.nlink),
+        allocated_bytes: attr.blocks * 512,
+        size_bytes: attr.size,
+        parts,
+    })
+}
+
+impl Sum {
+    /// Adds another sum. The size of a single file may be 2^63 - 1, so a sum stops at the largest number.
+    fn add(&mut self, other: Sum) {
+        self.logical_bytes = self.logical_bytes.saturating_add(other.logical_bytes);
+        self.apparent_bytes = self.apparent_bytes.saturating_add(other.apparent_bytes);
+        self.files += other.files;
+        if let Some(Parts { shared_bytes, compressed_away_bytes }) = other.extents {
+            let sum = self.extents.get_or_insert_default();
+            sum.shared_bytes = sum.shared_bytes.saturating_add(shared_bytes);
+            sum.compressed_away_bytes = sum.compressed_away_bytes.saturating_add(compressed_away_bytes);
+        }
     }
-}
 
-fn add(row: &mut Row, below: &Row) {
-    row.logical_bytes += below.logical_bytes;
-    row.apparent_bytes += below.apparent_bytes;
-    row.files += below.files;
-    add_parts(row, below.extents);
-}
-
-fn add_parts(row: &mut Row, parts: Option<Parts>) {
-    let Some(parts) = parts else { return };
-    let sum = row.extents.get_or_insert_default();
-    sum.shared_bytes += parts.shared_bytes;
-    sum.compressed_away_bytes += parts.compressed_away_bytes;
+    fn row(self, path: &Path) -> Row {
+        let Sum { logical_bytes, apparent_bytes, files, extents } = self;
+        Row { path: mounts::show(path), path_hex: mounts::hex(path), logical_bytes, apparent_bytes, files, extents }
+    }
 }

@@ -96,9 +96,9 @@ fn show_or_set(stored: &Stored, path: &Path, wanted: Option<Wanted>, recursive: 
         stored.set_own_policy(&found, wanted).doing(what())?;
         set = 1;
         if recursive {
-            let mut each = |found: &Found| match stored.set_own_policy(found, wanted) {
+            let mut each = |found: &Found<'_>| match stored.set_own_policy(found, wanted) {
                 Ok(()) => set += 1,
-                Err(error) => stored.note(&found.path, &error, &problems),
+                Err(error) => stored.note(found.path, &error, &problems),
             };
             stored.walk(&[path.to_owned()], &problems, &mut each);
             // The walk visited the path itself again.

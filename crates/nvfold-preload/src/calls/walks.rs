@@ -9,8 +9,9 @@ use crate::device;
 use crate::prefix::{Place, look};
 use nvfold_c::caller;
 use nvfold_c::failure::set_errno;
+use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::ptr;
+use std::{ptr, vec};
 
 type Entry = libc::dirent64;
 type Filter = Option<unsafe extern "C" fn(*const Entry) -> c_int>;
@@ -134,10 +135,21 @@ const FTW_ACTIONRETVAL: c_int = 16;
 const FTW_SKIP_SUBTREE: c_int = 2;
 const FTW_SKIP_SIBLINGS: c_int = 3;
 
-/// A walk through a tree of ours.
+/// A walk through a tree of ours. It keeps the directories on its way in a list: the names on a device are input, and may
+/// be nested deeper than the program's stack.
 struct Walk<V> {
     visit: V,
     flags: c_int,
+    levels: Vec<Level>,
+    /// The directories that were met, by their numbers. Damaged names may lead from one to itself.
+    met: HashSet<libc::ino_t>,
+}
+
+/// A directory on the way, with the names that have not been visited.
+struct Level {
+    path: CString,
+    found: libc::stat,
+    names: vec::IntoIter<Vec<u8>>,
 }
 
 impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> Walk<V> {
@@ -146,10 +158,33 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
     /// # Safety
     ///
     /// `visit` calls a function of the program.
-    unsafe fn go(&mut self, path: &CStr, level: c_int) -> c_int {
-        let bytes = path.to_bytes();
-        let base = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1) as c_int;
-        let mut place = FtwPlace { base, level };
+    unsafe fn go(&mut self, path: &CStr) -> c_int {
+        // SAFETY: the caller's contract.
+        let mut answer = unsafe { self.enter(path) };
+        loop {
+            let leaves_siblings = answer == FTW_SKIP_SIBLINGS && self.flags & FTW_ACTIONRETVAL != 0;
+            let Some(level) = self.levels.last_mut().filter(|_| answer == 0 || leaves_siblings) else { return answer };
+            let name = if leaves_siblings { None } else { level.names.next() };
+            // SAFETY: the caller's contract.
+            answer = unsafe {
+                match name {
+                    Some(name) => {
+                        let bytes = level.path.to_bytes();
+                        let below = [bytes.strip_suffix(b"/").unwrap_or(bytes), b"/", &name].concat();
+                        CString::new(below).map_or(0, |below| self.enter(&below))
+                    }
+                    None => self.leave(),
+                }
+            };
+        }
+    }
+
+    /// Visits a path. What is below a directory comes next.
+    ///
+    /// # Safety
+    ///
+    /// That of `go`.
+    unsafe fn enter(&mut self, path: &CStr) -> c_int {
         let mut found = caller::empty_stat();
         // SAFETY: a C string and a structure of ours.
         let known = unsafe {
@@ -159,37 +194,47 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
             }
         };
         if known != 0 {
-            return (self.visit)(path.as_ptr(), &raw const found, FTW_NS, &raw mut place);
+            return self.tell(path, &found, FTW_NS);
         }
         match found.st_mode & libc::S_IFMT {
             libc::S_IFDIR => {}
-            libc::S_IFLNK => return (self.visit)(path.as_ptr(), &raw const found, FTW_SL, &raw mut place),
-            _ => return (self.visit)(path.as_ptr(), &raw const found, FTW_F, &raw mut place),
+            libc::S_IFLNK => return self.tell(path, &found, FTW_SL),
+            _ => return self.tell(path, &found, FTW_F),
+        }
+        let is_new = self.met.insert(found.st_ino);
+        if !is_new && self.flags & FTW_PHYS == 0 {
+            // Symbolic links lead to one directory by several paths; it is visited once.
+            return 0;
         }
         // SAFETY: a C string of ours.
-        let names = unsafe { names_in(path) };
-        let Some(names) = names else {
-            return (self.visit)(path.as_ptr(), &raw const found, FTW_DNR, &raw mut place);
-        };
-        let is_depth_first = self.flags & FTW_DEPTH != 0;
-        if !is_depth_first {
-            match (self.visit)(path.as_ptr(), &raw const found, FTW_D, &raw mut place) {
+        let names = if is_new { unsafe { names_in(path) } } else { None };
+        let Some(names) = names else { return self.tell(path, &found, FTW_DNR) };
+        if self.flags & FTW_DEPTH == 0 {
+            match self.tell(path, &found, FTW_D) {
                 0 => {}
                 FTW_SKIP_SUBTREE if self.flags & FTW_ACTIONRETVAL != 0 => return 0,
                 answer => return answer,
             }
         }
-        for name in names {
-            let below = [bytes.strip_suffix(b"/").unwrap_or(bytes), b"/", &name].concat();
-            let Ok(below) = CString::new(below) else { continue };
-            // SAFETY: the caller's contract.
-            match unsafe { self.go(&below, level + 1) } {
-                0 => {}
-                FTW_SKIP_SIBLINGS if self.flags & FTW_ACTIONRETVAL != 0 => break,
-                answer => return answer,
-            }
-        }
-        if is_depth_first { (self.visit)(path.as_ptr(), &raw const found, FTW_DP, &raw mut place) } else { 0 }
+        self.levels.push(Level { path: path.to_owned(), found, names: names.into_iter() });
+        0
+    }
+
+    /// Ends the innermost directory.
+    ///
+    /// # Safety
+    ///
+    /// That of `go`.
+    unsafe fn leave(&mut self) -> c_int {
+        let Some(Level { path, found, .. }) = self.levels.pop() else { return 0 };
+        if self.flags & FTW_DEPTH != 0 { self.tell(&path, &found, FTW_DP) } else { 0 }
+    }
+
+    /// Calls the program's function.
+    fn tell(&mut self, path: &CStr, found: &libc::stat, kind: c_int) -> c_int {
+        let base = path.to_bytes().iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let mut place = FtwPlace { base: base as c_int, level: self.levels.len() as c_int };
+        (self.visit)(path.as_ptr(), &raw const *found, kind, &raw mut place)
     }
 }
 
@@ -233,14 +278,14 @@ unsafe fn walk(
         set_errno(libc::EINVAL);
         return -1;
     }
-    let mut walk = Walk { visit, flags };
+    let mut walk = Walk { visit, flags, levels: Vec::new(), met: HashSet::new() };
     let mut found = caller::empty_stat();
     // SAFETY: the caller's contract.
     unsafe {
         if lstat(path, &raw mut found) != 0 {
             return -1;
         }
-        walk.go(CStr::from_ptr(path), 0)
+        walk.go(CStr::from_ptr(path))
     }
 }
 

@@ -483,6 +483,13 @@ impl FileSystem {
         Ok(InodeNumber(inode.parent.load(Ordering::Relaxed)))
     }
 
+    /// Returns the error for a directory that a walk over the tree meets a second time. A directory has one name, so the
+    /// names of a device that has two for it are damaged, and may lead from it to itself.
+    pub fn met_again(&self, dir: InodeNumber) -> Error {
+        let what = format!("inode {}: names lead to this directory twice, or from it to itself", dir.0);
+        Error::Corrupt { what, at: self.core().table.slot(dir.0).unwrap_or_default() }
+    }
+
     /// Sets an extended attribute. The name has at most 255 bytes and no NUL, the value at most 65536 bytes. EEXIST,
     /// ENODATA by `mode`; E2BIG, ERANGE, ENOSPC.
     pub fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {

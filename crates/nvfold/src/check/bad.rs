@@ -221,7 +221,8 @@ impl Survey<'_> {
         lost
     }
 
-    /// Returns the paths of these inodes, if names lead to them.
+    /// Returns the paths of these inodes, if names lead to them. Of a long path only the end is kept: on a damaged
+    /// device there may be as many as there are inodes, each as long as all names together.
     fn paths(&self, wanted: HashSet<u64>) -> HashMap<u64, PathBuf> {
         let mut names: HashMap<u64, (u64, Vec<u8>)> = HashMap::new();
         for (ino, facts) in self.inodes.iter().filter(|(_, facts)| facts.kind == FileKind::Directory) {
@@ -234,23 +235,38 @@ impl Survey<'_> {
                 }
             }
         }
-        let path = |ino: &u64| {
-            let mut path = Vec::new();
-            let mut at = *ino;
-            // Takes at most as many steps as there are names, because damaged parents may form a loop.
-            for _ in 0..=names.len() {
-                if at == ROOT {
-                    let path = if path.is_empty() { b"/".to_vec() } else { path };
-                    return Some((*ino, PathBuf::from(OsString::from_vec(path))));
-                }
-                let (parent, name) = names.get(&at)?;
-                path = [b"/", &name[..], &path[..]].concat();
-                at = *parent;
-            }
-            None
-        };
-        wanted.iter().filter_map(path).collect()
+        let bytes_max = (PATHS_BYTES / wanted.len().max(1)).clamp(PATH_BYTES_MIN, PATH_BYTES_MAX);
+        wanted.iter().filter_map(|ino| Some((*ino, path_of(*ino, &names, bytes_max)?))).collect()
     }
+}
+
+/// Most bytes of a path in a report: Linux's PATH_MAX.
+const PATH_BYTES_MAX: usize = 4096;
+/// Bytes that all paths of a report share. Each has [`PATH_BYTES_MIN`] in any case.
+const PATHS_BYTES: usize = 16 << 20;
+const PATH_BYTES_MIN: usize = 256;
+
+/// Returns the path of an inode, or its last `bytes_max` bytes, by the directory and the name of each inode; `None` if
+/// the names do not lead to it.
+fn path_of(ino: u64, names: &HashMap<u64, (u64, Vec<u8>)>, bytes_max: usize) -> Option<PathBuf> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    let (mut at, mut bytes) = (ino, 0);
+    // Ends in a loop of damaged names too, because no name is empty.
+    while at != ROOT && bytes < bytes_max {
+        let (parent, name) = names.get(&at)?;
+        bytes += name.len() + 1;
+        parts.push(name);
+        at = *parent;
+    }
+    if at != ROOT {
+        parts.push(b"...");
+    }
+    parts.push(b"");
+    if parts.len() == 1 {
+        parts.push(b"");
+    }
+    parts.reverse();
+    Some(PathBuf::from(OsString::from_vec(parts.join(&b'/'))))
 }
 
 struct Lost {
@@ -262,4 +278,21 @@ struct Lost {
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> Option<Range<u64>> {
     let (start, end) = (one.start.max(other.start), one.end.min(other.end));
     (start < end).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_whole_or_its_end_and_ends_in_a_loop_of_names() {
+        let mut names = HashMap::from_iter([(7, (ROOT, b"a".to_vec())), (8, (7, b"b".to_vec()))]);
+        names.extend([(20, (21, b"x".to_vec())), (21, (20, b"y".to_vec())), (30, (31, b"lost".to_vec()))]);
+        let path = |ino, bytes_max| path_of(ino, &names, bytes_max).map(|path| path.display().to_string());
+        assert_eq!(path(ROOT, 100).as_deref(), Some("/"));
+        assert_eq!(path(8, 100).as_deref(), Some("/a/b"));
+        assert_eq!(path(8, 1).as_deref(), Some("/.../b"));
+        assert_eq!(path(20, 6).as_deref(), Some("/.../x/y/x"));
+        assert_eq!(path(30, 100), None);
+    }
 }

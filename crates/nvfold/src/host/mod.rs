@@ -62,7 +62,7 @@ pub use estimate::{Distinct, Estimate, EstimateOptions, Needs, Part, PathCounts,
 pub use export::{ExportOptions, export};
 pub use files::{kind, names};
 pub use import::{ImportOptions, import};
-pub use report::{Problem, Progress, Report, Watch};
+pub use report::{Problem, Progress, Report, Watch, shortened};
 pub use verify::{VerifyOptions, verify};
 
 use crate::{DirEntry, FileSystem, InodeNumber};

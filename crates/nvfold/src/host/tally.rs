@@ -1,6 +1,6 @@
 //! The tally of completed work: counted by several threads at once, and turned into a report at the end.
 
-use super::{Error, Problem, Progress, Report, Result, Watch};
+use super::{Error, Problem, Progress, Report, Result, Watch, shortened};
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -104,6 +104,6 @@ impl Tally {
 fn keep(list: &Mutex<Vec<Problem>>, path: &Path, problem: impl Display) {
     let mut list = list.lock();
     if list.len() < PROBLEMS_KEPT {
-        list.push(Problem { path: path.to_owned(), problem: problem.to_string() });
+        list.push(Problem { path: shortened(path).into_owned(), problem: problem.to_string() });
     }
 }

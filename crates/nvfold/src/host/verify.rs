@@ -7,10 +7,11 @@ use super::dir::{Dir, Levels, MOVED};
 use super::files::{Node, identity};
 use super::tally::Tally;
 use super::{Error, Report, Result, Watch, crew, entries, files, note_damaged_names};
-use crate::{Attr, FileKind, FileSystem, InodeNumber};
+use crate::{Attr, FileKind, FileSystem, InodeNumber, Whence, errno};
 use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -130,7 +131,8 @@ impl Verify<'_> {
         let ((theirs, stat), ours) = (job.dir.open(&job.name, &job.seen)?, self.fs.open(job.ino)?);
         self.compare_xattrs(&job.path, Node::Open(theirs.as_fd()), job.ino);
         let (left, right) = buffer.split_at_mut(crew::BUFFER_BYTES / 2);
-        let (mut at, size) = (0, files::size(&stat));
+        let size = files::size(&stat);
+        let mut at = next_data(&theirs, &ours, 0, size);
         while at < size && !self.tally.is_stopped() {
             let wanted = left.len().min((size - at) as usize);
             theirs.read_exact_at(&mut left[..wanted], at)?;
@@ -139,8 +141,8 @@ impl Verify<'_> {
                 let equal = left.iter().zip(&right[..length]).take_while(|(left, right)| left == right).count();
                 return Ok(Some(at + equal as u64));
             }
-            at += wanted as u64;
             self.tally.add_bytes(wanted);
+            at = next_data(&theirs, &ours, at + wanted as u64, size);
         }
         Ok(None)
     }
@@ -152,6 +154,21 @@ impl Verify<'_> {
             }
         }
     }
+}
+
+/// Returns the first offset from `at` on at which one of two files has data; `size` if both have only a hole there. A
+/// file may have 2^63 - 1 bytes.
+fn next_data(theirs: &File, ours: &crate::File, at: u64, size: u64) -> u64 {
+    let theirs = match rustix::fs::seek(theirs, rustix::fs::SeekFrom::Data(at)) {
+        Err(rustix::io::Errno::NXIO) => size,
+        // This file system cannot report holes, so everything counts as data.
+        found => found.unwrap_or(at),
+    };
+    let ours = match ours.seek(at, Whence::Data) {
+        Err(error) if error.errno() == errno::ENXIO => size,
+        found => found.unwrap_or(at),
+    };
+    theirs.min(ours).clamp(at, size.max(at))
 }
 
 impl Walk<'_, '_> {

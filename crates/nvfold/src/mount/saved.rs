@@ -2,16 +2,22 @@
 //!
 //! The idea: write the DRAM tables as they are to free blocks, with a checksum over everything. A mount that cannot
 //! trust them scans instead, so only time depends on them. See [`crate::media::saved_state`] for the layout.
+//!
+//! The header is as untrusted as the rest. Its runs must be disjoint, and what it counts must fit the tables of the
+//! device, before any of it is read: a small image must not make a mount allocate more than the image has.
 
 use super::Mounted;
 use super::superblock::read_superblock;
 use crate::chunk::dram::SHARDS;
+use crate::chunk::entries::Entries;
 use crate::chunk::index::Index;
 use crate::chunk::packed::WORDS_PER_PART;
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::error::Result;
 use crate::fs::Core;
 use crate::fs::write_superblock;
+use crate::media::inode::INODES_PER_SEGMENT;
+use crate::media::log_entry::LINE;
 use crate::media::saved_state::{MAGIC, PACKED_RECORD_WORDS, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
 use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
@@ -19,6 +25,7 @@ use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
+use std::ops::Range;
 use zerocopy::{FromZeros, IntoBytes};
 
 const WORD_BYTES: u64 = 8;
@@ -61,6 +68,17 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         + packed.len() * PACKED_RECORD_WORDS
         + compressed_away.len();
     let payload_words = fixed_words as u64 + index_words;
+    let counts = SavedState {
+        segments: segments.len() as u64,
+        inode_words: inode_words.len() as u64,
+        queue_nodes: nodes.len() as u64,
+        packed_parts: (packed_words.len() / WORDS_PER_PART) as u32,
+        packed_segments: packed.len() as u32,
+        ..SavedState::new_zeroed()
+    };
+    if !fits_tables(&core.geometry, &counts) {
+        return None;
+    }
     let payload_blocks = (payload_words * WORD_BYTES).div_ceil(BLOCK_BYTES);
     let mut runs = core.space.runs_to_save_in(payload_blocks + 1, SAVED_RUNS)?;
     let header = runs[0].start;
@@ -88,8 +106,6 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         payload_check,
         mount_epoch,
         payload_words,
-        segments: segments.len() as u64,
-        inode_words: inode_words.len() as u64,
         mapped_bytes: core.mapped_bytes.get(),
         data_blocks: core.data_blocks.get(),
         extra_references: core.chunks.extra_references(),
@@ -97,11 +113,8 @@ fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
         runs_used: runs.len() as u64,
         filled: core.policies.filled(),
         index_entries: core.chunks.index.stats().entries,
-        queue_nodes: nodes.len() as u64,
-        packed_parts: (packed_words.len() / WORDS_PER_PART) as u32,
-        packed_segments: packed.len() as u32,
         log_areas: core.table.areas(),
-        ..SavedState::new_zeroed()
+        ..counts
     };
     for (saved, run) in state.runs.iter_mut().zip(&runs) {
         *saved = SavedRun { start: run.start.0, count: run.count };
@@ -266,21 +279,17 @@ impl Saved {
         if !header.is_whole(address) || header.mount_epoch != superblock.mount_epoch {
             return None;
         }
-        let mut runs = vec![BlockRun { start: BlockNumber::containing(address), count: 1 }];
-        for run in header.runs.iter().take(usize::try_from(header.runs_used).ok()?).filter(|run| run.count > 0) {
-            let bytes = run.count.checked_mul(BLOCK_BYTES)?;
-            let inside = geometry.holds_data(run.start.checked_mul(BLOCK_BYTES)?, bytes);
-            runs.push(BlockRun { start: BlockNumber(run.start), count: run.count });
-            if !inside {
-                return None;
-            }
+        if !fits_tables(geometry, &header) {
+            return None;
         }
-        let mut input = Reader::new(region, &runs[1..], header.payload_words);
-        let mut segments = Vec::new();
+        let runs = runs_of(geometry, &header, BlockNumber::containing(address))?;
+        let mut input = Reader::new(region, &runs[1..], header.payload_words)?;
+        let mut segments: Vec<SegmentRecord> = Vec::new();
         for _ in 0..header.segments {
             let record: [u64; SEGMENT_RECORD_WORDS] = input.take(SEGMENT_RECORD_WORDS as u64)?.try_into().ok()?;
             let segment = record[0];
-            if !(geometry.first_segment()..geometry.segments()).contains(&segment) {
+            let is_next = segments.last().is_none_or(|last| last.segment < segment);
+            if !is_next || !(geometry.first_segment()..geometry.segments()).contains(&segment) {
                 return None;
             }
             let bits = |from: usize| std::array::from_fn(|at| record[from + at]);
@@ -301,10 +310,14 @@ impl Saved {
         let has_packed = input.left > 0;
         let packed_saved_bytes = if has_packed { input.take(1)?[0] } else { 0 };
         let packed_words = input.take(u64::from(header.packed_parts) * WORDS_PER_PART as u64)?;
-        let mut packed = Vec::new();
+        let mut packed: Vec<PackedRecord> = Vec::new();
         for _ in 0..header.packed_segments {
             let words: [u64; PACKED_RECORD_WORDS] = input.take(PACKED_RECORD_WORDS as u64)?.try_into().ok()?;
-            packed.push(PackedRecord::from_words(geometry, words)?);
+            let record = PackedRecord::from_words(geometry, words)?;
+            if packed.last().is_some_and(|last| last.segment >= record.segment) {
+                return None;
+            }
+            packed.push(record);
         }
         // A state without compressed chunks ends here.
         let compressed_away_bytes = if input.left > 0 { input.take(1)?[0] } else { 0 };
@@ -321,6 +334,33 @@ impl Saved {
             runs,
         })
     }
+}
+
+/// Returns true if a device of this geometry can have as many segments, inodes, queued entries and packed chunks as a
+/// header counts. Each queued entry has a line of a log.
+fn fits_tables(geometry: &Geometry, header: &SavedState) -> bool {
+    let segments = geometry.segments();
+    header.segments <= segments
+        && header.inode_words <= segments * (INODES_PER_SEGMENT / 64)
+        && header.queue_nodes <= geometry.device_bytes / LINE
+        && u64::from(header.packed_parts) <= Entries::parts_max_of(geometry)
+        && u64::from(header.packed_segments) <= segments
+}
+
+/// Returns the runs of a saved state, its header's block first; `None` if one is not inside the data segments, or two
+/// have a block in common.
+fn runs_of(geometry: &Geometry, header: &SavedState, at: BlockNumber) -> Option<Vec<BlockRun>> {
+    let mut runs = vec![BlockRun { start: at, count: 1 }];
+    for run in header.runs.get(..usize::try_from(header.runs_used).ok()?)?.iter().filter(|run| run.count > 0) {
+        let (address, bytes) = (run.start.checked_mul(BLOCK_BYTES)?, run.count.checked_mul(BLOCK_BYTES)?);
+        if !geometry.holds_data(address, bytes) {
+            return None;
+        }
+        runs.push(BlockRun { start: BlockNumber(run.start), count: run.count });
+    }
+    let mut by_start: Vec<Range<u64>> = runs.iter().map(|run| run.start.0..run.start.0 + run.count).collect();
+    by_start.sort_unstable_by_key(|run| run.start);
+    by_start.is_sorted_by(|one, next| one.end <= next.start).then_some(runs)
 }
 
 /// Treats runs of blocks, which need not be adjacent, as one sequence of bytes.
@@ -394,10 +434,12 @@ struct Reader<'r> {
 }
 
 impl<'r> Reader<'r> {
-    fn new(region: &'r Region, runs: &[BlockRun], words: u64) -> Reader<'r> {
-        let room = runs.iter().map(|run| run.count * (BLOCK_BYTES / WORD_BYTES)).sum();
-        let left = if words <= room { words } else { 0 };
-        Reader { region, places: Places { runs: runs.to_vec(), run: 0, offset: 0 }, left, check: 0 }
+    /// Returns a reader of so many words; `None` if the runs, which are disjoint, have no room for them. So all that
+    /// is taken is at most as long as the device.
+    fn new(region: &'r Region, runs: &[BlockRun], words: u64) -> Option<Reader<'r>> {
+        let room: u64 = runs.iter().map(|run| run.count * (BLOCK_BYTES / WORD_BYTES)).sum();
+        let places = Places { runs: runs.to_vec(), run: 0, offset: 0 };
+        (words <= room).then_some(Reader { region, places, left: words, check: 0 })
     }
 
     fn take(&mut self, words: u64) -> Option<Vec<u64>> {

@@ -91,8 +91,9 @@ impl PathCounts {
         self.directories += directories;
         self.others += others;
         self.hard_links += hard_links;
-        self.file_bytes += file_bytes;
-        self.hole_bytes += hole_bytes;
+        // A single sparse file may have 2^63 - 1 bytes.
+        self.file_bytes = self.file_bytes.saturating_add(*file_bytes);
+        self.hole_bytes = self.hole_bytes.saturating_add(*hole_bytes);
         self.data_bytes += data_bytes;
         self.zero_bytes += zero_bytes;
         self.zero_blocks += zero_blocks;
@@ -277,7 +278,7 @@ impl<'a> Survey<'a> {
         let (file, stat) = found.open()?;
         let size = size(&stat);
         self.counts().files += 1;
-        self.counts().file_bytes += size;
+        self.counts().file_bytes = self.counts().file_bytes.saturating_add(size);
         self.counts().long_files += u64::from(size > INLINE_LINES * FIXED_BYTES as u64);
         let added = self.add_content(&file, size);
         if !self.is_stopped {
@@ -291,12 +292,16 @@ impl<'a> Survey<'a> {
         while !self.is_stopped
             && let Some((start, end)) = next_data(file, position, size)
         {
-            self.counts().hole_bytes += start - position;
+            self.add_hole(start - position);
             self.add_range(file, start, end)?;
             position = end;
         }
-        self.counts().hole_bytes += size - position;
+        self.add_hole(size - position);
         Ok(())
+    }
+
+    fn add_hole(&mut self, bytes: u64) {
+        self.counts().hole_bytes = self.counts().hole_bytes.saturating_add(bytes);
     }
 
     /// Reads and cuts one data range, which ends at a hole or at the end of the file.
