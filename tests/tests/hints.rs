@@ -185,8 +185,8 @@ struct Secret {
 }
 
 impl Secret {
-    fn new(writeback: &str) -> Secret {
-        let house = House::new(&format!("policy=icid,allow_other,writeback={writeback}"));
+    fn new(options: &str) -> Secret {
+        let house = House::new(&format!("policy=icid,allow_other,{options}"));
         let (program, guess) = (house.mount.join("program"), house.mount.join("guess"));
         run::ok(Command::new("install").args(["-m", "755"]).args([&house.program, &program]));
         fs::write(&guess, &house.bytes[..GUESS_BYTES]).unwrap();
@@ -249,7 +249,7 @@ const GUESS_BYTES: usize = 200;
 fn a_token_reveals_nothing_once_its_user_may_no_longer_read_the_file() {
     requires!(root, fuse, tool("cc"), tool("setpriv"));
     for writeback in ["on", "off"] {
-        let mut secret = Secret::new(writeback);
+        let mut secret = Secret::new(&format!("share=all,writeback={writeback}"));
         let mut expected = 0;
         let mut holds = |secret: &Secret, is_shared: bool, when: &str| {
             expected += GUESS_BYTES as u64 * u64::from(is_shared);
@@ -276,4 +276,13 @@ fn a_token_reveals_nothing_once_its_user_may_no_longer_read_the_file() {
         holds(&secret, false, "the file has another owner");
         secret.house.mount.check();
     }
+}
+
+#[test]
+fn where_each_owner_shares_with_himself_a_token_of_another_one_shares_nothing() {
+    requires!(root, fuse, tool("cc"), tool("setpriv"));
+    let mut secret = Secret::new("share=owner");
+    secret.guess(USER, &secret.token());
+    assert_eq!(secret.house.shared(), 0);
+    secret.house.mount.check();
 }

@@ -663,7 +663,7 @@ impl Snapshot {
                 .flatten(),
             policy: Some(fs.policy().name().to_owned()),
             compress: Some(fs.compression().to_string()),
-            share: Some(fs.share_name().to_owned()),
+            share: Some(if fs.shares_by_owner() { "owner" } else { "all" }.to_owned()),
             space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),

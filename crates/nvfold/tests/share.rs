@@ -326,7 +326,7 @@ fn by_default_equal_data_is_shared_whoever_owns_it() {
         site.remount();
         let (superblock, _) = read_superblock(&site.region).unwrap();
         assert_eq!((superblock.secret(), superblock.share_secret), (None, [0; 16]));
-        assert_eq!(site.fs().share_name(), "all");
+        assert!(!site.fs().shares_by_owner());
     }
 }
 

@@ -268,9 +268,9 @@ impl FileSystem {
         self.core().compression
     }
 
-    /// Returns whose data is shared with whose: the name of the [`Share`](crate::Share).
-    pub fn share_name(&self) -> &'static str {
-        if self.core().domains.are_by_owner() { "owner" } else { "all" }
+    /// Returns whether equal data is shared between files of one owner only: see [`Share`](crate::Share).
+    pub fn shares_by_owner(&self) -> bool {
+        self.core().domains.are_by_owner()
     }
 
     /// Returns how new packed chunks of a file are stored; for a directory, those of files made in it: see

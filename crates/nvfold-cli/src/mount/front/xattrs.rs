@@ -97,7 +97,9 @@ impl Front {
         }
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr();
-        let may = may_manage(who) || who.uid == before.uid && !asked.tells_of_sharing();
+        // Even how much of a file could be shared tells what others store, where all share with all.
+        let tells = asked.tells_of_sharing() || !self.fs.shares_by_owner();
+        let may = may_manage(who) || who.uid == before.uid && !tells;
         if !may {
             return Err(Errno::EPERM);
         }
