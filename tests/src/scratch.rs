@@ -1,5 +1,6 @@
 //! A temporary directory in memory, gone on drop.
 
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A directory that only one test uses.
@@ -38,10 +39,11 @@ impl Scratch {
         self.dir.path().join(name)
     }
 
-    /// Makes a sparse file of `bytes` inside it.
+    /// Makes a sparse file of `bytes` inside it, for its owner alone.
     pub fn device(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.join(name);
-        let file = std::fs::File::create_new(&path).expect("create the device file");
+        let created = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&path);
+        let file = created.expect("create the device file");
         file.set_len(bytes).expect("size the device file");
         path
     }

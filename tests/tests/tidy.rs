@@ -125,6 +125,28 @@ fn files_behind_the_c_boundary_forbid_unsafe_code() {
     assert_none("files of crates/nvfold-c without #![forbid(unsafe_code)]", offences);
 }
 
+/// Returns the lines of the libraries that start a thread which would run signal handlers of the program. The unit tests at
+/// the end of a file may.
+fn unguarded_threads(file: &str, text: &str) -> Vec<String> {
+    let is_library = ["pmem", "nvfold", "nvfold-c"].iter().any(|name| file.starts_with(&format!("crates/{name}/src/")));
+    let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test, "].iter().filter_map(|mark| text.find(mark)).min();
+    let code = &text[..tests.unwrap_or(text.len())];
+    let starts = |line: &str| [".spawn(", "thread::spawn("].iter().any(|call| code_of(line).contains(call));
+    let is_offence = |line: &str| starts(line) && !line.contains("with_signals_blocked(");
+    if is_library && !file.contains("/races/") { offending_lines(file, code, is_offence) } else { Vec::new() }
+}
+
+#[test]
+fn threads_of_the_libraries_block_the_signals_of_the_program() {
+    let offences = sources().iter().flat_map(|(file, text)| unguarded_threads(file, text)).collect();
+    assert_none("threads that are not started by pmem::with_signals_blocked", offences);
+    let bare = "let thread = std::thread::spawn(work);";
+    assert_eq!(unguarded_threads("crates/nvfold/src/lib.rs", bare).len(), 1);
+    assert_eq!(unguarded_threads("crates/nvfold-cli/src/main.rs", bare).len(), 0, "a program has its own signals");
+    let blocked = "with_signals_blocked(|| scope.spawn(work));";
+    assert_eq!(unguarded_threads("crates/nvfold/src/lib.rs", blocked), Vec::<String>::new());
+}
+
 #[test]
 fn tests_draw_their_seeds_in_one_place() {
     let sources_of_entropy = ["Rng::new()", "thread_rng", "getrandom", "urandom", "RandomState"];

@@ -30,7 +30,13 @@
  *
  * fork. The device stays the parent's: in the child every call fails with EIO until exec.
  *
- * Signals. Opening the first device installs a handler for SIGBUS, which turns failing memory of a device into EIO; signals
+ * Descriptors. The library holds one descriptor of the kernel for each device, with a high number. A daemon calls
+ * closefrom(3) first and opens devices afterwards. If a program closes or replaces that descriptor, the device is lost: a file
+ * of the program under its number is never touched, and every call on the device fails with EIO, nvfold_device_close too.
+ * What had reached the device is there when it is opened again (mem: is gone). Until this is noticed, within a second and by
+ * each sync, calls go on.
+ *
+ * Signals. Threads of the library block all signals, so no handler of the program runs on them. Opening the first device installs a handler for SIGBUS, which turns failing memory of a device into EIO; signals
  * about anything else go to the handler of before.
  *
  * This file is made by cbindgen; see crates/nvfold-c/cbindgen.toml.

@@ -3,10 +3,11 @@
 //! the host, and checks the device. (At level `file`, pmem itself syncs a second after the changes stop, and every 5 s.)
 //!
 //! Each device has one thread. It has a lower priority than the program's threads and works in steps of about a
-//! millisecond, so it also stops within one.
+//! millisecond, so it also stops within one. It receives no signal of the program.
 #![forbid(unsafe_code)]
 
 use nvfold::{Daemon, FileSystem, Victims};
+use pmem::with_signals_blocked;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +37,9 @@ pub fn start(fs: FileSystem, broken: Arc<AtomicBool>) -> std::io::Result<Backgro
             broken.store(true, Ordering::SeqCst);
         }
     };
-    let thread = Some(thread::Builder::new().name("nvfold".into()).spawn(work)?);
-    Ok(Background { stop, thread })
+    let builder = thread::Builder::new().name("nvfold".into());
+    let thread = with_signals_blocked(|| builder.spawn(work))?;
+    Ok(Background { stop, thread: Some(thread) })
 }
 
 fn work(fs: &FileSystem, stop: &AtomicBool) {

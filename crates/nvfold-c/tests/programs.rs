@@ -167,6 +167,45 @@ fn the_calls_of_posix_do_what_posix_says() {
     lab.check("posix.c", &[]);
 }
 
+/// Devices of the levels `memory` (a file there, and `mem:`) and `file`, with what the options say.
+fn devices(lab: &Lab) -> Option<[String; 3]> {
+    let shm = Path::new("/dev/shm");
+    if !shm.is_dir() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "/dev/shm is missing");
+        eprintln!("skipped: there is no /dev/shm");
+        return None;
+    }
+    let in_memory = shm.join(lab.dir.path().file_name().expect("a folder of ours")).with_extension("device");
+    Some([in_memory.to_str().expect("a name of ours").into(), "mem:".into(), lab.device()])
+}
+
+#[test]
+fn files_of_a_program_that_closed_all_descriptors_are_never_touched() {
+    let Some(lab) = lab() else { return };
+    let Some(devices) = devices(&lab) else { return };
+    let folder = lab.dir.path().to_str().expect("a name of ours");
+    for device in &devices {
+        for policy in ["off", "inline", "nv-dedup", "denova", "icid", "deext", "auto"] {
+            let options = format!("size=128M,create,format,policy={policy}");
+            lab.check("closefrom.c", &[device, &options, folder, "work"]);
+        }
+        // Only the close finds out, and says so.
+        lab.check("closefrom.c", &[device, "size=128M,create,format", folder, "close"]);
+    }
+    let _ = std::fs::remove_file(&devices[0]);
+}
+
+#[test]
+fn threads_of_the_library_receive_no_signal_of_the_program() {
+    let Some(lab) = lab() else { return };
+    let Some(devices) = devices(&lab) else { return };
+    // The program's thread, that of the background, and at level `file` one that syncs.
+    for (device, threads) in devices.iter().zip(["2", "2", "3"]) {
+        lab.check("signals.c", &[device, "size=64M,create,policy=denova", threads]);
+    }
+    let _ = std::fs::remove_file(&devices[0]);
+}
+
 /// The attribute that panics is there in builds with debug assertions alone.
 #[test]
 #[cfg(debug_assertions)]

@@ -1,11 +1,11 @@
 //! Opens devices, and protects other data from being formatted over.
 
 use crate::dedup_options::DedupOptions;
-use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::failure::{Doing, Failure, Outcome, eprint_line, warn};
 use crate::mounts;
 use clap::Args;
 use nvfold::{Clock, FileSystem, MountOptions, Share, Stopwatch};
-use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, Profile, Region};
+use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Profile, Region, Trust};
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
@@ -64,6 +64,42 @@ pub fn spec(device: &Path) -> DeviceSpec {
 pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
     let opened = Region::open(&spec(device), &options.open_options(read_only));
     opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
+}
+
+/// Opens a device to mount it. If the mount is for others than its owner, nobody else may read or write the device past it.
+pub fn open_to_mount(
+    device: &Path,
+    options: &DeviceOptions,
+    read_only: bool,
+    for_others: bool,
+    force: bool,
+) -> Outcome<Region> {
+    let trust = if for_others { Trust::OwnerAlone } else { Trust::Owner };
+    let open = |trust| Region::open(&spec(device), &OpenOptions { trust, ..options.open_options(read_only) });
+    let opened = open_trusted(trust, |_| force, open, "open the device");
+    opened.map_err(|failure| in_use_hint(device, failure))
+}
+
+/// Opens a device that is to be trusted so far. What is tolerated is told, and opened all the same.
+pub fn open_trusted(
+    trust: Trust,
+    is_tolerated: impl Fn(&PmemError) -> bool,
+    open: impl Fn(Trust) -> Result<Region, PmemError>,
+    doing: &str,
+) -> Outcome<Region> {
+    let opened = open(trust);
+    let less = match &opened {
+        Err(PmemError::OpenToOthers { .. }) => Trust::Owner,
+        Err(PmemError::ForeignOwner { .. }) => Trust::Any,
+        _ => return opened.doing(doing),
+    };
+    match opened {
+        Err(error) if is_tolerated(&error) => {
+            warn(&error);
+            open(less).doing(doing)
+        }
+        refused => refused.doing(doing).map_err(|failure| failure.hint("--force uses it as it is")),
+    }
 }
 
 /// Adds a hint: a mounted device can be reached through its mount point, and a missing one must be made first.

@@ -60,6 +60,11 @@ pub fn without_number(why: &str) -> String {
     format!("{before}{after}")
 }
 
+/// Prints a warning: what would be a failure, but was asked for.
+pub fn warn(why: &impl Display) {
+    eprint_line(&format!("nvfold: warning: {}", escaped(&without_number(&why.to_string()))));
+}
+
 /// Prints one line on stderr. Errors are ignored: a closed stderr is no reason to fail.
 pub fn eprint_line(line: &str) {
     use std::io::Write;

@@ -2,7 +2,7 @@
 
 use crate::common::{Scratch, noise};
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 const BLOCK: u64 = 4096;
 
@@ -215,6 +215,8 @@ fn a_damaged_segment_table_is_read_around_repaired_and_taken_back() {
     assert!(repaired["inodes"].as_u64().unwrap() >= 22);
     let undo = repaired["undo"].as_str().unwrap().to_owned();
     assert!(undo.ends_with("dev.undo"), "{undo}");
+    let mode = fs::metadata(scratch.path(&undo)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds what files held");
     scratch.nvfold(&["fsck", "dev"]).code_is(0);
 
     // An undo file that is not this one's, or not whole, changes nothing.

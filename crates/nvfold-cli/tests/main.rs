@@ -15,3 +15,4 @@ mod run;
 mod sharing;
 mod top;
 mod trees;
+mod trust;

@@ -28,6 +28,9 @@ fn device_errors() -> Vec<PmemError> {
         PmemError::Size { device: device(), bytes: 5000, why: "is not a multiple of 4096" },
         PmemError::ReadOnlyFile { device: device(), source: io::Error::from_raw_os_error(13) },
         PmemError::Lost { device: device() },
+        PmemError::DescriptorClosed { device: device() },
+        PmemError::ForeignOwner { device: device(), uid: 1001 },
+        PmemError::OpenToOthers { device: device(), mode: 0o644 },
         PmemError::BadMemory { doing: "read", device: device(), offset: 0x4000, length: 512 },
         PmemError::MemoryNeedsSize,
     ]

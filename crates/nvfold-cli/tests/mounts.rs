@@ -58,6 +58,7 @@ fn what_cannot_be_mounted_is_refused_before_anything_happens() {
     scratch.device("dev", "64M");
     scratch.device("other", "64M");
     fs::write(scratch.path("noise"), vec![0x5a; 16 << 20]).unwrap();
+    fs::set_permissions(scratch.path("noise"), fs::Permissions::from_mode(0o600)).unwrap();
     let mount = scratch.mount("dev", "rw");
     fs::create_dir(scratch.path("mnt2")).unwrap();
     scratch.nvfold(&["mount", "dev", "mnt2"]).fails(1, &format!("in use by process {}", mount.pid));

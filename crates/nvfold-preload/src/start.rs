@@ -21,7 +21,6 @@ use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
 use nvfold_c::{causality, transfers};
 use std::ffi::{c_int, c_void};
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,7 +79,7 @@ fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     failure::watch_for_forks();
     let handle = numbers::prepare(|least| {
         options.descriptor_min = least;
-        with_signals_blocked(|| devices::open(path, &options)).map_err(|failure| failure.at(path))
+        devices::open(path, &options).map_err(|failure| failure.at(path))
     })?;
     device::set(Some(devices::of(handle)?));
     evaluation::begin();
@@ -94,24 +93,6 @@ fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     // SAFETY: `in_child` stays loaded, and closes descriptors, which is allowed after fork.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     Ok(())
-}
-
-/// Runs `work` so that the threads it starts never receive a signal meant for the program.
-fn with_signals_blocked<T>(work: impl FnOnce() -> T) -> T {
-    let (mut all, mut before) = (MaybeUninit::<libc::sigset_t>::zeroed(), MaybeUninit::<libc::sigset_t>::zeroed());
-    // SAFETY: both sets are ours; all zeros are an empty set, and sigfillset fills the first. A thread must still
-    // receive the signals of its own faults (pmem handles SIGBUS from a failing device).
-    unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        for fault in [libc::SIGBUS, libc::SIGSEGV, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
-            libc::sigdelset(all.as_mut_ptr(), fault);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
-    }
-    let done = work();
-    // SAFETY: the mask is the one that pthread_sigmask returned.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
-    done
 }
 
 /// Runs in a child of fork: closes the library's descriptors, so that the child does not keep the device.

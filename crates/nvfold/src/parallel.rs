@@ -1,5 +1,6 @@
 //! Several threads read one table, so that a scan at mount is as fast as the memory, not as one core.
 
+use pmem::with_signals_blocked;
 use std::thread;
 
 /// The most threads of a scan: more do not make the memory faster.
@@ -23,7 +24,7 @@ pub fn map<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&[I]) ->
     let work = &work;
     thread::scope(|scope| {
         let parts = items.chunks(items.len().div_ceil(threads).max(1));
-        let running: Vec<_> = parts.map(|part| scope.spawn(move || work(part))).collect();
+        let running: Vec<_> = parts.map(|part| with_signals_blocked(|| scope.spawn(move || work(part)))).collect();
         running.into_iter().map(|part| part.join().expect("a scan does not panic")).collect()
     })
 }

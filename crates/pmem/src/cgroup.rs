@@ -30,10 +30,10 @@
 //! | limit reached | `memory.failcnt` | `memory.events`: `max` |
 //! | killed | `memory.oom_control`: `oom_kill` | `memory.events`: `oom_kill` |
 
+use crate::descriptor::Descriptor;
 use crate::host;
 use crate::owner::decoded;
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result, retry_on_intr};
 use std::ffi::OsString;
@@ -122,12 +122,12 @@ impl Room {
     }
 
     /// Returns how many more bytes the device may take now, or some number of at least `enough`.
-    pub(crate) fn free_bytes(&self, device: &OwnedFd, enough: u64) -> u64 {
+    pub(crate) fn free_bytes(&self, device: &Descriptor, enough: u64) -> u64 {
         let of_groups = self.groups.iter().map(|group| group.room_bytes(enough)).min().unwrap_or(u64::MAX);
         match self.bytes_max.load(Ordering::Relaxed) {
             u64::MAX => of_groups,
             most => {
-                let taken = host::fstat(device).map_or(0, |stat| stat.st_blocks as u64 * 512);
+                let taken = device.stat().map_or(0, |stat| stat.st_blocks as u64 * 512);
                 of_groups.min(most.saturating_sub(taken))
             }
         }
@@ -140,7 +140,7 @@ impl Room {
     /// ENOSPC if the limits leave no room; the host's.
     pub(crate) fn reserve(
         &self,
-        device: &OwnedFd,
+        device: &Descriptor,
         range: Range<u64>,
         held: impl FnOnce() -> Vec<Range<u64>>,
     ) -> Result<()> {
@@ -151,7 +151,8 @@ impl Room {
         if free < length && free + held().into_iter().map(is_held).sum::<u64>() < length {
             return Err(Errno::NOSPC);
         }
-        retry_on_intr(|| host::fallocate(device, FallocateFlags::KEEP_SIZE, range.start, length))
+        let file = device.get()?;
+        retry_on_intr(|| host::fallocate(file, FallocateFlags::KEEP_SIZE, range.start, length))
     }
 }
 
@@ -460,7 +461,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let device = host::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         host::ftruncate(&device, 64 * MIB).unwrap();
-        let taken = || host::fstat(&device).unwrap().st_blocks as u64 * 512;
+        let device = Descriptor::new(device, 0).unwrap();
+        let taken = || device.stat().unwrap().st_blocks as u64 * 512;
         let room = Room::under(vec![v2(dir.path(), "104857600\n", 80 * MIB)]);
         // 100 MiB less the 32 that are kept less 80 in use, and 26 of page cache.
         assert_eq!(room.free_bytes(&device, u64::MAX), 14 * MIB);

@@ -11,6 +11,7 @@
 use crate::cgroup::Room;
 use crate::copy::Streaming;
 use crate::counters::Tally;
+use crate::descriptor::Descriptor;
 use crate::fault::Faults;
 use crate::flush::Instruction;
 use crate::host_file::HostFile;
@@ -22,7 +23,7 @@ use crate::wear::Wear;
 use crate::writeback::Writeback;
 use crate::{BLOCK_BYTES, DEVICE_BYTES_MAX, host, owner};
 use parking_lot::Mutex;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, MemfdFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -133,8 +134,24 @@ pub struct OpenOptions {
     /// At level `file`, record every change of the file: `Region::take_host_events`. There and at level `memory`, let
     /// `Region::limit_host` limit the disk or the memory of the device.
     pub record_host: bool,
-    /// Smallest number for the device's descriptor, for a process whose program relies on the low numbers.
+    /// Smallest number for the device's descriptor, for a process whose program relies on the low numbers; 0: a high one,
+    /// if the process may have one.
     pub descriptor_min: i32,
+    /// Whose files are opened as a device.
+    pub trust: Trust,
+}
+
+/// Whose files are opened as a device. Who may write the file of a device can change everything that is stored on it, and
+/// who may read it can read everything, whatever the permissions of the files on the device say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Any that can be opened.
+    #[default]
+    Any,
+    /// Those of the caller and of root. A symbolic link to the file must be theirs, too.
+    Owner,
+    /// The same, if nobody else may read or write them. Who may use a device-dax node is left to the administrator.
+    OwnerAlone,
 }
 
 impl Default for OpenOptions {
@@ -151,6 +168,7 @@ impl Default for OpenOptions {
             as_file: false,
             record_host: false,
             descriptor_min: 0,
+            trust: Trust::default(),
         }
     }
 }
@@ -223,6 +241,38 @@ pub enum PmemError {
         /// Path or `mem:`.
         device: String,
     },
+    /// EIO: the program has closed or replaced the descriptor of the device, and the lock went with it.
+    #[error(
+        "{device} is lost: the program has closed or replaced nvfold's descriptor of it (closefrom, close, dup2), so \
+         nothing more is written to it; close it, and open it again to recover what is there; open devices after the \
+         program has closed what it inherited"
+    )]
+    DescriptorClosed {
+        /// Path or `mem:`.
+        device: String,
+    },
+    /// EACCES: somebody else's file, which was not to be trusted ([`Trust::Owner`]).
+    #[error(
+        "{device} belongs to user {uid}, who can read and change everything that is stored on it; make it yours (chown) \
+         if you trust what is on it"
+    )]
+    ForeignOwner {
+        /// Path.
+        device: String,
+        /// Who owns it, or the symbolic link that leads to it.
+        uid: u32,
+    },
+    /// EACCES: others may read or write the file ([`Trust::OwnerAlone`]).
+    #[error(
+        "{device} has mode {mode:04o}: others than its owner can read or change everything that is stored on it; run \
+         chmod 600 on it"
+    )]
+    OpenToOthers {
+        /// Path.
+        device: String,
+        /// Its permission bits.
+        mode: u32,
+    },
     /// EIO: bad memory.
     #[error(
         "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; \
@@ -248,7 +298,8 @@ impl PmemError {
     pub fn errno(&self) -> i32 {
         match self {
             PmemError::Io { source, .. } | PmemError::Replay { source, .. } => source.raw_os_error().unwrap_or(5),
-            PmemError::Lost { .. } | PmemError::BadMemory { .. } => 5,
+            PmemError::Lost { .. } | PmemError::DescriptorClosed { .. } | PmemError::BadMemory { .. } => 5,
+            PmemError::ForeignOwner { .. } | PmemError::OpenToOthers { .. } => 13,
             PmemError::Busy { .. } => 16,
             PmemError::ReadOnlyFile { .. } => 30,
             PmemError::NotADevice { .. } | PmemError::Size { .. } | PmemError::MemoryNeedsSize => 22,
@@ -260,7 +311,9 @@ impl PmemError {
 pub(crate) struct Mapping {
     pub(crate) base: *mut u8,
     pub(crate) length: u64,
-    pub(crate) file: Arc<OwnedFd>,
+    pub(crate) file: Arc<Descriptor>,
+    /// The process that opened it. A forked child has copies of the descriptor and of the lock.
+    process: u32,
     pub(crate) name: String,
     pub(crate) level: PersistenceLevel,
     pub(crate) read_only: bool,
@@ -310,8 +363,10 @@ impl Drop for Mapping {
             writeback.close();
         }
         // Closing would release the lock as well, but only after a child that another thread is starting has closed
-        // its copy of the descriptor.
-        let _ = host::flock(&self.file, FlockOperation::Unlock);
+        // its copy of the descriptor. A descriptor that is not ours any more may have a lock of the program's.
+        if let (true, Ok(file)) = (self.process == std::process::id(), self.file.get()) {
+            let _ = host::flock(file, FlockOperation::Unlock);
+        }
         self.faults.unregister();
         // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access is
         // that of a `Region`, which keeps this value alive.
@@ -352,7 +407,7 @@ impl Mapping {
             DeviceSpec::Memory => {
                 let file = host::memfd_create("nvfold", MemfdFlags::CLOEXEC);
                 let file = file.map_err(|errno| io("create", spec, errno))?;
-                let file = hold(file, spec, options)?;
+                let file = HostFile::new(hold(file, spec, options)?, options.record_host);
                 Mapping::resize_and_map(Opened { file, is_character_device: false }, spec, size_bytes, options)
             }
             DeviceSpec::Path(path) => match create_path(path, options)? {
@@ -411,6 +466,8 @@ impl Mapping {
         let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
         let is_memory = level == PersistenceLevel::Memory && !options.read_only;
         let room = is_memory.then(|| Room::of_this_process(options.record_host)).flatten();
+        // SAFETY: advice on our own mapping changes no content. A core dump shall not hold the files of all users.
+        let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxDontDump) };
         // What is reserved is allocated in small pages; a huge one would take more than that.
         if options.huge_pages && room.is_none() {
             // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
@@ -422,7 +479,8 @@ impl Mapping {
         let is_tracked = options.track_wear || options.track_lines;
         let watched = !options.profile.is_native() || options.record || is_tracked || is_private;
         let file = opened.file.descriptor().clone();
-        let faults = Faults::register(base, length, file.as_raw_fd(), page_bytes(&file), watched);
+        let faults = Faults::register(base, length, &file, page_bytes(&file), watched);
+        file.tell(faults);
         let writeback = is_private.then(|| Writeback::new(base, length, opened.file, faults));
         if let Some(None) = writeback {
             faults.unregister();
@@ -432,6 +490,7 @@ impl Mapping {
             base,
             length,
             file,
+            process: std::process::id(),
             writeback: writeback.flatten(),
             room,
             name: spec.to_string(),
@@ -495,19 +554,35 @@ fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
         }
         failed(source)
     })?;
-    let is_character_device = device_kind(path, &file.metadata().map_err(failed)?)?;
-    let file = file.into();
+    let metadata = file.metadata().map_err(failed)?;
+    let is_character_device = device_kind(path, &metadata)?;
+    check_trust(path, &metadata, options.trust)?;
+    let file = hold(file.into(), device(), options)?;
     lock(&file, path, read_only)?;
-    Ok(Opened { file: hold(file, device(), options)?, is_character_device })
+    Ok(Opened { file: HostFile::new(file, options.record_host), is_character_device })
 }
 
-/// Returns the file under a descriptor whose number is at least what the options ask for. A lock on the file stays.
-fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Result<HostFile, PmemError> {
-    let file = match options.descriptor_min {
-        0 => file,
-        least => rustix::io::fcntl_dupfd_cloexec(&file, least).map_err(|errno| io("hold", device, errno))?,
-    };
-    Ok(HostFile::new(file.into(), options.record_host))
+fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Result<Arc<Descriptor>, PmemError> {
+    let held = Descriptor::new(file, options.descriptor_min);
+    Ok(Arc::new(held.map_err(|errno| io("hold", device, errno))?))
+}
+
+/// Checks an open file, whose metadata these are, and the symbolic link that leads to it.
+fn check_trust(path: &Path, metadata: &fs::Metadata, trust: Trust) -> Result<(), PmemError> {
+    if trust == Trust::Any {
+        return Ok(());
+    }
+    let link = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_symlink);
+    let ours = [rustix::process::geteuid().as_raw(), 0];
+    let owners = [Some(metadata.uid()), link.map(|link| link.uid())];
+    if let Some(uid) = owners.into_iter().flatten().find(|uid| !ours.contains(uid)) {
+        return Err(PmemError::ForeignOwner { device: path.display().to_string(), uid });
+    }
+    let mode = metadata.mode() & 0o7777;
+    if trust == Trust::OwnerAlone && metadata.is_file() && mode & 0o066 != 0 {
+        return Err(PmemError::OpenToOthers { device: path.display().to_string(), mode });
+    }
+    Ok(())
 }
 
 /// Creates and locks a new file; returns `None` if a file is there already. A device holds the files of many users,
@@ -515,9 +590,9 @@ fn hold(file: OwnedFd, device: impl fmt::Display, options: &OpenOptions) -> Resu
 fn create_path(path: &Path, options: &OpenOptions) -> Result<Option<Opened>, PmemError> {
     match fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
-            let file = file.into();
+            let file = hold(file.into(), path.display(), options)?;
             lock(&file, path, false)?;
-            let file = hold(file, path.display(), options)?;
+            let file = HostFile::new(file, options.record_host);
             Ok(Some(Opened { file, is_character_device: false }))
         }
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
@@ -541,7 +616,7 @@ fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> 
 }
 
 fn device_length(opened: &Opened, device: impl fmt::Display) -> Result<u64, PmemError> {
-    let stat = host::fstat(opened.file.descriptor()).map_err(|errno| io("stat", device, errno))?;
+    let stat = opened.file.descriptor().stat().map_err(|errno| io("stat", device, errno))?;
     let size = if opened.is_character_device { dax_size_bytes(stat.st_rdev) } else { None };
     Ok(size.unwrap_or(stat.st_size as u64))
 }
@@ -569,13 +644,13 @@ fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
 
 /// Locks a device for one process: exclusively to write, shared with other readers to read. Waits for a holder that is
 /// about to let go.
-fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
+fn lock(file: &Descriptor, path: &Path, read_only: bool) -> Result<(), PmemError> {
     let operation =
         if read_only { FlockOperation::NonBlockingLockShared } else { FlockOperation::NonBlockingLockExclusive };
     let end = Instant::now() + LETS_GO_WITHIN;
     let mut stays = 0;
     loop {
-        match host::flock(file, operation) {
+        match file.get().and_then(|file| host::flock(file, operation)) {
             Ok(()) => return Ok(()),
             Err(Errno::WOULDBLOCK) => {}
             Err(errno) => return Err(io("lock", path.display(), errno)),
@@ -592,11 +667,11 @@ fn lock(file: &OwnedFd, path: &Path, read_only: bool) -> Result<(), PmemError> {
 }
 
 fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
-    let file = opened.file.descriptor();
+    let file = opened.file.descriptor().get()?;
     let read_only = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |protection, flags| {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
-        unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, file.as_fd(), 0) }
+        unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, file, 0) }
     };
     // Without known flush instructions a fence makes nothing power-safe, however the device is mapped.
     if cfg!(target_arch = "x86_64")
@@ -605,7 +680,7 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
     {
         return Ok((base.cast(), PersistenceLevel::Dax));
     }
-    if is_in_memory(file) && !options.as_file {
+    if is_in_memory(opened.file.descriptor()) && !options.as_file {
         return Ok((map(read_only, MapFlags::SHARED)?.cast(), PersistenceLevel::Memory));
     }
     // Private: see `writeback`. The host reserves no memory for pages that are never stored to.
@@ -614,21 +689,23 @@ fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::
 }
 
 /// Returns the size of the unit that is mapped, and fails, as a whole: 4096 bytes except on hugetlbfs.
-fn page_bytes(file: &OwnedFd) -> u64 {
-    match host::fstatfs(file) {
+fn page_bytes(file: &Descriptor) -> u64 {
+    match file.get().and_then(host::fstatfs) {
         Ok(stat) if stat.f_type as u64 == HUGETLBFS => stat.f_bsize as u64,
         _ => BLOCK_BYTES,
     }
 }
 
 /// Returns whether the file lives only in memory.
-fn is_in_memory(file: &OwnedFd) -> bool {
-    cfg!(miri) || host::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
+fn is_in_memory(file: &Descriptor) -> bool {
+    cfg!(miri)
+        || file.get().and_then(host::fstatfs).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS | RAMFS | HUGETLBFS))
 }
 
 /// Returns whether the host gives back the memory of holes. The test punches a hole behind the end, which changes
 /// nothing.
 fn can_punch(opened: &Opened, length: u64) -> bool {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    !opened.is_character_device && host::fallocate(opened.file.descriptor(), flags, length, BLOCK_BYTES).is_ok()
+    let punched = |file| host::fallocate(file, flags, length, BLOCK_BYTES);
+    !opened.is_character_device && opened.file.descriptor().get().and_then(punched).is_ok()
 }

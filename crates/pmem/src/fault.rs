@@ -20,15 +20,17 @@
 //! stores away from them, and the device stays usable.
 //!
 //! **What the handler may do.** It may interrupt any code, so it takes no lock, allocates nothing, and calls only
-//! mmap, mremap, munmap and pread. It finds the mapping in a list of [`Faults`] that are never freed, only reused.
-//! Addresses outside our mappings, and signals sent by a process, go to the handler that was installed before.
+//! fstat, madvise, mmap, mremap, munmap and pread. It finds the mapping in a list of [`Faults`] that are never freed,
+//! only reused. Addresses outside our mappings, and signals sent by a process, go to the handler that was installed
+//! before.
 
 use crate::BLOCK_BYTES;
-use rustix::fd::RawFd;
+use crate::descriptor::Descriptor;
+use rustix::fd::AsRawFd;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 
 /// The unit that is salvaged or lost as a whole: block devices, and so the drivers of PM, report errors per sector.
 pub(crate) const SECTOR_BYTES: u64 = 512;
@@ -44,11 +46,13 @@ pub(crate) struct Faults {
     base: AtomicUsize,
     /// 0 while no mapping uses this record.
     length: AtomicUsize,
-    file: AtomicI32,
+    file: AtomicPtr<Descriptor>,
     /// The unit that the host maps, and the handler replaces, as a whole.
     page_bytes: AtomicU64,
     watched: AtomicBool,
     lost: AtomicBool,
+    /// Whether it is lost because the program has closed the descriptor.
+    lost_descriptor: AtomicBool,
     /// Frozen pages: offset, [`NOTED`], and one bit for each bad sector. 0 behind the last one.
     pages: [AtomicU64; PAGES_MAX],
 }
@@ -67,14 +71,21 @@ fn all() -> impl Iterator<Item = &'static Faults> {
 impl Faults {
     /// Takes a record for a mapping; the handler knows the mapping from now on. With `watched` every access is looked
     /// at anyway.
-    pub(crate) fn register(base: *mut u8, length: u64, file: RawFd, page_bytes: u64, watched: bool) -> &'static Faults {
+    pub(crate) fn register(
+        base: *mut u8,
+        length: u64,
+        file: &Arc<Descriptor>,
+        page_bytes: u64,
+        watched: bool,
+    ) -> &'static Faults {
         install_handler();
         let free = |faults: &&Faults| !faults.taken.swap(true, Ordering::AcqRel);
         let faults = all().find(free).unwrap_or_else(Faults::add);
         faults.lost.store(false, Ordering::Relaxed);
+        faults.lost_descriptor.store(false, Ordering::Relaxed);
         faults.pages.iter().for_each(|page| page.store(0, Ordering::Relaxed));
         faults.watched.store(watched, Ordering::Relaxed);
-        faults.file.store(file, Ordering::Relaxed);
+        faults.file.store(Arc::as_ptr(file).cast_mut(), Ordering::Relaxed);
         faults.page_bytes.store(page_bytes, Ordering::Relaxed);
         faults.base.store(base.expose_provenance(), Ordering::Relaxed);
         // Last, because the handler trusts the other fields once there is a length.
@@ -94,10 +105,11 @@ impl Faults {
             next: AtomicPtr::new(std::ptr::null_mut()),
             base: AtomicUsize::new(0),
             length: AtomicUsize::new(0),
-            file: AtomicI32::new(-1),
+            file: AtomicPtr::new(std::ptr::null_mut()),
             page_bytes: AtomicU64::new(BLOCK_BYTES),
             watched: AtomicBool::new(false),
             lost: AtomicBool::new(false),
+            lost_descriptor: AtomicBool::new(false),
             pages: [const { AtomicU64::new(0) }; PAGES_MAX],
         }));
         let this = std::ptr::from_ref(faults).cast_mut();
@@ -129,6 +141,17 @@ impl Faults {
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
         self.watch();
+    }
+
+    /// Marks the device lost because the descriptor is not ours any more.
+    pub(crate) fn lose_descriptor(&self) {
+        self.lost_descriptor.store(true, Ordering::Release);
+        self.lose();
+    }
+
+    /// Returns whether the descriptor was lost, and the lock with it: then no store may be done.
+    pub(crate) fn is_descriptor_lost(&self) -> bool {
+        self.lost_descriptor.load(Ordering::Acquire)
     }
 
     /// Iterates over the frozen pages: their offsets, and their bad sectors as bits.
@@ -202,10 +225,13 @@ impl Faults {
     }
 
     fn read_sector(&self, offset: u64, to: *mut u8) -> Sector {
-        let file = self.file.load(Ordering::Relaxed);
+        // SAFETY: the mapping keeps its descriptor as long as it is registered, and it is, because it is being accessed.
+        let descriptor = unsafe { &*self.file.load(Ordering::Relaxed) };
+        let Ok(file) = descriptor.get() else { return Sector::Bad };
         loop {
-            // SAFETY: `to` is writable for a sector. The descriptor is open as long as the mapping is registered.
-            let read = unsafe { libc::pread(file, to.cast(), SECTOR_BYTES as usize, offset as libc::off_t) };
+            // SAFETY: `to` is writable for a sector.
+            let read =
+                unsafe { libc::pread(file.as_raw_fd(), to.cast(), SECTOR_BYTES as usize, offset as libc::off_t) };
             match u64::try_from(read) {
                 Ok(SECTOR_BYTES) => return Sector::Read,
                 // A device-dax node can only be read through its mapping, so the content of the sector is unknown.
@@ -258,7 +284,13 @@ fn map_private(target: *mut u8, length: usize) -> Option<*mut u8> {
     // SAFETY: at an address that the kernel chooses the mapping overlaps nothing; with a target it replaces pages of
     // our own mapping, which stay mapped memory.
     let at = unsafe { libc::mmap(target.cast(), length, protection, flags, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at.cast())
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // It gets bytes of files, which no core dump shall hold.
+    // SAFETY: advice on a mapping of ours changes no content.
+    unsafe { libc::madvise(at, length, libc::MADV_DONTDUMP) };
+    Some(at.cast())
 }
 
 fn unmap(fresh: *mut u8, length: usize) {

@@ -46,7 +46,7 @@ mod stand_in {
         std::io::pipe().map(|(reader, _)| reader.into()).map_err(|_| Errno::MFILE)
     }
 
-    pub(crate) fn ftruncate(_device: &OwnedFd, _length: u64) -> Result<()> {
+    pub(crate) fn ftruncate(_device: impl AsFd, _length: u64) -> Result<()> {
         Ok(())
     }
 
@@ -81,7 +81,7 @@ mod stand_in {
 
     /// Fills the hole with zeros, as a plain write: reading what another thread is giving back is a race that Miri
     /// shall report.
-    pub(crate) fn fallocate(device: &OwnedFd, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn fallocate(device: impl AsFd, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
         if !flags.contains(FallocateFlags::PUNCH_HOLE) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -94,14 +94,15 @@ mod stand_in {
         Ok(())
     }
 
-    pub(crate) fn flock(_device: &OwnedFd, _operation: FlockOperation) -> Result<()> {
+    pub(crate) fn flock(_device: impl AsFd, _operation: FlockOperation) -> Result<()> {
         Ok(())
     }
 
     /// # Safety
     /// As madvise.
-    pub(crate) unsafe fn madvise(_at: *mut c_void, _length: usize, _advice: Advice) -> Result<()> {
-        Ok(())
+    pub(crate) unsafe fn madvise(_at: *mut c_void, _length: usize, advice: Advice) -> Result<()> {
+        // The caller then makes the hole with `fallocate`.
+        if matches!(advice, Advice::LinuxRemove) { Err(Errno::INVAL) } else { Ok(()) }
     }
 
     /// Finds holes: a page of zeros is one. It uses plain reads, for a caller that owns the range or reads while no

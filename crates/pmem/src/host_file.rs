@@ -1,13 +1,14 @@
 //! The host's file below a device of level `file`, as [`writeback`](crate::writeback) and [`journal`](crate::journal)
 //! use it.
 //!
-//! Every change of the file goes through here. So a test can record the changes, in order, and ask the model of a
-//! power cut ([`PowerCut`](crate::PowerCut)) what the disk may hold after it.
+//! Every change of the file goes through here, each with a look at its descriptor ([`Descriptor`]). So a test can
+//! record the changes, in order, and ask the model of a power cut ([`PowerCut`](crate::PowerCut)) what the disk may
+//! hold after it.
 
+use crate::descriptor::Descriptor;
 use crate::power_cut::HostEvent;
 use crate::{BLOCK_BYTES, host};
 use parking_lot::Mutex;
-use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, Result, retry_on_intr};
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A file. A clone refers to the same file.
 #[derive(Clone)]
 pub(crate) struct HostFile {
-    file: Arc<OwnedFd>,
+    file: Arc<Descriptor>,
     recorder: Option<Arc<Recorder>>,
 }
 
@@ -66,11 +67,11 @@ impl Disk {
 }
 
 impl HostFile {
-    pub(crate) fn new(file: Arc<OwnedFd>, records: bool) -> HostFile {
+    pub(crate) fn new(file: Arc<Descriptor>, records: bool) -> HostFile {
         HostFile { file, recorder: records.then(Arc::default) }
     }
 
-    pub(crate) fn descriptor(&self) -> &Arc<OwnedFd> {
+    pub(crate) fn descriptor(&self) -> &Arc<Descriptor> {
         &self.file
     }
 
@@ -124,33 +125,37 @@ impl HostFile {
                 return disk.pages_max.saturating_sub(disk.pages.len() as u64).saturating_mul(BLOCK_BYTES);
             }
         }
-        host::fstatfs(&self.file).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_bsize as u64))
+        let stat = self.file.get().and_then(host::fstatfs);
+        stat.map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_bsize as u64))
     }
 
     /// Reserves disk for a range, whose content stays as it is: later writes to it find room.
     pub(crate) fn reserve(&self, offset: u64, length: u64) -> Result<()> {
         self.take_room(offset, length)?;
-        retry_on_intr(|| host::fallocate(&self.file, FallocateFlags::KEEP_SIZE, offset, length))
+        let file = self.file.get()?;
+        retry_on_intr(|| host::fallocate(file, FallocateFlags::KEEP_SIZE, offset, length))
     }
 
     /// Gives the disk of a range that reads as zeros back. The host may refuse.
     pub(crate) fn give_back(&self, offset: u64, length: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if retry_on_intr(|| host::fallocate(&self.file, flags, offset, length)).is_ok() {
+        let Ok(file) = self.file.get() else { return };
+        if retry_on_intr(|| host::fallocate(file, flags, offset, length)).is_ok() {
             self.give_room_back(offset, offset + length);
         }
     }
 
     /// Returns the size in bytes.
     pub(crate) fn length(&self) -> Result<u64> {
-        Ok(host::fstat(&self.file)?.st_size as u64)
+        Ok(self.file.stat()?.st_size as u64)
     }
 
     /// Reads as many bytes as the file has; fills the rest of `bytes` with zeros.
     pub(crate) fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let file = self.file.get()?;
         let mut done = 0;
         while done < bytes.len() {
-            match retry_on_intr(|| rustix::io::pread(&self.file, &mut bytes[done..], offset + done as u64))? {
+            match retry_on_intr(|| rustix::io::pread(file, &mut bytes[done..], offset + done as u64))? {
                 0 => break,
                 read => done += read,
             }
@@ -160,16 +165,17 @@ impl HostFile {
     }
 
     pub(crate) fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let file = self.file.get()?;
         if self.fails() {
             let half = &bytes[..bytes.len() / 2];
-            let _ = rustix::io::pwrite(&self.file, half, offset);
+            let _ = rustix::io::pwrite(file, half, offset);
             self.record(|| HostEvent::Write { offset, bytes: half.to_vec() });
             return Err(Errno::IO);
         }
         self.take_room(offset, bytes.len() as u64)?;
         let mut done = 0;
         while done < bytes.len() {
-            match retry_on_intr(|| rustix::io::pwrite(&self.file, &bytes[done..], offset + done as u64))? {
+            match retry_on_intr(|| rustix::io::pwrite(file, &bytes[done..], offset + done as u64))? {
                 0 => return Err(Errno::IO),
                 written => done += written,
             }
@@ -184,7 +190,8 @@ impl HostFile {
             return Err(Errno::IO);
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match retry_on_intr(|| host::fallocate(&self.file, flags, offset, length)) {
+        let file = self.file.get()?;
+        match retry_on_intr(|| host::fallocate(file, flags, offset, length)) {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
                 let zeros = vec![0; length as usize];
@@ -209,7 +216,8 @@ impl HostFile {
         if self.fails() {
             return Err(Errno::IO);
         }
-        retry_on_intr(|| host::ftruncate(&self.file, bytes))?;
+        let file = self.file.get()?;
+        retry_on_intr(|| host::ftruncate(file, bytes))?;
         self.give_room_back(bytes, u64::MAX);
         self.record(|| HostEvent::SetLength(bytes));
         Ok(())
@@ -221,7 +229,8 @@ impl HostFile {
             self.record(|| HostEvent::FailedSync);
             return Err(Errno::IO);
         }
-        retry_on_intr(|| rustix::fs::fdatasync(&self.file))?;
+        let file = self.file.get()?;
+        retry_on_intr(|| rustix::fs::fdatasync(file))?;
         self.record(|| HostEvent::Sync);
         Ok(())
     }

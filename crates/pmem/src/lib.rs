@@ -19,6 +19,8 @@
 //! | `fault` | devices that fail under the mapping: SIGBUS is recorded instead of ending the process |
 //! | `order` | the handles and their states |
 //! | `device`, `owner` | opening, mapping, locking; what a fence is worth there; who else holds a device |
+//! | `descriptor` | the descriptor of a device, which the program may have closed |
+//! | `signals` | threads that never run the program's signal handlers |
 //! | `shared` | media accesses that the language allows: atomic words, and wide loads, stores and compares |
 //! | `copy` | streaming copies in AVX-512, AVX2, SSE2 and portable twins |
 //! | `runs` | which parts of two ranges are equal, in AVX-512, AVX2 and a portable twin |
@@ -47,6 +49,7 @@ mod cgroup;
 pub mod clock;
 mod copy;
 mod counters;
+mod descriptor;
 mod device;
 mod fault;
 mod flush;
@@ -64,6 +67,7 @@ mod runs;
 #[cfg(feature = "shuttle")]
 mod schedule;
 mod shared;
+mod signals;
 pub mod simd;
 mod thread;
 mod wear;
@@ -72,7 +76,7 @@ mod xxh3;
 
 pub use cgroup::MemoryLimit;
 pub use counters::Counters;
-pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, StoreObserver};
+pub use device::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, StoreObserver, Trust};
 pub use order::{Clean, Dirty, Flight, Group, InFlight, Landed, Pm, PmPtr};
 pub use power_cut::{HostEvent, HostImage, PowerCut};
 pub use prefetch::{prefetch, prefetch_lines};
@@ -82,6 +86,7 @@ pub use region::Region;
 pub use runs::equal_runs;
 #[cfg(feature = "shuttle")]
 pub use schedule::switch_threads_at_media;
+pub use signals::with_signals_blocked;
 pub use wear::{LineWear, WearSummary};
 pub use writeback::SyncErrors;
 pub use xxh3::xxh3_64_wide;

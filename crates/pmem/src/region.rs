@@ -169,11 +169,11 @@ impl Region {
         assert!(self.contains(offset, buffer.len() as u64), "a scan inside the device");
         let mut done = 0;
         while done < buffer.len() && !self.mapping.is_character_device && !self.faults.watched() {
-            let read = host::pread(&self.mapping.file, &mut buffer[done..], offset + done as u64);
-            match read {
+            let file = self.mapping.file.get();
+            match file.and_then(|file| host::pread(file, &mut buffer[done..], offset + done as u64)) {
                 Ok(bytes) if bytes > 0 => done += bytes,
                 Err(Errno::INTR) => {}
-                // The mapping handles a device that is shorter than it was, or bad.
+                // The mapping handles a device that is shorter than it was, bad, or without its descriptor.
                 _ => break,
             }
         }
@@ -188,7 +188,7 @@ impl Region {
         if self.mapping.writeback.as_ref().is_some_and(|writeback| writeback.holds(offset..offset + length)) {
             return false;
         }
-        match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        match self.mapping.file.get().and_then(|file| host::seek(file, SeekFrom::Data(offset))) {
             Ok(data) => data >= offset + length,
             Err(Errno::NXIO) => !self.mapping.is_character_device,
             Err(_) => false,
@@ -482,15 +482,26 @@ impl Region {
             self.clear_in_memory(offset, length);
             return Ok(());
         }
-        if self.faults.watched() && !self.keep_before_store(offset, length) {
+        if self.faults.watched() && !self.may_store(offset, length) {
             return Ok(());
         }
         let recorder = self.lock_recorder();
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let punched = rustix::io::retry_on_intr(|| host::fallocate(&self.mapping.file, flags, offset, length));
-        punched.map_err(|errno| self.failed("give back memory of", errno))?;
+        self.make_hole(offset, length).map_err(|errno| self.failed("give back memory of", errno))?;
         record(recorder, || Action::Punch { offset, length });
         Ok(())
+    }
+
+    /// Makes a hole through the shared mapping, which hits no other file whatever happens to the descriptor meanwhile.
+    /// The host may refuse that, for example for memory that the program has locked; then through the file.
+    fn make_hole(&self, offset: u64, length: u64) -> rustix::io::Result<()> {
+        let file = self.mapping.file.get()?;
+        let at = self.at_mut(offset, length);
+        // SAFETY: the range is ours and mapped. Other threads see zeros, as if they were stored.
+        if unsafe { host::madvise(at.cast(), length as usize, Advice::LinuxRemove) }.is_ok() {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::io::retry_on_intr(|| host::fallocate(file, flags, offset, length))
     }
 
     /// Clears a range at level `file`. The sync makes holes of pages of zeros later.
@@ -539,7 +550,8 @@ impl Region {
     #[track_caller]
     pub fn settle_holes(&self) -> Result<(), PmemError> {
         if self.mapping.level == PersistenceLevel::Dax && !self.mapping.is_character_device {
-            let synced = rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.mapping.file));
+            let file = self.mapping.file.get();
+            let synced = file.and_then(|file| rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file)));
             synced.map_err(|errno| self.failed("write back holes of", errno))?;
         }
         record(self.lock_recorder(), || Action::SettleHoles);
@@ -571,7 +583,7 @@ impl Region {
         if held {
             return ((start / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
         }
-        let hole = host::seek(&self.mapping.file, SeekFrom::Hole(start)).ok();
+        let hole = self.mapping.file.get().and_then(|file| host::seek(file, SeekFrom::Hole(start))).ok();
         hole.filter(|hole| *hole > start).map_or(end, |hole| hole.min(end))
     }
 
@@ -583,7 +595,7 @@ impl Region {
         if offset >= end {
             return end;
         }
-        let in_file = match host::seek(&self.mapping.file, SeekFrom::Data(offset)) {
+        let in_file = match self.mapping.file.get().and_then(|file| host::seek(file, SeekFrom::Data(offset))) {
             Ok(start) => start.clamp(offset, end),
             Err(Errno::NXIO) if !self.mapping.is_character_device => end,
             Err(_) => offset,
@@ -598,17 +610,21 @@ impl Region {
         if self.mapping.is_character_device {
             return self.len_bytes();
         }
-        host::fstat(&self.mapping.file).map_or(0, |stat| stat.st_blocks as u64 * 512)
+        self.mapping.file.stat().map_or(0, |stat| stat.st_blocks as u64 * 512)
     }
 
     /// Makes everything that was stored before the call durable, all or none, at level `file` (module `writeback`).
-    /// At the other levels a fence has done that already, and the call does nothing.
+    /// At the other levels a fence has done that already, and the call only looks whether the device is lost
+    /// ([`Region::probe`]).
     ///
     /// # Errors
-    /// The disk's: then nothing is lost unless a power cut comes before a later sync succeeds. [`PmemError::Lost`].
+    /// The disk's: then nothing is lost unless a power cut comes before a later sync succeeds. [`PmemError::Lost`],
+    /// [`PmemError::DescriptorClosed`].
     pub fn sync(&self) -> Result<(), PmemError> {
-        let Some(writeback) = &self.mapping.writeback else { return Ok(()) };
-        writeback.sync().map_err(|errno| self.not_synced(errno))
+        let Some(writeback) = &self.mapping.writeback else {
+            return if self.probe() { Ok(()) } else { Err(self.lost()) };
+        };
+        writeback.sync().map_err(|errno| self.failed("write back", errno))
     }
 
     /// As [`Region::sync`], and cuts off the journal behind the device, which dropping the last `Region` of it does too.
@@ -620,7 +636,7 @@ impl Region {
         let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| !self.mapping.read_only) else {
             return Ok(());
         };
-        writeback.cut_journal_off().map_err(|errno| self.not_synced(errno))
+        writeback.cut_journal_off().map_err(|errno| self.failed("write back", errno))
     }
 
     /// Returns whether stores need disk or memory that another program may take first: at level `file` on a host that
@@ -672,22 +688,12 @@ impl Region {
         let Some(writeback) = self.mapping.writeback.as_ref().filter(|_| !self.mapping.read_only) else {
             return Ok(());
         };
-        writeback.admit().map_err(|(errno, doing)| match self.is_lost() {
-            true => self.not_synced(errno),
-            false => self.failed(doing, errno),
-        })
+        writeback.admit().map_err(|(errno, doing)| self.failed(doing, errno))
     }
 
     /// Returns the syncs that failed since the device was opened: in the background, of full memory, or asked for.
     pub fn sync_errors(&self) -> SyncErrors {
         self.mapping.writeback.as_ref().map(|writeback| writeback.errors()).unwrap_or_default()
-    }
-
-    fn not_synced(&self, errno: Errno) -> PmemError {
-        match self.is_lost() {
-            true => PmemError::Lost { device: self.name().into() },
-            false => self.failed("write back", errno),
-        }
     }
 }
 
@@ -698,6 +704,7 @@ impl Region {
     ///
     /// # Errors
     /// [`PmemError::Lost`], from then on always: some store may not have reached the device.
+    /// [`PmemError::DescriptorClosed`], from then on always: the program has closed our descriptor.
     /// [`PmemError::BadMemory`]: some bytes that were read are unreadable; each is reported once.
     #[inline]
     pub fn check(&self) -> Result<(), PmemError> {
@@ -709,7 +716,7 @@ impl Region {
     fn check_watched(&self) -> Result<(), PmemError> {
         let bad = thread::take_bad(self.id());
         if self.is_lost() {
-            return Err(PmemError::Lost { device: self.name().into() });
+            return Err(self.lost());
         }
         bad.map_or(Ok(()), |offset| Err(self.bad_memory("read", offset, SECTOR_BYTES)))
     }
@@ -731,18 +738,19 @@ impl Region {
         frozen.map_or(Ok(()), |page| Err(self.bad_memory("write", page, BLOCK_BYTES)))
     }
 
-    /// Returns whether the device is lost: another process truncated it, its host has no memory for it, or a store
-    /// went to bad memory. Stores to a lost device have no effect that lasts.
+    /// Returns whether the device is lost: another process truncated it, its host has no memory for it, a store went to
+    /// bad memory, or the program has closed our descriptor. Stores to a lost device have no effect that lasts.
     pub fn is_lost(&self) -> bool {
         self.faults.watched() && self.faults.is_lost()
     }
 
-    /// Asks the host whether the device still has its size, and marks it lost if not. Without this call a truncation
-    /// is noticed only when an access goes behind the new end. Returns true if the device is not lost.
+    /// Asks the host whether the device still has its size and we its descriptor, and marks it lost if not. Without this
+    /// call a truncation is noticed only when an access goes behind the new end, and a closed descriptor at its next
+    /// use. Returns true if the device is not lost.
     pub fn probe(&self) -> bool {
         let is_short =
             |stat: rustix::fs::Stat| !self.mapping.is_character_device && (stat.st_size as u64) < self.len_bytes();
-        if host::fstat(&self.mapping.file).is_ok_and(is_short) {
+        if self.mapping.file.stat().is_ok_and(is_short) {
             self.faults.lose();
         }
         !self.is_lost()
@@ -936,6 +944,12 @@ impl Region {
         self.at(offset, length).cast_mut()
     }
 
+    /// Returns whether a store to a range may be done. Not without the descriptor: the lock went with it, so another
+    /// process may own the device.
+    fn may_store(&self, offset: u64, length: u64) -> bool {
+        !self.faults.is_descriptor_lost() && self.keep_before_store(offset, length)
+    }
+
     /// Calls the store observer, if there is one, with the range that a store is about to overwrite. Returns false if
     /// the observer refused: then the store must not be done.
     #[cold]
@@ -1043,7 +1057,21 @@ impl Region {
     }
 
     fn failed(&self, doing: &'static str, errno: Errno) -> PmemError {
+        if self.is_lost() {
+            return self.lost();
+        }
         PmemError::Io { doing, device: self.name().into(), source: errno.into() }
+    }
+}
+
+impl Region {
+    /// Returns why the device is lost.
+    fn lost(&self) -> PmemError {
+        let device = self.name().into();
+        match self.faults.is_descriptor_lost() {
+            true => PmemError::DescriptorClosed { device },
+            false => PmemError::Lost { device },
+        }
     }
 }
 
@@ -1108,7 +1136,7 @@ impl Region {
     #[cold]
     #[inline(never)]
     fn begin_store_slow(&self, offset: u64, length: u64) -> Option<Store<'_>> {
-        if !self.keep_before_store(offset, length) {
+        if !self.may_store(offset, length) {
             return None;
         }
         let writeback = self.mapping.writeback.as_ref();

@@ -38,6 +38,7 @@
 use crate::fault::Faults;
 use crate::host_file::HostFile;
 use crate::journal::{Journal, PAGES_LEAST, PAGES_MAX, PAGES_MIN, Page, slot_bytes};
+use crate::signals::with_signals_blocked;
 use crate::{BLOCK_BYTES, host};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::{Errno, Result};
@@ -468,7 +469,8 @@ impl Writeback {
         let mut background = self.background.lock();
         if background.is_none() && !self.stops.load(Ordering::Relaxed) {
             let this = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("nvfold-sync".into()).spawn(move || this.sync_now_and_then());
+            let builder = std::thread::Builder::new().name("nvfold-sync".into());
+            let thread = with_signals_blocked(|| builder.spawn(move || this.sync_now_and_then()));
             // Without a thread, only the sync of a store that finds the memory full remains.
             if let Ok(thread) = thread {
                 *self.waker.lock() = Some(thread.thread().clone());

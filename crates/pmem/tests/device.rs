@@ -1,6 +1,6 @@
 //! Devices: what is refused, what is owned, what takes memory, what is counted.
 
-use pmem::{Counters, DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Profile, Region};
+use pmem::{Counters, DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Profile, Region, Trust};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -22,6 +22,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
     as_file: false,
     record_host: false,
     descriptor_min: 0,
+    trust: Trust::Any,
 };
 
 fn create(path: &Path, bytes: u64) -> Result<Region, PmemError> {

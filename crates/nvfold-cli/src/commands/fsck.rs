@@ -20,6 +20,7 @@ use nvfold::media::superblock::STATE_CLEAN;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -153,7 +154,8 @@ impl UndoFile for Appended {
 
 /// Creates a new undo file and returns it with its path.
 fn create_undo(fsck: &Fsck) -> io::Result<(File, PathBuf)> {
-    let create = |path: &Path| File::options().write(true).create_new(true).open(path);
+    // It holds what files held. A name that is there already, a symbolic link too, is refused.
+    let create = |path: &Path| File::options().write(true).create_new(true).mode(0o600).open(path);
     if let Some(path) = &fsck.undo {
         return Ok((create(path)?, path.clone()));
     }

@@ -12,7 +12,7 @@ use clap::Args;
 use nvfold::fingerprint::WeakFunction;
 use nvfold::media::superblock::Geometry;
 use nvfold::{FileSystem, IndexKind, MkfsOptions};
-use pmem::Region;
+use pmem::{OpenOptions, PmemError, Region, Trust};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -45,7 +45,7 @@ pub struct Mkfs {
     /// Weak fingerprint of the pm index: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3
     #[arg(long, value_name = "NAME", value_parser = parse_weak)]
     weak: Option<WeakFunction>,
-    /// Format even if the device contains data
+    /// Format even if the device contains data, or belongs to another user
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -127,7 +127,7 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     let spec = device::spec(device);
     let size = match mkfs.size {
         Some(size) => size,
-        None if is_dax || present_bytes > 0 => return Region::open(&spec, &open_options).doing(OPENING),
+        None if is_dax || present_bytes > 0 => return trusted(mkfs, &open_options, |open| Region::open(&spec, open)),
         None => {
             return Err(Failure::usage(name, "the device does not exist, and a new one needs a size")
                 .hint("for example: --size 1G"));
@@ -136,7 +136,19 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     if Geometry::of(size).is_none() {
         return Err(Failure::new(name, unusable(size)));
     }
-    Region::create(&spec, size, &open_options).doing(OPENING)
+    trusted(mkfs, &open_options, |open| Region::create(&spec, size, open))
+}
+
+/// Opens a device of this user or root. That others may read or write the file is refused when it is mounted for others;
+/// here it is told.
+fn trusted(
+    mkfs: &Mkfs,
+    options: &OpenOptions,
+    open: impl Fn(&OpenOptions) -> Result<Region, PmemError>,
+) -> Outcome<Region> {
+    let is_tolerated = |error: &PmemError| mkfs.force || matches!(error, PmemError::OpenToOthers { .. });
+    let open = |trust| open(&OpenOptions { trust, ..options.clone() });
+    device::open_trusted(Trust::OwnerAlone, is_tolerated, open, OPENING)
 }
 
 fn unusable(bytes: u64) -> String {

@@ -34,6 +34,9 @@ pub struct Mount {
     /// Serve in the foreground, until unmounted
     #[arg(short, long)]
     foreground: bool,
+    /// Mount a device that belongs to another user, or that others may read or write
+    #[arg(long)]
+    force: bool,
     #[command(flatten)]
     device_options: DeviceOptions,
     /// Set by the command for the process that it starts in the background
@@ -97,7 +100,7 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     let is_memory = mount.device == Path::new("mem:");
     // The background process changes its directory to /, so the paths must be absolute.
     let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
-    Ok(Plan { device, dir: device::absolute(&mount.dir)?, options })
+    Ok(Plan { device, dir: device::absolute(&mount.dir)?, options, force: mount.force })
 }
 
 fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
@@ -135,7 +138,7 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
         if takes_value {
             kept.push(argument.clone());
             kept.extend(rest.next().cloned());
-        } else if ["-o", "--profile=", "--flush="].iter().any(|prefix| text.starts_with(prefix)) {
+        } else if text == "--force" || ["-o", "--profile=", "--flush="].iter().any(|prefix| text.starts_with(prefix)) {
             kept.push(argument.clone());
         }
     }

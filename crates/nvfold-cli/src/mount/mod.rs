@@ -72,6 +72,8 @@ pub struct Plan {
     pub device: PathBuf,
     pub dir: PathBuf,
     pub options: Options,
+    /// Mount a device that others can read or change.
+    pub force: bool,
 }
 
 /// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
@@ -172,7 +174,9 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
             )
             .hint(format!("convert it while it is not mounted: nvfold tune {name} --index dram|pm")));
         }
-        DeviceSpec::Path(_) => device::open(&plan.device, &options.device, options.read_only)?,
+        DeviceSpec::Path(_) => {
+            device::open_to_mount(&plan.device, &options.device, options.read_only, options.allow_other, plan.force)?
+        }
     };
     let mount = MountOptions {
         read_only: options.read_only,

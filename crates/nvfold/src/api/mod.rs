@@ -215,12 +215,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// Those of [`FileSystem::reconcile_step`]; the device is then left as after a crash. Errors of the device.
-    /// [`pmem::PmemError::Lost`] when the device was lost; nothing is written then.
+    /// [`pmem::PmemError::Lost`] or [`pmem::PmemError::DescriptorClosed`] when the device was lost; nothing is written
+    /// then.
     pub fn unmount(self) -> Result<()> {
         let core = self.core();
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
+        core.region.probe();
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
         core.end_streams();

@@ -3,6 +3,7 @@
 use super::Watch;
 use super::tally::Tally;
 use parking_lot::Mutex;
+use pmem::with_signals_blocked;
 use std::num::NonZero;
 use std::sync::mpsc;
 use std::thread;
@@ -31,18 +32,20 @@ pub fn run<J: Send>(
     thread::scope(|scope| {
         for _ in 0..worker_count(threads) {
             let (receiver, work, done) = (&receiver, &work, done.clone());
-            scope.spawn(move || {
+            let worker = move || {
                 do_jobs(tally, receiver, work);
                 drop(done);
-            });
+            };
+            with_signals_blocked(|| scope.spawn(worker));
         }
         drop(done);
-        scope.spawn(move || {
+        let walker = move || {
             walk(&mut |job| {
                 // `send` only fails when all workers have ended, and they outlive the sender.
                 let _ = sender.send(job);
             });
-        });
+        };
+        with_signals_blocked(|| scope.spawn(walker));
         while all_done.recv_timeout(TELL_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
             tally.tell(watch);
         }
