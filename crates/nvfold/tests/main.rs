@@ -24,4 +24,5 @@ mod segments;
 mod threads;
 mod vector;
 mod watched;
+mod xattrs;
 mod zeros;

@@ -304,14 +304,21 @@ unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method needs exclusive access.
 unsafe impl Sync for Mapping {}
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
+impl Mapping {
+    /// Makes everything durable and releases the lock. Nothing may be stored from now on.
+    pub(crate) fn let_go(&self) {
         if let Some(writeback) = &self.writeback {
             writeback.close();
         }
         // Closing would release the lock as well, but only after a child that another thread is starting has closed
         // its copy of the descriptor.
         let _ = host::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.let_go();
         self.faults.unregister();
         // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access is
         // that of a `Region`, which keeps this value alive.

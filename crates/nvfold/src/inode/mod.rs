@@ -23,12 +23,12 @@ pub mod ranges;
 pub mod table;
 
 use crate::error::{Error, Result};
-use crate::media::BlockNumber;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
-use crate::media::log_entry::{LogEntry, XattrValue, dedupe};
+use crate::media::log_entry::{LogEntry, XATTR_NAME_OFFSET, XattrValue, dedupe};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
+use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::panics::Panics;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
@@ -44,6 +44,9 @@ use std::ops::Range;
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 /// xattr that holds the target of a symlink. It cannot collide with a name from a user, because those contain no NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
+
+/// Longest value of an extended attribute that is held in DRAM, in bytes: names of policies, most ACLs, labels.
+const SHORT_VALUE_MAX: usize = 64;
 
 /// Why an entry does not fit an inode.
 const NO_FILE: &str = "extents of something that is no file";
@@ -116,7 +119,7 @@ pub struct State {
     /// Extents or names.
     pub body: Body,
     /// Extended attributes.
-    pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    pub xattrs: BTreeMap<Vec<u8>, HeldValue>,
     /// Number of log entries whose dedupe-flag says that they are still to be shared.
     pub needed: AtomicU64,
     /// A file range that contains the ranges of all those entries. Valid only while there are any.
@@ -181,17 +184,17 @@ impl State {
         body + self.xattrs.len() as u64 * 4
     }
 
-    /// Returns the value of an extended attribute that is short enough to be stored in the log.
+    /// Returns the value of an extended attribute that is short enough to be held here.
     pub fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
         match self.xattrs.get(name)? {
-            XattrValue::Inline(value) => Some(value),
-            XattrValue::Blocks { .. } => None,
+            HeldValue::Short(value) => Some(value),
+            HeldValue::InLog { .. } | HeldValue::Blocks { .. } => None,
         }
     }
 
     /// Returns the blocks that hold values of extended attributes.
     pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
-        self.xattrs.values().flat_map(value_blocks)
+        self.xattrs.values().flat_map(HeldValue::blocks)
     }
 
     /// Returns the approximate number of bytes that it takes in DRAM.
@@ -201,8 +204,8 @@ impl State {
             Body::Directory(directory) => directory.dram_bytes(),
             Body::Other => 0,
         };
-        let xattrs: usize = self.xattrs.keys().map(|name| name.len() + 256).sum();
-        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.parts.capacity() as u64 * 8
+        let xattrs: u64 = self.xattrs.iter().map(|(name, value)| name.len() as u64 + value.dram_bytes()).sum();
+        size_of::<Inode>() as u64 + body + xattrs + self.log.parts.capacity() as u64 * 8
     }
 
     /// Checks whether a log entry fits the inode: extents belong to files, names to directories, in order. Whoever
@@ -289,7 +292,7 @@ impl State {
                 *time
             }
             LogEntry::XattrSet { name, value, time } => {
-                self.xattrs.insert(name.clone(), value.clone());
+                self.xattrs.insert(name.clone(), HeldValue::of(name, value, position));
                 *time
             }
             LogEntry::XattrRemove { name, time } => {
@@ -336,13 +339,100 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// Returns the blocks of one value of an extended attribute.
+/// Returns the blocks of one value of an extended attribute, as a log entry says it.
 pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
     let blocks = match value {
         XattrValue::Inline(_) => &[][..],
         XattrValue::Blocks { blocks, .. } => blocks,
     };
     blocks.iter().map(|address| BlockNumber::containing(*address))
+}
+
+/// What DRAM holds of the value of an extended attribute: the value if it is short, else where it is on the media. So
+/// the memory that an inode takes depends on the number of its attributes, not on their length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldValue {
+    /// The value.
+    Short(Box<[u8]>),
+    /// The value is in the log.
+    InLog {
+        /// Device offset of its first byte.
+        at: u64,
+        /// Length in bytes.
+        bytes: u32,
+    },
+    /// The value is in blocks.
+    Blocks {
+        /// Length in bytes.
+        bytes: u32,
+        /// Media addresses, in order.
+        blocks: Box<[u64]>,
+    },
+}
+
+impl HeldValue {
+    /// Returns what is held of a value whose log entry is at `position`.
+    pub fn of(name: &[u8], value: &XattrValue, position: u64) -> HeldValue {
+        match value {
+            XattrValue::Inline(value) if value.len() <= SHORT_VALUE_MAX => HeldValue::Short(value.as_slice().into()),
+            XattrValue::Inline(value) => {
+                HeldValue::InLog { at: position + XATTR_NAME_OFFSET + name.len() as u64, bytes: value.len() as u32 }
+            }
+            XattrValue::Blocks { bytes, blocks } => {
+                HeldValue::Blocks { bytes: *bytes, blocks: blocks.as_slice().into() }
+            }
+        }
+    }
+
+    /// Returns its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            HeldValue::Short(value) => value.len() as u64,
+            HeldValue::InLog { bytes, .. } | HeldValue::Blocks { bytes, .. } => u64::from(*bytes),
+        }
+    }
+
+    /// Returns the approximate number of bytes that it takes in DRAM, with its part of the map.
+    fn dram_bytes(&self) -> u64 {
+        const OF_MAP: u64 = 96;
+        match self {
+            HeldValue::Short(value) => OF_MAP + value.len() as u64,
+            HeldValue::InLog { .. } => OF_MAP,
+            HeldValue::Blocks { blocks, .. } => OF_MAP + 8 * blocks.len() as u64,
+        }
+    }
+
+    /// Returns its blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        let blocks = match self {
+            HeldValue::Short(_) | HeldValue::InLog { .. } => &[][..],
+            HeldValue::Blocks { blocks, .. } => blocks,
+        };
+        blocks.iter().map(|address| BlockNumber::containing(*address))
+    }
+
+    /// Returns it as a log entry says it.
+    pub fn in_entry(&self, region: &Region) -> XattrValue {
+        match self {
+            HeldValue::Blocks { bytes, blocks } => XattrValue::Blocks { bytes: *bytes, blocks: blocks.to_vec() },
+            _ => XattrValue::Inline(self.read(region)),
+        }
+    }
+
+    /// Reads the value. The caller holds the inode's lock, and asks the region whether it could be read.
+    pub fn read(&self, region: &Region) -> Vec<u8> {
+        let mut value = vec![0; self.bytes() as usize];
+        match self {
+            HeldValue::Short(short) => value.copy_from_slice(short),
+            HeldValue::InLog { at, .. } => region.read_into(*at, &mut value),
+            HeldValue::Blocks { blocks, .. } => {
+                for (address, part) in blocks.iter().zip(value.chunks_mut(BLOCK_BYTES as usize)) {
+                    region.read_into(*address, part);
+                }
+            }
+        }
+        value
+    }
 }
 
 impl Inode {

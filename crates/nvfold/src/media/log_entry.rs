@@ -248,7 +248,9 @@ struct XattrHead {
     time: TimeNs,
 }
 
-const _: () = assert!(size_of::<XattrHead>() == 24);
+/// Offset of the attribute's name in the entry; an inline value follows the name.
+pub const XATTR_NAME_OFFSET: u64 = size_of::<XattrHead>() as u64;
+const _: () = assert!(XATTR_NAME_OFFSET == 24);
 
 /// Where an xattr's value is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
