@@ -16,7 +16,7 @@ use pmem::Flight;
 /// The largest number of extended attributes of an inode (as for cgroups in Linux), and of bytes in their names and
 /// values.
 pub(crate) const XATTRS_MAX: usize = 128;
-pub(crate) const XATTR_BYTES_MAX: u64 = 256 << 10;
+pub(crate) const XATTR_BYTES_MAX: u64 = 512 << 10;
 
 /// A stored value that no log entry references yet. Dropping it frees its blocks.
 pub(super) struct StoredValue<'a> {
@@ -115,7 +115,7 @@ fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
         return Err(posix(DOING, "an inode has at most 128 of them", errno::ENOSPC));
     }
     if new_bytes > XATTR_BYTES_MAX && new_bytes > bytes {
-        return Err(posix(DOING, "those of an inode have at most 256 KiB", errno::ENOSPC));
+        return Err(posix(DOING, "those of an inode have at most 512 KiB", errno::ENOSPC));
     }
     Ok(())
 }
