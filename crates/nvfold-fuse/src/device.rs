@@ -7,7 +7,7 @@ use crate::listeners::Listeners;
 use crate::operation::{self, Operation, argument_bytes};
 use crate::protocol::{InHeader, OutHeader};
 use crate::reply::out_header;
-use crate::workers::Workers;
+use crate::workers::{End, Workers};
 use crate::{DATA_BYTES_MAX, Server, answer, sys};
 use rustix::io::Errno as Os;
 use std::io;
@@ -18,6 +18,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for the header, the argument and the names of a request, before its data.
 const BEFORE_DATA: usize = 4096;
+/// At least so many threads stay while there is nothing to do, so that a burst of requests starts none.
+const THREADS_KEPT: usize = 16;
 const HEADER: usize = size_of::<OutHeader>();
 
 /// State that the threads share.
@@ -35,7 +37,7 @@ pub fn start(
     threads: usize,
     spin: Option<Duration>,
 ) -> io::Result<Arc<Workers>> {
-    let workers = Workers::new("fuse-device");
+    let workers = Workers::new("fuse-device", threads.max(THREADS_KEPT));
     let device = Arc::new(Device {
         server: server.clone(),
         connection: connection.clone(),
@@ -54,8 +56,8 @@ impl Device {
         self.workers.start(move || device.serve())
     }
 
-    /// Answers requests until the session ends.
-    fn serve(self: &Arc<Self>) -> io::Result<()> {
+    /// Answers requests until the session ends, or enough other threads wait for requests.
+    fn serve(self: &Arc<Self>) -> io::Result<End> {
         // If fusermount3 opened /dev/fuse and this process may not, all threads read from the same file.
         let own = sys::clone_connection(self.connection.as_fd());
         let connection = own.or_else(|_| self.connection.try_clone())?;
@@ -88,10 +90,13 @@ impl Device {
                 // read.
                 let _ = rustix::io::write(&connection, &room[..HEADER + length]);
             }
-            self.workers.waits();
+            if !self.workers.waits() {
+                answering.leave();
+                return Ok(End::Surplus);
+            }
             drop(answering);
         }
-        Ok(())
+        Ok(End::OfSession)
     }
 }
 

@@ -101,11 +101,15 @@ pub struct Listener {
     listeners: Arc<Listeners>,
     /// Set while the thread waits for its next request: the time at which it answered the last one.
     listens_since: Option<Instant>,
+    /// True if the thread ends while the session goes on.
+    has_left: bool,
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.listeners.end(self.listens_since.is_some());
+        if !self.has_left {
+            self.listeners.end(self.listens_since.is_some());
+        }
     }
 }
 
@@ -113,10 +117,19 @@ impl Drop for Listener {
 #[must_use]
 pub struct Answering<'s>(&'s mut Listener);
 
+impl Answering<'_> {
+    /// Records that the thread has answered its request and ends, while others wait for requests.
+    pub fn leave(self) {
+        self.0.has_left = true;
+    }
+}
+
 impl Drop for Answering<'_> {
     fn drop(&mut self) {
-        if self.0.listeners.spin.is_some() {
-            self.0.answered();
+        match self.0.listeners.spin {
+            None => {}
+            Some(_) if self.0.has_left => self.0.listeners.left(),
+            Some(_) => self.0.answered(),
         }
     }
 }
@@ -141,7 +154,7 @@ impl Listeners {
 
     /// Registers the calling thread.
     pub fn register(self: &Arc<Self>) -> Listener {
-        Listener { listeners: self.clone(), listens_since: None }
+        Listener { listeners: self.clone(), listens_since: None, has_left: false }
     }
 }
 
@@ -206,6 +219,18 @@ impl Listeners {
         }
         state.listening += 1;
         pays && state.listening == 1
+    }
+
+    /// Records an answered request whose thread does not wait for another one.
+    fn left(&self) {
+        let nobody_listens = {
+            let mut state = self.state.lock();
+            state.answered += 1;
+            state.listening == 0
+        };
+        if nobody_listens {
+            self.release(1);
+        }
     }
 
     fn release(&self, threads: u32) {

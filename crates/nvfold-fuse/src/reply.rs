@@ -13,6 +13,8 @@ impl Errno {
     pub const EPERM: Errno = Errno(libc::EPERM);
     pub const ENOENT: Errno = Errno(libc::ENOENT);
     pub const EIO: Errno = Errno(libc::EIO);
+    pub const EEXIST: Errno = Errno(libc::EEXIST);
+    pub const EAGAIN: Errno = Errno(libc::EAGAIN);
     pub const EISDIR: Errno = Errno(libc::EISDIR);
     pub const EINVAL: Errno = Errno(libc::EINVAL);
     pub const ENXIO: Errno = Errno(libc::ENXIO);

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each queue starts with two threads, which is enough for ordinary use; [`workers`](crate::workers) starts another
-//! one when both are busy.
+//! one when both are busy. Threads stay until the session ends.
 //!
 //! The kernel hands a waiting request to an entry only when some entry commits (Linux 6.18). A new entry that
 //! registers while requests wait gets none of them until another thread commits. If all other threads wait for the
@@ -27,7 +27,7 @@ use crate::operation::{self, Operation, argument_bytes};
 use crate::protocol::{NOTIFY_RETRIEVE, NotifyRetrieveOut, OutHeader, opcode};
 use crate::reply::out_header;
 use crate::sys::{self, RingEntry};
-use crate::workers::Workers;
+use crate::workers::{End, Workers};
 use crate::{Errno, Server, answer};
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -70,7 +70,7 @@ pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<
     let (is_ready, ready) = mpsc::channel();
     let mut all = Vec::new();
     for number in 0..possible_processors()? {
-        let workers = Workers::new(&format!("fuse-ring-{number}"));
+        let workers = Workers::new(&format!("fuse-ring-{number}"), usize::MAX);
         let queue = Arc::new(Queue {
             server: server.clone(),
             connection: connection.clone(),
@@ -100,7 +100,7 @@ impl Queue {
             let _ = is_ready.send(registered);
             // `start` waits until all senders are dropped.
             drop(is_ready);
-            entry.map_or(Ok(()), |mut entry| queue.serve(&mut entry))
+            entry.map_or(Ok(End::OfSession), |mut entry| queue.serve(&mut entry))
         })
     }
 
@@ -108,7 +108,7 @@ impl Queue {
     fn start_another(self: &Arc<Self>) -> io::Result<()> {
         let queue = self.clone();
         self.workers.start(move || {
-            let Ok(mut entry) = queue.register() else { return Ok(()) };
+            let Ok(mut entry) = queue.register() else { return Ok(End::OfSession) };
             if let Some(file) = queue.waited_for.lock().last() {
                 queue.nudge(*file);
             }
@@ -132,14 +132,14 @@ impl Queue {
     }
 
     /// Answers requests until the session ends.
-    fn serve(self: &Arc<Self>, entry: &mut RingEntry) -> io::Result<()> {
+    fn serve(self: &Arc<Self>, entry: &mut RingEntry) -> io::Result<End> {
         let mut rest = Vec::new();
         while entry.wait()? {
             let unique = entry.request().0.unique;
             let (header, length) = out_header(unique, self.answer(entry, &mut rest));
             entry.commit(&header, length)?;
         }
-        Ok(())
+        Ok(End::OfSession)
     }
 
     fn answer(self: &Arc<Self>, entry: &mut RingEntry, rest: &mut Vec<u8>) -> Result<usize, Errno> {
@@ -165,7 +165,8 @@ impl Queue {
             rest.extend_from_slice(&payload[..payload_bytes]);
             answer(&*self.server, self, &header, Operation::decode(&header, argument, rest), payload)
         };
-        self.workers.waits();
+        // A thread gives its answer by asking for the next request, so it stays.
+        let _ = self.workers.waits();
         answered
     }
 

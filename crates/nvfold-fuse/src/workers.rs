@@ -5,7 +5,8 @@
 //! fixed number of threads, as many such requests at once are a deadlock.
 //!
 //! The idea: a thread that takes a request and leaves no thread waiting starts another thread first. So there is at
-//! most one thread more than the largest number that was busy at once. Threads stay until the session ends.
+//! most one thread more than the largest number that was busy at once. A thread that has answered its request ends if
+//! enough others wait.
 //!
 //! **A bound.** Any number of processes may send requests at once. So there are at most [`THREADS_MAX`] threads, not
 //! counting those that wait for the kernel and say so ([`Caller::while_waiting`]). Such a thread starts another one if
@@ -22,6 +23,14 @@ use std::time::Duration;
 /// The number of threads that do not wait for the kernel above which no more are started. The largest number of
 /// background requests that the kernel sends at once must be well below it.
 pub const THREADS_MAX: usize = 256;
+
+/// Why a thread ended that did not fail.
+pub enum End {
+    /// It waited for a request, and the session is over.
+    OfSession,
+    /// It had answered a request, and [`Workers::waits`] told it to end.
+    Surplus,
+}
 
 #[derive(Default)]
 struct State {
@@ -44,18 +53,21 @@ impl State {
 /// A group of threads; see the module.
 pub struct Workers {
     name: String,
+    /// The largest number of threads that wait for requests.
+    waiting_max: usize,
     state: Mutex<State>,
     ended: Condvar,
 }
 
 impl Workers {
-    /// Makes an empty group. Its threads get the name `name`.
-    pub fn new(name: &str) -> Arc<Workers> {
-        Arc::new(Workers { name: name.to_owned(), state: Mutex::default(), ended: Condvar::new() })
+    /// Makes an empty group. Its threads get the name `name`, and at most `waiting_max` stay while there is nothing to
+    /// do.
+    pub fn new(name: &str, waiting_max: usize) -> Arc<Workers> {
+        Arc::new(Workers { name: name.to_owned(), waiting_max, state: Mutex::default(), ended: Condvar::new() })
     }
 
     /// Starts a thread, which counts as waiting from now on. Fails if the operating system refuses the thread.
-    pub fn start(self: &Arc<Self>, body: impl FnOnce() -> io::Result<()> + Send + 'static) -> io::Result<()> {
+    pub fn start(self: &Arc<Self>, body: impl FnOnce() -> io::Result<End> + Send + 'static) -> io::Result<()> {
         {
             let mut state = self.state.lock();
             state.waiting += 1;
@@ -63,7 +75,7 @@ impl Workers {
         }
         let workers = self.clone();
         let started = thread::Builder::new().name(self.name.clone()).spawn(move || workers.end(body()));
-        started.map(drop).inspect_err(|_| self.end(Ok(())))
+        started.map(drop).inspect_err(|_| self.end(Ok(End::OfSession)))
     }
 
     /// Records that a thread has taken a request; returns true if it must start another thread.
@@ -85,15 +97,20 @@ impl Workers {
         self.state.lock().blocked -= 1;
     }
 
-    /// Records that the thread has answered its request and waits for the next one.
-    pub fn waits(&self) {
-        self.state.lock().waiting += 1;
+    /// Records that the thread has answered its request and waits for the next one. Returns false if enough others
+    /// wait; the thread must end then.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        let mut state = self.state.lock();
+        let stays = state.waiting < self.waiting_max;
+        state.waiting += usize::from(stays);
+        stays
     }
 
-    /// Records that a waiting thread has ended.
-    fn end(&self, result: io::Result<()>) {
+    /// Records that a thread has ended.
+    fn end(&self, result: io::Result<End>) {
         let mut state = self.state.lock();
-        state.waiting -= 1;
+        state.waiting -= usize::from(!matches!(result, Ok(End::Surplus)));
         state.alive -= 1;
         if let Err(error) = result {
             state.failure.get_or_insert(error);
@@ -125,30 +142,29 @@ mod tests {
 
     #[test]
     fn whoever_takes_the_last_place_is_told() {
-        let workers = Workers::new("test");
+        let workers = Workers::new("test", 2);
         let (end, over) = mpsc::channel::<()>();
         let over = Arc::new(Mutex::new(over));
         for _ in 0..2 {
             let over = over.clone();
             let wait = move || {
                 let _ = over.lock().recv();
-                Ok(())
+                Ok(End::OfSession)
             };
             workers.start(wait).unwrap();
         }
         assert!(!workers.took(), "another one waits");
         assert!(workers.took(), "nobody waits");
-        workers.waits();
-        workers.waits();
+        assert!(workers.waits() && workers.waits());
         assert!(!workers.took());
-        workers.waits();
+        assert!(workers.waits());
         drop(end);
         assert!(workers.wait(None).is_ok());
     }
 
     #[test]
     fn threads_are_bounded_except_for_those_that_wait_for_the_kernel() {
-        let workers = Workers::new("test");
+        let workers = Workers::new("test", THREADS_MAX);
         let state = |waiting, alive, blocked| *workers.state.lock() = State { waiting, alive, blocked, failure: None };
         state(1, THREADS_MAX - 1, 0);
         assert!(workers.took(), "one more is allowed");
@@ -164,8 +180,46 @@ mod tests {
     }
 
     #[test]
+    fn threads_that_have_nothing_to_do_end() {
+        let workers = Workers::new("test", 2);
+        // Twenty threads take a request each, and answer.
+        for _ in 0..20 {
+            let asked = workers.clone();
+            let answer = move || {
+                asked.took();
+                match asked.waits() {
+                    true => asked.until_it_is_over(),
+                    false => Ok(End::Surplus),
+                }
+            };
+            workers.start(answer).unwrap();
+        }
+        while workers.state.lock().alive > 2 {
+            thread::yield_now();
+        }
+        assert_eq!(workers.state.lock().waiting, 2, "two stay, and are counted");
+        workers.state.lock().failure = Some(io::Error::from_raw_os_error(libc::EIO));
+        workers.ended.notify_all();
+        while workers.state.lock().alive > 0 {
+            thread::yield_now();
+        }
+        assert_eq!(workers.state.lock().waiting, 0);
+    }
+
+    impl Workers {
+        /// Stands for a wait for the next request.
+        fn until_it_is_over(&self) -> io::Result<End> {
+            let mut state = self.state.lock();
+            while state.failure.is_none() {
+                self.ended.wait(&mut state);
+            }
+            Ok(End::OfSession)
+        }
+    }
+
+    #[test]
     fn the_first_failure_is_told() {
-        let workers = Workers::new("test");
+        let workers = Workers::new("test", 1);
         workers.start(|| Err(io::Error::from_raw_os_error(libc::EIO))).unwrap();
         assert_eq!(workers.wait(None).unwrap_err().raw_os_error(), Some(libc::EIO));
     }

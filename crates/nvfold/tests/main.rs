@@ -26,4 +26,5 @@ mod share;
 mod threads;
 mod vector;
 mod watched;
+mod xattrs;
 mod zeros;

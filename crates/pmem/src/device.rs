@@ -357,8 +357,9 @@ unsafe impl Send for Mapping {}
 // SAFETY: as for Send; no method needs exclusive access.
 unsafe impl Sync for Mapping {}
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
+impl Mapping {
+    /// Makes everything durable and releases the lock. Nothing may be stored from now on.
+    pub(crate) fn let_go(&self) {
         if let Some(writeback) = &self.writeback {
             writeback.close();
         }
@@ -367,6 +368,12 @@ impl Drop for Mapping {
         if let (true, Ok(file)) = (self.process == std::process::id(), self.file.get()) {
             let _ = host::flock(file, FlockOperation::Unlock);
         }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.let_go();
         self.faults.unregister();
         // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access is
         // that of a `Region`, which keeps this value alive.

@@ -627,6 +627,12 @@ impl Region {
         writeback.sync().map_err(|errno| self.failed("write back", errno))
     }
 
+    /// Lets another process have the device, at the end of this one: a process cannot end while one of its threads is
+    /// stuck in the kernel. Nothing may be stored from now on.
+    pub fn let_go(&self) {
+        self.mapping.let_go();
+    }
+
     /// As [`Region::sync`], and cuts off the journal behind the device, which dropping the last `Region` of it does too.
     /// A process may end with a `Region` left, so unmounting calls this. Later stores make the journal anew.
     ///

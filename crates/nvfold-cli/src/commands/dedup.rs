@@ -11,6 +11,7 @@ pub use queue::drain_all;
 use crate::dedup_options::{self, DedupOptions, parse_compression};
 use crate::device::DeviceOptions;
 use crate::failure::{Failure, Outcome};
+use crate::mount::requests::RANGE_BYTES_MAX;
 use crate::output::Output;
 use crate::problems::{Problem, Problems};
 use crate::progress::Progress;
@@ -25,7 +26,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 /// The largest range of one request, in bytes.
-const RANGE_BYTES: u64 = 4 << 20;
+const RANGE_BYTES: u64 = RANGE_BYTES_MAX;
 
 /// What both take.
 #[derive(Args, Debug)]

@@ -20,6 +20,8 @@ const SHARDS: u64 = 64;
 /// How long an operation that finds too little space waits for a nameless file to be freed. The kernel takes
 /// microseconds and freeing a large file some milliseconds. The wait for a file that stays open is in vain.
 const WAIT: Duration = Duration::from_millis(100);
+/// The largest number of operations that wait at once: each keeps a thread of the server busy.
+const WAITING_MAX: u32 = 32;
 
 /// The kernel's knowledge of an inode.
 struct Known {
@@ -43,6 +45,8 @@ struct Shard {
 struct Nameless {
     kept: u64,
     freed: u64,
+    /// How many operations wait for one to be freed.
+    waiting: u32,
 }
 
 /// The lookup counts of a mount; see the module.
@@ -138,17 +142,21 @@ impl Lookups {
         self.nameless.lock().freed
     }
 
-    /// Waits briefly until more than `seen` nameless files are freed. Returns false after a timeout, or if no
-    /// nameless file is kept.
+    /// Waits briefly until more than `seen` nameless files are freed. Returns false after a timeout, if no nameless
+    /// file is kept, or if too many operations wait already.
     pub fn wait_for_a_freed(&self, seen: u64) -> bool {
         let deadline = Instant::now() + WAIT;
         let mut nameless = self.nameless.lock();
-        while nameless.freed == seen {
-            if nameless.kept == 0 || self.one_freed.wait_until(&mut nameless, deadline).timed_out() {
-                return false;
-            }
+        if nameless.waiting == WAITING_MAX {
+            return nameless.freed != seen;
         }
-        true
+        nameless.waiting += 1;
+        let mut is_over = false;
+        while nameless.freed == seen && nameless.kept > 0 && !is_over {
+            is_over = self.one_freed.wait_until(&mut nameless, deadline).timed_out();
+        }
+        nameless.waiting -= 1;
+        nameless.freed != seen
     }
 
     fn shard(&self, ino: InodeNumber) -> &Mutex<Shard> {

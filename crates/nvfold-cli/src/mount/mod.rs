@@ -28,6 +28,8 @@ mod pages;
 mod remount;
 pub mod requests;
 pub mod settings;
+mod syncs;
+mod turns;
 
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
@@ -36,7 +38,7 @@ pub use settings::{Setting, yes_or_no};
 use crate::counters::Counters;
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mounts;
+use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::snapshot::Snapshot;
 use crate::unmount::unmount;
@@ -44,7 +46,9 @@ use crate::utab;
 use access::Access;
 use front::{Front, Reader};
 use handshake::{Agreed, Handshake};
+use notices::Notices;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
+
 use nvfold_fuse::{Transport, place};
 use options::WantedTransport;
 use pmem::{DeviceSpec, Region};
@@ -56,7 +60,7 @@ use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -115,8 +119,11 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     utab::forget(&dir);
     drop(housekeeping);
     drop(daemon);
+    let region = fs.region().clone();
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
-    fs.unmount()
+    let unmounted = fs.unmount();
+    region.let_go();
+    unmounted
         .inspect_err(|error| announce(&format!("nvfold: unmount {device}: {error}")))
         .doing(format!("unmount {device}"))?;
     ended.doing(format!("serve {}", dir.display()))
@@ -278,8 +285,7 @@ impl Mounting<'_> {
             let json = snapshot().ok().and_then(|snapshot| report::json("report", &shown(snapshot)).ok());
             json.unwrap_or_default().into_bytes()
         });
-        let (notices, to_tell) = mpsc::channel();
-        notices::start(session.notifier(), to_tell);
+        let notices = Notices::new(session.notifier());
         let options = &self.plan.options;
         let access = self.access.clone();
         let front = Front::new(fs, device::clock(), reporter, notices, counters, access, options.cache, agreed);
@@ -346,14 +352,24 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
     });
 }
 
+/// Makes the kernel fail all requests of a mount, for those that still use it: the end of the process does that only
+/// when the last thread has ended, and one that drops a name may wait for a user's lock. Best effort: the directory is
+/// that of the fusectl file system.
+fn end_connection(number: &str) {
+    let minor = number.split(':').next_back().unwrap_or_default();
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+}
+
 /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
 fn leave_busy_mount(fs: FileSystem, dir: &Path) {
+    let mounted = mounts::at(dir);
     if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
         // Makes the kernel write back its dirty pages.
         let _ = rustix::fs::syncfs(&root);
     }
     let _ = unmount(dir, UnmountFlags::DETACH);
     thread::sleep(GRACE);
+    let region = fs.region().clone();
     let code = match fs.unmount() {
         Ok(()) => 0,
         Err(error) => {
@@ -361,5 +377,9 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
             1
         }
     };
+    region.let_go();
+    if let Some(Mounted { number, .. }) = mounted {
+        end_connection(&number);
+    }
     std::process::exit(code);
 }

@@ -10,7 +10,7 @@
 use super::memory;
 use nvfold::InodeNumber;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 const PAGE_BYTES: u64 = 4096;
 /// Pages in a window: the size of a read-ahead, and the unit in which pages are dropped.
@@ -51,11 +51,20 @@ type Window = (u64, u64);
 /// One bit for each page of a window.
 type Bits = [u64; (WINDOW_PAGES / u64::BITS as u64) as usize];
 
+/// The pages of a window that the kernel holds.
+struct HeldWindow {
+    bits: Bits,
+    /// How many windows came before it.
+    came: u64,
+}
+
 #[derive(Default)]
 struct Held {
-    files: HashMap<u64, HashMap<u64, Bits>>,
-    /// Windows, oldest first. Some of them are gone already.
-    oldest: VecDeque<Window>,
+    files: HashMap<u64, HashMap<u64, HeldWindow>>,
+    /// All windows of `files`, oldest first: by the number of windows that came before each.
+    oldest: BTreeMap<u64, Window>,
+    /// How many windows came in all.
+    came: u64,
     pages: u64,
 }
 
@@ -86,11 +95,10 @@ impl Pages {
         }
         let mut dropped = Vec::new();
         while held.pages > self.most
-            && let Some((ino, window)) = held.oldest.pop_front()
+            && let Some((_, (ino, window))) = held.oldest.pop_first()
         {
-            if held.remove(ino, window) {
-                dropped.push((InodeNumber(ino), (window * WINDOW_BYTES, WINDOW_BYTES)));
-            }
+            held.remove(ino, window);
+            dropped.push((InodeNumber(ino), (window * WINDOW_BYTES, WINDOW_BYTES)));
         }
         dropped
     }
@@ -98,33 +106,33 @@ impl Pages {
     /// Records that the kernel holds no page of a file.
     pub fn forgotten(&self, ino: InodeNumber) {
         let mut held = self.held.lock();
-        let windows = held.files.remove(&ino.0).unwrap_or_default();
-        held.pages -= windows.values().map(count).sum::<u64>();
+        for window in held.files.remove(&ino.0).unwrap_or_default().into_values() {
+            held.oldest.remove(&window.came);
+            held.pages -= count(&window.bits);
+        }
     }
 }
 
 impl Held {
     fn add(&mut self, ino: u64, page: u64) {
-        let (window, bit) = (page / WINDOW_PAGES, page % WINDOW_PAGES);
-        let windows = self.files.entry(ino).or_default();
-        let bits = windows.entry(window).or_insert_with(|| {
-            self.oldest.push_back((ino, window));
-            Bits::default()
+        let (number, bit) = (page / WINDOW_PAGES, page % WINDOW_PAGES);
+        let window = self.files.entry(ino).or_default().entry(number).or_insert_with(|| {
+            self.came += 1;
+            self.oldest.insert(self.came, (ino, number));
+            HeldWindow { bits: Bits::default(), came: self.came }
         });
-        let (word, bit) = (&mut bits[(bit / 64) as usize], 1 << (bit % 64));
+        let (word, bit) = (&mut window.bits[(bit / 64) as usize], 1 << (bit % 64));
         self.pages += u64::from(*word & bit == 0);
         *word |= bit;
     }
 
-    /// Removes a window; returns false if it was gone already.
-    fn remove(&mut self, ino: u64, window: u64) -> bool {
-        let Some(windows) = self.files.get_mut(&ino) else { return false };
-        let bits = windows.remove(&window);
+    /// Removes a window that `oldest` no longer has.
+    fn remove(&mut self, ino: u64, number: u64) {
+        let Some(windows) = self.files.get_mut(&ino) else { return };
+        self.pages -= windows.remove(&number).map_or(0, |window| count(&window.bits));
         if windows.is_empty() {
             self.files.remove(&ino);
         }
-        self.pages -= bits.as_ref().map_or(0, count);
-        bits.is_some()
     }
 }
 
@@ -170,6 +178,24 @@ mod tests {
         assert!(pages.came(OTHER, 4096, 8192).is_empty());
         assert_eq!(pages.held.lock().pages, 2);
         pages.forgotten(FILE);
+    }
+
+    /// As many files as anyone makes and the kernel forgets take no memory, though the pages never become too many.
+    #[test]
+    fn files_that_are_forgotten_leave_nothing_behind() {
+        let pages = Pages::of(10 * WINDOW_PAGES);
+        for file in 0..10_000 {
+            assert!(pages.came(InodeNumber(file), 0, 2 * WINDOW_BYTES as usize).is_empty());
+            pages.forgotten(InodeNumber(file));
+            let held = pages.held.lock();
+            assert_eq!((held.files.len(), held.oldest.len(), held.pages), (0, 0, 0));
+        }
+        // A window that is dropped and comes again is one window.
+        for _ in 0..100 {
+            pages.came(FILE, 0, 11 * WINDOW_BYTES as usize);
+        }
+        let held = pages.held.lock();
+        assert_eq!(held.oldest.len(), held.files[&FILE.0].len());
     }
 
     #[test]

@@ -5,8 +5,9 @@
 //!
 //! The idea: a command reads a virtual attribute whose *name* is the request, with its range. The value is the
 //! answer, a few numbers in text. The attribute is not listed, and asking for its size alone does nothing. Ranges are
-//! small, so that a command can show progress and can be stopped. The owner of the file and root may ask; only root and
-//! the user who mounted the file system may ask what is shared, to drain or to reclaim.
+//! small, so that a command can show progress and can be stopped: a longer one is cut to [`RANGE_BYTES_MAX`]. Of the
+//! requests that change a file, a user may have a few at once (`turns`); one more gets EAGAIN. The owner of the file
+//! and root may ask; only root and the user who mounted the file system may ask what is shared, to drain or to reclaim.
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
@@ -25,6 +26,7 @@ use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims, err
 use std::fmt::{self, Display, Write};
 use std::io;
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The largest number of extents in an answer: these fit into an attribute whatever their numbers are.
@@ -46,6 +48,11 @@ pub const RECLAIM: &str = "user.nvfold.reclaim";
 pub const SYNC: &str = "user.nvfold.sync";
 /// The longest time that a request to drain or reclaim takes. Its thread answers no other request meanwhile.
 const WORK_FOR: Duration = Duration::from_millis(50);
+
+/// The longest range of a request that changes a file. Its thread answers no other request meanwhile.
+pub const RANGE_BYTES_MAX: u64 = 4 << 20;
+/// How long a command waits before it repeats a request that was refused because its user has too many.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// What is left in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,11 +136,11 @@ impl Request {
     pub fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
         let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();
         match self {
-            Request::Dedup { offset, length } => file.dedup_range(offset, length).map(answer),
+            Request::Dedup { offset, length } => file.dedup_range(offset, length.min(RANGE_BYTES_MAX)).map(answer),
             Request::Compress { compression, offset, length } => {
-                file.compress_range(offset, length, compression).map(answer)
+                file.compress_range(offset, length.min(RANGE_BYTES_MAX), compression).map(answer)
             }
-            Request::Undedup { offset, length } => file.undedup_range(offset, length).map(answer),
+            Request::Undedup { offset, length } => file.undedup_range(offset, length.min(RANGE_BYTES_MAX)).map(answer),
             Request::Extents { offset } => {
                 let mut text = String::new();
                 for extent in file.extents(offset, EXTENTS_MAX)? {
@@ -221,12 +228,6 @@ pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
     }
 }
 
-/// Makes durable what is stored, in the server, and returns the persistence level.
-pub fn sync(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
-    fs.sync()?;
-    Ok(fs.region().level().to_string().into_bytes())
-}
-
 /// Makes durable all that was written to a mount before the call, from a command; returns the persistence level. This
 /// takes as long as the disk does.
 pub fn ask_to_sync(path: &Path) -> io::Result<String> {
@@ -255,7 +256,12 @@ pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
 
 fn read(path: &Path, name: &str) -> io::Result<String> {
     let mut value = vec![0; ANSWER_MAX];
-    let length = rustix::fs::getxattr(path, name, &mut value)?;
+    let length = loop {
+        match rustix::fs::getxattr(path, name, &mut value) {
+            Err(rustix::io::Errno::AGAIN) => thread::sleep(TRY_AGAIN),
+            answered => break answered?,
+        }
+    };
     value.truncate(length);
     text(value)
 }

@@ -11,13 +11,13 @@ use crate::error::Error;
 use crate::fs::share_queued::{each_pending, token_of};
 use crate::inode::directory::{Damage, shown};
 use crate::inode::table::{Part, exact_parts};
-use crate::inode::{Body, Inode, SYMLINK_TARGET, State, read_value};
+use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_area::AreaHead;
-use crate::media::log_entry::{XattrValue, dedupe, is_symlink_target};
+use crate::media::log_entry::{dedupe, is_symlink_target};
 use crate::media::superblock::LOG_AREAS;
 use crate::media::{BLOCK_BYTES, Location, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::sync::atomic::Ordering;
@@ -128,8 +128,8 @@ impl Survey<'_> {
 
     /// Checks the target of a symlink: loading has checked one that is in the log.
     fn check_target(&mut self, ino: u64, slot: u64, state: &State) {
-        let Some(value @ XattrValue::Blocks { .. }) = state.xattrs.get(SYMLINK_TARGET) else { return };
-        let target = read_value(self.region, value);
+        let Some(value @ HeldValue::Blocks { .. }) = state.xattrs.get(SYMLINK_TARGET) else { return };
+        let target = value.read(self.region);
         // What lies in bad memory is reported with the memory.
         if self.region.check().is_ok() && !is_symlink_target(&target) {
             self.find(0, format!("inode {ino}: its target is none that a symlink can have"), slot);

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::inode::extents::Dropped;
 use crate::inode::log::{Addition, Log};
 use crate::inode::table;
-use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
+use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
 use crate::media::superblock::TABLE_GAPS;
@@ -75,17 +75,17 @@ impl Core {
         let mut first = None;
         if !xattrs.is_empty() {
             let entries = self.first_entries(birth, slot, &log, time, &mut flight);
-            let (values, addition) = entries.inspect_err(|_| self.table.free(ino))?;
+            let (values, positions, addition) = entries.inspect_err(|_| self.table.free(ino))?;
             if old.generation != 0 || addition.has_parts() {
                 // An earlier user of the number may have left valid lines where these lines go. The old lines must be
                 // gone before the head says that the log has lines; otherwise, after a crash, the new inode would map
                 // blocks of other files.
                 let _ = self.region.fence(std::mem::take(&mut flight));
             }
-            first = Some((values, addition));
+            first = Some((values, positions, addition));
         }
-        head.commit = first.as_ref().map_or(log.tail, |(_, addition)| addition.tail);
-        if first.as_ref().is_some_and(|(_, addition)| addition.has_parts()) {
+        head.commit = first.as_ref().map_or(log.tail, |(.., addition)| addition.tail);
+        if first.as_ref().is_some_and(|(.., addition)| addition.has_parts()) {
             // The overflow word was stored by the addition; the head is written after it and must agree.
             head.overflow = self.region.load_u64(slot + OVERFLOW_WORD);
         }
@@ -106,10 +106,11 @@ impl Core {
         }
         .sealed(ino);
         let mut state = State::new(new.kind, attributes, Log::default());
-        if let Some((values, addition)) = first {
+        if let Some((values, positions, addition)) = first {
             addition.keep(&mut log);
-            let values = values.into_iter().map(StoredValue::keep);
-            xattrs.iter().zip(values).for_each(|((name, _), value)| state.set_xattr(name.to_vec(), value));
+            for ((value, position), (name, _)) in values.into_iter().zip(positions).zip(xattrs) {
+                state.set_xattr(name.to_vec(), HeldValue::of(name, &value.keep(), position));
+            }
         }
         state.log = log;
         let inode = Arc::new(Inode::new(ino, slot, &head, new.kind, state));
@@ -131,7 +132,8 @@ impl Core {
         Ok(inode)
     }
 
-    /// Writes the extended attributes of a new inode to its log: the values, and the log lines.
+    /// Writes the extended attributes of a new inode to its log: the values, and the log lines, whose positions it
+    /// returns.
     fn first_entries<'a>(
         &'a self,
         birth: &Birth<'_>,
@@ -139,8 +141,8 @@ impl Core {
         log: &Log,
         time: TimeNs,
         flight: &mut Flight,
-    ) -> Result<(Vec<StoredValue<'a>>, Addition<'a>)> {
-        let (mut values, mut lines, mut entries) = (Vec::new(), Vec::new(), Vec::new());
+    ) -> Result<(Vec<StoredValue<'a>>, Vec<u64>, Addition<'a>)> {
+        let (mut values, mut positions, mut lines, mut entries) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (name, value) in birth.xattrs {
             let value = self.store_value(value, flight)?;
             let entry = LogEntry::XattrSet { name: name.to_vec(), value: value.value().clone(), time };
@@ -152,12 +154,12 @@ impl Core {
         let mut rest = &lines[..];
         for (entry, length) in &entries {
             let (lines, left) = rest.split_at(*length);
-            addition.push(entry, lines, flight).map_err(|error| self.refusals.count(error))?;
+            positions.push(addition.push(entry, lines, flight).map_err(|error| self.refusals.count(error))?);
             rest = left;
         }
         // The head already contains the tail, and the name makes the head reachable.
         addition.take_newest().into_iter().for_each(|newest| flight.add(newest));
-        Ok((values, addition))
+        Ok((values, positions, addition))
     }
 
     /// Makes a file without a name, pinned once for the caller.

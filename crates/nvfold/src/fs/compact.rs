@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
 use crate::inode::log::{Addition, Log, Part, areas_of};
-use crate::inode::{Body, Changing, Inode, State};
+use crate::inode::{Body, Changing, HeldValue, Inode, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
 use crate::media::location_word::LocationWord;
@@ -85,10 +85,16 @@ impl Core {
         (state.selector, state.attributes) = (selector, attributes);
         if let Body::Directory(directory) = &mut state.body {
             *directory = Directory::default();
-            for (entry, position) in entries.iter().zip(positions) {
-                if let LogEntry::Name { name, ino, kind, cookie, .. } = entry {
+        }
+        for (entry, position) in entries.iter().zip(positions) {
+            match (entry, &mut state.body) {
+                (LogEntry::Name { name, ino, kind, cookie, .. }, Body::Directory(directory)) => {
                     directory.add(name, *ino, *kind, *cookie, position);
                 }
+                (LogEntry::XattrSet { name, value, .. }, _) => {
+                    state.xattrs.insert(name.clone(), HeldValue::of(name, value, position));
+                }
+                _ => {}
             }
         }
         changing.done();
@@ -154,8 +160,8 @@ fn live_entries(core: &Core, ino: u64, state: &State) -> Vec<LogEntry> {
         Body::Other => {}
     }
     let time = attributes.ctime;
-    let xattrs = state.xattrs.iter();
-    entries.extend(xattrs.map(|(name, value)| LogEntry::XattrSet { name: name.clone(), value: value.clone(), time }));
+    let xattrs = state.xattrs.iter().map(|(name, value)| (name.clone(), value.in_entry(&core.region)));
+    entries.extend(xattrs.map(|(name, value)| LogEntry::XattrSet { name, value, time }));
     entries
 }
 

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::inode::directory::NameSlot;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::log::{self, Log};
-use crate::inode::{Body, Inode, State};
+use crate::inode::{Body, HeldValue, Inode, State};
 use crate::media::inode::InodeHead;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use std::ops::Range;
@@ -127,7 +127,8 @@ impl Core {
             (Body::Other, Body::Other) => true,
             _ => false,
         };
-        are_bodies && one.xattrs == other.xattrs
+        let value = |(name, value): (_, &HeldValue)| (name, value.in_entry(&self.region));
+        are_bodies && one.xattrs.iter().map(value).eq(other.xattrs.iter().map(value))
     }
 
     /// True if the copy of a packed chunk at `to` is the same as the chunk at `from`; both are device offsets.

@@ -28,7 +28,7 @@ use super::publish::{Mapped, Remap, Stamp};
 use crate::error::{Error, Offset, Result};
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::{Dropped, Extent};
-use crate::inode::{Inode, State, value_blocks};
+use crate::inode::{Inode, State};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, SEGMENT_BYTES};
 use crate::panics::Job;
@@ -299,7 +299,7 @@ struct Copies {
 fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Result<Found> {
     let mut found = Found {
         has_pages: from == 0 && state.log.pages().any(|page| pass.leaves(page)),
-        has_values: from == 0 && state.xattrs.values().flat_map(value_blocks).any(|block| pass.leaves(block)),
+        has_values: from == 0 && state.xattr_blocks().any(|block| pass.leaves(block)),
         ..Found::default()
     };
     let mut left = STEP_BLOCKS * BLOCK_BYTES;

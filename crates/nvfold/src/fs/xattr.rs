@@ -1,14 +1,22 @@
 //! Extended attributes: short values are in the log entry, long ones in separate blocks.
+//!
+//! Their number and length is bounded for each inode, because a user may set any number on as many inodes as he likes,
+//! and DRAM has the names of all that are cached. Longer values are read from the media ([`HeldValue`]).
 
 use super::Core;
 use super::policy;
 use crate::error::{Error, Result, errno};
-use crate::inode::{Inode, SYMLINK_TARGET, State, read_value, value_blocks};
+use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, value_blocks};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue, is_symlink_target};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
 use crate::words::{FileKind, InodeNumber, TimeNs, XattrChange, XattrMode};
 use pmem::Flight;
+
+/// The largest number of extended attributes of an inode (as for cgroups in Linux), and of bytes in their names and
+/// values.
+pub(crate) const XATTRS_MAX: usize = 128;
+pub(crate) const XATTR_BYTES_MAX: u64 = 512 << 10;
 
 /// A stored value that no log entry references yet. Dropping it frees its blocks.
 pub(super) struct StoredValue<'a> {
@@ -31,7 +39,7 @@ impl Drop for StoredValue<'_> {
         if self.value.is_none() || self.core.panics.abandons() {
             return;
         }
-        self.value.iter().for_each(|value| self.core.free_value(value));
+        self.value.iter().for_each(|value| self.core.free_value_blocks(value_blocks(value)));
     }
 }
 
@@ -40,7 +48,7 @@ pub(super) struct StagedXattrs<'a> {
     core: &'a Core,
     entries: Vec<LogEntry>,
     stored: Vec<StoredValue<'a>>,
-    replaced: Vec<XattrValue>,
+    replaced: Vec<HeldValue>,
 }
 
 impl StagedXattrs<'_> {
@@ -56,7 +64,7 @@ impl StagedXattrs<'_> {
         }
         policy::take_over(inode, state);
         self.stored.into_iter().for_each(|stored| drop(stored.keep()));
-        self.replaced.iter().for_each(|value| self.core.free_value(value));
+        self.replaced.iter().for_each(|value| self.core.free_value_blocks(value.blocks()));
     }
 }
 
@@ -80,6 +88,34 @@ pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[Xatt
             return Err(posix(doing, "the value is longer than 65536 bytes", errno::E2BIG));
         }
         policy::check_attribute(doing, kind, name, value)?;
+    }
+    Ok(())
+}
+
+/// Checks that an inode has room for these changes. One that has more than that, from another nvfold, may lose some.
+///
+/// # Errors
+/// ENOSPC.
+fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
+    const DOING: &str = "set an extended attribute";
+    let bytes_of = |(name, value): (&Vec<u8>, &HeldValue)| name.len() as u64 + value.bytes();
+    let (count, bytes) = (state.xattrs.len(), state.xattrs.iter().map(bytes_of).sum::<u64>());
+    let (mut new_count, mut new_bytes) = (count, bytes);
+    for XattrChange { name, value } in changes {
+        if let Some(old) = state.xattrs.get_key_value(*name) {
+            new_count -= 1;
+            new_bytes -= bytes_of(old);
+        }
+        if let Some(value) = value {
+            new_count += 1;
+            new_bytes += (name.len() + value.len()) as u64;
+        }
+    }
+    if new_count > XATTRS_MAX && new_count > count {
+        return Err(posix(DOING, "an inode has at most 128 of them", errno::ENOSPC));
+    }
+    if new_bytes > XATTR_BYTES_MAX && new_bytes > bytes {
+        return Err(posix(DOING, "those of an inode have at most 512 KiB", errno::ENOSPC));
     }
     Ok(())
 }
@@ -112,6 +148,9 @@ impl Core {
     }
 
     /// Stores the values of changes that were checked, and makes their log entries.
+    ///
+    /// # Errors
+    /// ENOSPC, also if the inode has too many attributes or too long ones.
     pub(super) fn stage_xattrs(
         &self,
         state: &State,
@@ -119,6 +158,7 @@ impl Core {
         time: TimeNs,
         flight: &mut Flight,
     ) -> Result<StagedXattrs<'_>> {
+        check_room(state, changes)?;
         let mut staged = StagedXattrs { core: self, entries: Vec::new(), stored: Vec::new(), replaced: Vec::new() };
         for XattrChange { name, value } in changes {
             let old = state.xattrs.get(*name).cloned();
@@ -144,11 +184,11 @@ impl Core {
         state: &mut State,
         leaves: impl Fn(BlockNumber) -> bool,
     ) -> Result<()> {
-        let is_leaving = |value: &XattrValue| value_blocks(value).any(&leaves);
+        let is_leaving = |value: &HeldValue| value.blocks().any(&leaves);
         let leaving = state.xattrs.iter().filter(|(_, value)| is_leaving(value));
         let names: Vec<Vec<u8>> = leaving.map(|(name, _)| name.clone()).collect();
         for name in names {
-            let value = read_value(&self.region, &state.xattrs[&name]);
+            let value = state.xattrs[&name].read(&self.region);
             self.region.check()?;
             let mut flight = Flight::new();
             let changes = [XattrChange { name: &name, value: Some(&value) }];
@@ -168,7 +208,7 @@ impl Core {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         let absent = posix("get an extended attribute", "it does not exist", errno::ENODATA);
-        state.xattrs.get(name).map(|value| read_value(&self.region, value)).ok_or(absent)
+        state.xattrs.get(name).map(|value| value.read(&self.region)).ok_or(absent)
     }
 
     /// Returns the names of all extended attributes, without that of a symlink's target.
@@ -204,7 +244,7 @@ impl Core {
         let state = inode.read()?;
         let value = state.xattrs.get(SYMLINK_TARGET).filter(|_| inode.kind == FileKind::Symlink);
         let value = value.ok_or(posix("readlink", "it is not a symbolic link", errno::EINVAL))?;
-        let target = read_value(&self.region, value);
+        let target = value.read(&self.region);
         if !is_symlink_target(&target) {
             let what = format!("inode {}: its target is none that a symlink can have", ino.0);
             return Err(Error::Corrupt { what, at: inode.slot });
@@ -227,7 +267,7 @@ impl Core {
         Ok(StoredValue { core: self, value: Some(XattrValue::Blocks { bytes: value.len() as u32, blocks }) })
     }
 
-    fn free_value(&self, value: &XattrValue) {
-        value_blocks(value).for_each(|start| self.free(BlockRun { start, count: 1 }));
+    fn free_value_blocks(&self, blocks: impl Iterator<Item = BlockNumber>) {
+        blocks.for_each(|start| self.free(BlockRun { start, count: 1 }));
     }
 }

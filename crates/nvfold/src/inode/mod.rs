@@ -27,7 +27,7 @@ use crate::fingerprint::Domain;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
 pub use crate::media::log_entry::SYMLINK_TARGET;
-use crate::media::log_entry::{LogEntry, XattrValue, dedupe, xattr_lines};
+use crate::media::log_entry::{LogEntry, XATTR_NAME_OFFSET, XattrValue, dedupe, xattr_lines};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
 use crate::media::{BLOCK_BYTES, BlockNumber};
@@ -44,6 +44,9 @@ use std::ops::Range;
 
 /// Largest file offset (off_t).
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Longest value of an extended attribute that is held in DRAM, in bytes: names of policies, most ACLs, labels.
+const SHORT_VALUE_MAX: usize = 64;
 
 /// Why an entry does not fit an inode.
 const NO_FILE: &str = "extents of something that is no file";
@@ -120,7 +123,7 @@ pub struct State {
     /// Extents or names.
     pub body: Body,
     /// Extended attributes.
-    pub xattrs: BTreeMap<Vec<u8>, XattrValue>,
+    pub xattrs: BTreeMap<Vec<u8>, HeldValue>,
     /// Lines of the log entries that set them.
     xattr_lines: u64,
     /// Number of log entries whose dedupe-flag says that they are still to be shared.
@@ -159,16 +162,16 @@ impl State {
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(&mut self, name: Vec<u8>, value: XattrValue) {
+    pub fn set_xattr(&mut self, name: Vec<u8>, value: HeldValue) {
         self.remove_xattr(&name);
-        self.xattr_lines += xattr_lines(&name, &value);
+        self.xattr_lines += xattr_lines(&name, value.log_bytes());
         self.xattrs.insert(name, value);
     }
 
     /// Removes an extended attribute, if there is one of this name.
     pub fn remove_xattr(&mut self, name: &[u8]) {
         let old = self.xattrs.remove(name);
-        self.xattr_lines -= old.map_or(0, |old| xattr_lines(name, &old));
+        self.xattr_lines -= old.map_or(0, |old| xattr_lines(name, old.log_bytes()));
     }
 
     /// Removes all extended attributes.
@@ -214,17 +217,17 @@ impl State {
         body + self.xattr_lines
     }
 
-    /// Returns the value of an extended attribute that is short enough to be stored in the log.
+    /// Returns the value of an extended attribute that is short enough to be held here.
     pub fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
         match self.xattrs.get(name)? {
-            XattrValue::Inline(value) => Some(value),
-            XattrValue::Blocks { .. } => None,
+            HeldValue::Short(value) => Some(value),
+            HeldValue::InLog { .. } | HeldValue::Blocks { .. } => None,
         }
     }
 
     /// Returns the blocks that hold values of extended attributes.
     pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
-        self.xattrs.values().flat_map(value_blocks)
+        self.xattrs.values().flat_map(HeldValue::blocks)
     }
 
     /// Returns the approximate number of bytes that it takes in DRAM.
@@ -234,8 +237,8 @@ impl State {
             Body::Directory(directory) => directory.dram_bytes(),
             Body::Other => 0,
         };
-        let xattrs: usize = self.xattrs.keys().map(|name| name.len() + 256).sum();
-        size_of::<Inode>() as u64 + body + xattrs as u64 + self.log.parts.capacity() as u64 * 8
+        let xattrs: u64 = self.xattrs.iter().map(|(name, value)| name.len() as u64 + value.dram_bytes()).sum();
+        size_of::<Inode>() as u64 + body + xattrs + self.log.parts.capacity() as u64 * 8
     }
 
     /// Checks whether a log entry fits the inode: extents belong to files, names to directories, in order. Whoever
@@ -334,7 +337,7 @@ impl State {
                 *time
             }
             LogEntry::XattrSet { name, value, time } => {
-                self.set_xattr(name.clone(), value.clone());
+                self.set_xattr(name.clone(), HeldValue::of(name, value, position));
                 *time
             }
             LogEntry::XattrRemove { name, time } => {
@@ -381,7 +384,7 @@ impl Drop for Changing<'_> {
     }
 }
 
-/// Returns the blocks of one value of an extended attribute.
+/// Returns the blocks of one value of an extended attribute, as a log entry says it.
 pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
     let blocks = match value {
         XattrValue::Inline(_) => &[][..],
@@ -390,17 +393,99 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
     blocks.iter().map(|address| BlockNumber::containing(*address))
 }
 
-/// Reads the value of an extended attribute.
-pub fn read_value(region: &Region, value: &XattrValue) -> Vec<u8> {
-    match value {
-        XattrValue::Inline(value) => value.clone(),
-        XattrValue::Blocks { bytes, blocks } => {
-            let mut value = vec![0; *bytes as usize];
-            for (address, part) in blocks.iter().zip(value.chunks_mut(BLOCK_BYTES as usize)) {
-                region.read_into(*address, part);
+/// What DRAM holds of the value of an extended attribute: the value if it is short, else where it is on the media. So
+/// the memory that an inode takes depends on the number of its attributes, not on their length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeldValue {
+    /// The value.
+    Short(Box<[u8]>),
+    /// The value is in the log.
+    InLog {
+        /// Device offset of its first byte.
+        at: u64,
+        /// Length in bytes.
+        bytes: u32,
+    },
+    /// The value is in blocks.
+    Blocks {
+        /// Length in bytes.
+        bytes: u32,
+        /// Media addresses, in order.
+        blocks: Box<[u64]>,
+    },
+}
+
+impl HeldValue {
+    /// Returns what is held of a value whose log entry is at `position`.
+    pub fn of(name: &[u8], value: &XattrValue, position: u64) -> HeldValue {
+        match value {
+            XattrValue::Inline(value) if value.len() <= SHORT_VALUE_MAX => HeldValue::Short(value.as_slice().into()),
+            XattrValue::Inline(value) => {
+                HeldValue::InLog { at: position + XATTR_NAME_OFFSET + name.len() as u64, bytes: value.len() as u32 }
             }
-            value
+            XattrValue::Blocks { bytes, blocks } => {
+                HeldValue::Blocks { bytes: *bytes, blocks: blocks.as_slice().into() }
+            }
         }
+    }
+
+    /// Returns its length in bytes.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            HeldValue::Short(value) => value.len() as u64,
+            HeldValue::InLog { bytes, .. } | HeldValue::Blocks { bytes, .. } => u64::from(*bytes),
+        }
+    }
+
+    /// Returns the bytes that its log entry has for it.
+    fn log_bytes(&self) -> usize {
+        match self {
+            HeldValue::Short(value) => value.len(),
+            HeldValue::InLog { bytes, .. } => *bytes as usize,
+            HeldValue::Blocks { blocks, .. } => size_of_val(&**blocks),
+        }
+    }
+
+    /// Returns the approximate number of bytes that it takes in DRAM, with its part of the map.
+    fn dram_bytes(&self) -> u64 {
+        const OF_MAP: u64 = 96;
+        match self {
+            HeldValue::Short(value) => OF_MAP + value.len() as u64,
+            HeldValue::InLog { .. } => OF_MAP,
+            HeldValue::Blocks { blocks, .. } => OF_MAP + 8 * blocks.len() as u64,
+        }
+    }
+
+    /// Returns its blocks.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+        let blocks = match self {
+            HeldValue::Short(_) | HeldValue::InLog { .. } => &[][..],
+            HeldValue::Blocks { blocks, .. } => blocks,
+        };
+        blocks.iter().map(|address| BlockNumber::containing(*address))
+    }
+
+    /// Returns it as a log entry says it.
+    pub fn in_entry(&self, region: &Region) -> XattrValue {
+        match self {
+            HeldValue::Blocks { bytes, blocks } => XattrValue::Blocks { bytes: *bytes, blocks: blocks.to_vec() },
+            _ => XattrValue::Inline(self.read(region)),
+        }
+    }
+
+    /// Reads the value. The caller holds the inode's lock, and asks the region whether it could be read.
+    pub fn read(&self, region: &Region) -> Vec<u8> {
+        let mut value = vec![0; self.bytes() as usize];
+        match self {
+            HeldValue::Short(short) => value.copy_from_slice(short),
+            HeldValue::InLog { at, .. } => region.read_into(*at, &mut value),
+            HeldValue::Blocks { blocks, .. } => {
+                for (address, part) in blocks.iter().zip(value.chunks_mut(BLOCK_BYTES as usize)) {
+                    region.read_into(*address, part);
+                }
+            }
+        }
+        value
     }
 }
 

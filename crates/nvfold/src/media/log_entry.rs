@@ -271,7 +271,9 @@ struct XattrHead {
     time: TimeNs,
 }
 
-const _: () = assert!(size_of::<XattrHead>() == 24);
+/// Offset of the attribute's name in the entry; an inline value follows the name.
+pub const XATTR_NAME_OFFSET: u64 = size_of::<XattrHead>() as u64;
+const _: () = assert!(XATTR_NAME_OFFSET == 24);
 
 /// Where an xattr's value is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -347,12 +349,8 @@ pub enum LogEntry {
     Skip,
 }
 
-/// Returns the number of lines of the entry that sets an extended attribute.
-pub fn xattr_lines(name: &[u8], value: &XattrValue) -> u64 {
-    let value_bytes = match value {
-        XattrValue::Inline(value) => value.len(),
-        XattrValue::Blocks { blocks, .. } => size_of_val(&**blocks),
-    };
+/// Returns the number of lines of the entry that sets an extended attribute, with so many bytes for its value.
+pub fn xattr_lines(name: &[u8], value_bytes: usize) -> u64 {
     lines_of(size_of::<XattrHead>() + name.len() + value_bytes)
 }
 

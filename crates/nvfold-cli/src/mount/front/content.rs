@@ -10,7 +10,6 @@
 
 use super::{Answer, Front};
 use crate::mount::convert;
-use crate::mount::notices::Notice;
 use nvfold::{AllocateMode, InodeNumber, Whence};
 use nvfold_fuse::{Caller, Errno, Reply};
 
@@ -54,13 +53,11 @@ impl Front {
         if !from_cache {
             return Ok(());
         }
-        let notice = match before {
-            before if before == file.attr().blocks => return Ok(()),
-            0 => Notice::FirstBlocks(ino),
-            _ => Notice::OtherBlocks(ino),
-        };
-        // Fails when the mount is ending; then nothing reads the count any more.
-        let _ = self.notices.send(notice);
+        match before {
+            before if before == file.attr().blocks => {}
+            0 => self.notices.has_first_blocks(ino),
+            _ => self.notices.has_other_blocks(ino),
+        }
         Ok(())
     }
 
@@ -87,7 +84,7 @@ impl Front {
         };
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         if !self.fs.is_read_only() {
-            self.when_told(who, ino, |done| Notice::WriteBack(ino, done))?;
+            who.while_waiting(ino.0, || self.notices.write_back(ino));
         }
         self.fs.open(ino).and_then(|file| file.seek(offset, whence)).map_err(convert::errno)
     }
@@ -114,6 +111,11 @@ impl Front {
     /// answered all the same: after an ENOSYS the kernel would not ask again. If this process then died, the kernel
     /// would drop dirty pages and still report a successful fsync.
     pub fn sync(&self) -> Answer<()> {
-        if self.sync_needed { self.fs.sync().map_err(convert::errno) } else { Ok(()) }
+        if self.sync_needed { self.sync_all() } else { Ok(()) }
+    }
+
+    /// Makes durable what is stored; many who ask at once share a sync.
+    pub fn sync_all(&self) -> Answer<()> {
+        self.syncs.sync(|| self.fs.sync().map_err(convert::errno))
     }
 }

@@ -33,15 +33,16 @@ use crate::mount::convert;
 use crate::mount::handshake::Agreed;
 use crate::mount::hints::Hints;
 use crate::mount::lookups::Lookups;
-use crate::mount::notices::Notice;
+use crate::mount::notices::Notices;
 use crate::mount::pages::{Cache, Pages};
+use crate::mount::syncs::Syncs;
+use crate::mount::turns::Turns;
 use listing::Listings;
 use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use nvfold_fuse::protocol::open;
-use nvfold_fuse::{Caller, Entry, Errno};
+use nvfold_fuse::{Entry, Errno};
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 use unstored::FailedWritebacks;
 
@@ -82,8 +83,10 @@ pub struct Front {
     sync_needed: bool,
     /// True if the kernel opens files without a request.
     no_open: bool,
-    notices: Sender<Notice>,
+    notices: Notices,
     listings: Listings,
+    syncs: Syncs,
+    turns: Turns,
 }
 
 impl Front {
@@ -92,7 +95,7 @@ impl Front {
         fs: FileSystem,
         clock: Clock,
         report: Reporter,
-        notices: Sender<Notice>,
+        notices: Notices,
         counters: Arc<Counters>,
         access: Access,
         cache: Cache,
@@ -115,6 +118,8 @@ impl Front {
             no_open: agreed.no_open,
             notices,
             listings: Listings::new(),
+            syncs: Syncs::default(),
+            turns: Turns::default(),
         }
     }
 
@@ -124,8 +129,7 @@ impl Front {
         self.lookups.pages_kept(ino);
         let old = self.pages.as_ref().map(|pages| pages.came(ino, offset, length)).unwrap_or_default();
         for (ino, range) in old {
-            // Fails when the mount is ending; the kernel then drops all pages.
-            let _ = self.notices.send(Notice::DropPages(ino, range, None));
+            self.notices.drop_pages((ino, range));
         }
     }
 
@@ -146,13 +150,6 @@ impl Front {
     fn tell(&self, parent: InodeNumber, attr: &Attr) -> Entry {
         self.lookups.count_lookup(attr.ino, parent);
         entry(attr)
-    }
-
-    /// Sends a notice about a file and waits until the kernel has acted on it; EIO if the mount ends before that.
-    fn when_told(&self, who: &Caller, file: InodeNumber, notice: impl FnOnce(Sender<()>) -> Notice) -> Answer<()> {
-        let (done, is_done) = mpsc::channel();
-        self.notices.send(notice(done)).map_err(|_| Errno::EIO)?;
-        who.while_waiting(file.0, || is_done.recv()).map_err(|_| Errno::EIO)
     }
 
     /// Runs an operation, and repeats it if it finds too little space and a nameless file is freed meanwhile.

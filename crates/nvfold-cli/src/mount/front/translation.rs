@@ -8,7 +8,6 @@ use super::names::Wanted;
 use super::{Answer, BELIEVE, Front, entry};
 use crate::counters::Kind;
 use crate::mount::convert;
-use crate::mount::notices::Notice;
 use nvfold::{DirEntry, FileKind, InodeNumber, SetAttr};
 use nvfold_fuse::protocol::{self, StatFsOut, open};
 use nvfold_fuse::{Caller, Change, Entry, Errno, Operation, Reply, Server};
@@ -99,7 +98,7 @@ impl Server for Front {
             Operation::Write { ino, offset, data, is_direct, from_cache, kill_privileges } => {
                 let ino = InodeNumber(ino);
                 if kill_privileges {
-                    self.take_privileges(ino)?;
+                    self.take_privileges(who, ino)?;
                 }
                 self.written(who, ino, offset, data, is_direct, from_cache)?;
                 reply.written(data.len() as u32);
@@ -215,7 +214,7 @@ impl Front {
         self.write_to(ino, offset, data, from_cache)?;
         if is_direct && self.lookups.may_have_pages(ino) {
             let range = (offset, data.len() as u64);
-            self.when_told(who, ino, |done| Notice::DropPages(ino, range, Some(done)))?;
+            who.while_waiting(ino.0, || self.notices.drop_pages_now((ino, range)));
         }
         Ok(())
     }

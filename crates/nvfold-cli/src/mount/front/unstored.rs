@@ -19,7 +19,6 @@
 //! process that uses a name that the kernel has dropped can go on using it.
 
 use super::{Answer, Front};
-use crate::mount::notices::Notice;
 use nvfold::InodeNumber;
 use nvfold_fuse::Errno;
 use parking_lot::Mutex;
@@ -86,15 +85,14 @@ impl Front {
     pub fn record_failed_writeback(&self, ino: InodeNumber, offset: u64) {
         let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
-        // Fails when the mount is ending; then no process writes any more.
-        let _ = self.notices.send(Notice::NotStored(ino, names));
+        self.notices.is_not_stored(ino, names);
     }
 
     /// Makes the kernel drop a name of a recorded file that a reply is about to give it. The kernel locks the
     /// directory until it has the name, so the notice takes effect after that.
     pub fn drop_cached_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         if self.unstored.is_noted(ino) {
-            let _ = self.notices.send(Notice::NotStored(ino, vec![(dir, name.to_owned())]));
+            self.notices.is_not_stored(ino, vec![(dir, name.to_owned())]);
         }
     }
 

@@ -10,11 +10,10 @@
 //! any other user., trusted., security.  stored
 //! ```
 
-use super::attributes::SET_GROUP_ID;
+use super::attributes::{SET_GROUP_ID, in_group};
 use super::{Answer, Front, Reader};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
-use crate::mount::notices::Notice;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
@@ -24,12 +23,13 @@ use nvfold_fuse::{Caller, Errno};
 
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
+const BOTH: u32 = XATTR_CREATE | XATTR_REPLACE;
 
 impl Front {
     /// Sets an attribute; `flags` are those of setxattr(2). EPERM for attributes that cannot be set.
     pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
         check_name(name)?;
-        let mode = match flags & (XATTR_CREATE | XATTR_REPLACE) {
+        let mode = match flags & BOTH {
             XATTR_CREATE => XattrMode::Create,
             XATTR_REPLACE => XattrMode::Replace,
             _ => XattrMode::Set,
@@ -41,6 +41,11 @@ impl Front {
                 Some(setting) => {
                     check_may_manage(who)?;
                     setting.set(&self.fs, value).ok_or(Errno::EINVAL)
+                }
+                // Both at once can never hold.
+                None if flags & BOTH == BOTH => {
+                    let exists = self.fs.get_xattr(ino, name).is_ok();
+                    Err(if exists { Errno::EEXIST } else { Errno::ENODATA })
                 }
                 None => self.with_room(|| self.fs.set_xattr(ino, name, value, mode)).map_err(convert::errno),
             },
@@ -70,7 +75,10 @@ impl Front {
             None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
             None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
-            None if name == requests::SYNC.as_bytes() => requests::sync(&self.fs).map_err(convert::errno),
+            None if name == requests::SYNC.as_bytes() => {
+                self.sync_all()?;
+                Ok(self.fs.region().level().to_string().into_bytes())
+            }
             None => self.value(who, ino, name),
         }
     }
@@ -92,9 +100,13 @@ impl Front {
     /// Carries out a request about a file. Its owner may share what it holds; whether it is shared, and where it lies, is
     /// told only to root and the user who mounted the file system: another user could find out what others store. EPERM.
     fn carry_out(&self, who: &Caller, ino: InodeNumber, asked: Asked) -> Answer<Vec<u8>> {
-        if asked.is_a_change() {
-            self.check_not_read_only()?;
-        }
+        let _turn = match asked.is_a_change() {
+            true => {
+                self.check_not_read_only()?;
+                Some(self.turns.take(who.uid).ok_or(Errno::EAGAIN)?)
+            }
+            false => None,
+        };
         let file = self.fs.open(ino).map_err(convert::errno)?;
         let before = file.attr();
         // Even how much of a file could be shared tells what others store, where all share with all.
@@ -105,7 +117,7 @@ impl Front {
         }
         let answer = asked.carry_out(&file).map_err(convert::errno);
         if file.attr().blocks != before.blocks {
-            let _ = self.notices.send(Notice::OtherBlocks(ino));
+            self.notices.has_other_blocks(ino);
         }
         answer
     }
@@ -160,12 +172,14 @@ fn is_read_only(name: &[u8]) -> bool {
     [REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
 }
 
-/// Refuses names outside the namespaces that can be stored (EOPNOTSUPP).
+/// Refuses names outside the namespaces that can be stored (EOPNOTSUPP), and those of a namespace itself (EINVAL).
 fn check_name(name: &[u8]) -> Answer<()> {
-    let free = [&b"user."[..], b"trusted.", b"security."]
-        .iter()
-        .any(|prefix| name.starts_with(prefix) && name.len() > prefix.len());
-    if free || name == acl::ACCESS || name == acl::DEFAULT { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+    match [&b"user."[..], b"trusted.", b"security."].iter().find(|prefix| name.starts_with(prefix)) {
+        Some(prefix) if name.len() == prefix.len() => Err(Errno::EINVAL),
+        Some(_) => Ok(()),
+        None if name == acl::ACCESS || name == acl::DEFAULT => Ok(()),
+        None => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 /// Returns true for root and the user who mounted the file system.
@@ -176,14 +190,4 @@ fn may_manage(who: &Caller) -> bool {
 /// Allows only root and the user who mounted the file system to change how a mount works (EPERM).
 fn check_may_manage(who: &Caller) -> Answer<()> {
     if may_manage(who) { Ok(()) } else { Err(Errno::EPERM) }
-}
-
-/// Returns true if the process is in a group: its own one, or one of those listed in /proc.
-fn in_group(who: &Caller, gid: u32) -> bool {
-    let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
-    let listed = |status: String| {
-        let groups = status.lines().find_map(|line| line.strip_prefix("Groups:").map(str::to_owned));
-        groups.unwrap_or_default().split_whitespace().any(|group| group.parse() == Ok(gid))
-    };
-    who.gid == gid || listed(status())
 }
