@@ -663,7 +663,7 @@ impl Snapshot {
                 .flatten(),
             policy: Some(fs.policy().name().to_owned()),
             compress: Some(fs.compression().to_string()),
-            share: Some(if fs.shares_by_owner() { "owner" } else { "all" }.to_owned()),
+            share: Some(share_of(fs)),
             space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),
@@ -681,25 +681,22 @@ impl Snapshot {
         })
     }
 
-    /// Returns the part of it that every user of the mount may see. What is left out changes with each write of other
-    /// users, to the byte, and so could tell what they store.
-    pub fn for_others(self) -> Snapshot {
-        Snapshot {
+    /// The part of it that every user of the mount may see, and that is made at once. What is left out changes with each
+    /// write of other users, to the byte, and so could tell what they store.
+    pub fn for_others(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
+        let region = fs.region();
+        let (superblock, _) = nvfold::read_superblock(region)?;
+        Ok(Snapshot {
+            mount_point: Some(mounts::show(dir)),
+            pid: Some(std::process::id()),
+            read_only: fs.is_read_only(),
             is_in_part: true,
-            space: None,
-            usage: None,
-            nv_dedup: None,
-            auto: None,
-            denova: None,
-            origins: None,
-            requests: None,
-            requests_by_kind: BTreeMap::new(),
-            index: None,
-            process: None,
-            traffic: None,
-            wear: None,
-            ..self
-        }
+            policy: Some(fs.policy().name().to_owned()),
+            compress: Some(fs.compression().to_string()),
+            share: Some(share_of(fs)),
+            transport: Some(served.transport().to_owned()),
+            ..Snapshot::of_superblock(region, &superblock, device)
+        })
     }
 
     /// Fails if figures are left out.
@@ -823,6 +820,10 @@ fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcom
         snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
     Ok(snapshot)
+}
+
+fn share_of(fs: &FileSystem) -> String {
+    if fs.shares_by_owner() { "owner" } else { "all" }.to_owned()
 }
 
 fn wear(wear: nvfold::SegmentWear, region: &Region, superblock: &Superblock) -> SegmentWear {

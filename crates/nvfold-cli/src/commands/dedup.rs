@@ -268,7 +268,7 @@ impl<'a> Work<'a> {
                     Ok(more) => extents.extend(more),
                     // The owner of a file may undo its sharing, and may not see it.
                     Err(refused) if refused.errno == errno::EPERM && !dry_run => return,
-                    Err(refused) => return self.stored.note(&found.path, &refused, &self.problems),
+                    Err(refused) => return self.stored.note(found.path, &refused, &self.problems),
                 }
                 from = extents.last().map_or(0, |last| last.offset + last.length);
             }

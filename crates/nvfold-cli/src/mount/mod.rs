@@ -277,12 +277,14 @@ impl Mounting<'_> {
         let snapshot = {
             let (fs, device, dir, counters) =
                 (fs.clone(), self.device.to_owned(), self.dir.to_owned(), counters.clone());
-            move || Snapshot::of_mounted(&fs, &device, &dir, &counters)
+            move |reader| match reader {
+                Reader::Manager => Snapshot::of_mounted(&fs, &device, &dir, &counters),
+                Reader::Other => Snapshot::for_others(&fs, &device, &dir, &counters),
+            }
         };
-        let described = snapshot().doing(self.device);
+        let described = snapshot(Reader::Manager).doing(self.device);
         let reporter = Box::new(move |reader| {
-            let shown = |snapshot: Snapshot| if reader == Reader::Other { snapshot.for_others() } else { snapshot };
-            let json = snapshot().ok().and_then(|snapshot| report::json("report", &shown(snapshot)).ok());
+            let json = snapshot(reader).ok().and_then(|snapshot| report::json("report", &snapshot).ok());
             json.unwrap_or_default().into_bytes()
         });
         let notices = Notices::new(session.notifier());
