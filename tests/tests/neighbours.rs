@@ -192,7 +192,7 @@ fn a_flood_of_requests_of_one_user_ends_and_the_other_one_works_meanwhile() {
 fn whatever_a_user_sends_the_server_lives_and_the_data_of_others_stays() {
     requires!(root, fuse, tool("cc"));
     let seed = Seed::new("what a user sends");
-    let steps = (4_000 * soak_factor()).to_string();
+    let steps = (2_000 * soak_factor()).to_string();
     let mut shown = String::new();
     for policy in POLICIES {
         let mut shared = Shared::new(Mount::with_options(256, &format!("policy={policy}")));

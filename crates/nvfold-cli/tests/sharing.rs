@@ -184,7 +184,7 @@ fn the_owner_of_a_file_may_share_it_and_others_may_not() {
     }
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
-    let mount = scratch.mount("dev", "policy=off,allow_other,share=all");
+    let mount = scratch.mount("dev", "policy=off,allow_other");
     fs::set_permissions(scratch.path(""), fs::Permissions::from_mode(0o755)).unwrap();
     fs::set_permissions(&mount.dir, fs::Permissions::from_mode(0o755)).unwrap();
     for name in ["mine", "mine too", "root's"] {
@@ -222,12 +222,16 @@ fn the_owner_of_a_file_may_share_it_and_others_may_not() {
     assert!(all.stderr.contains("root's: Operation not permitted"), "{all:#?}");
     assert_eq!(as_nobody("undedup", &["mnt/mine"]).ok().number("changed_bytes"), 1 << 20);
     assert_eq!(as_nobody("undedup", &["mnt/root's"]).code_is(1).number("files"), 0);
-    // Root may.
+    // Root may; what another user owns stays apart.
     let root = scratch.nvfold(&["dedup", "mnt", "--json"]).ok();
-    assert_eq!((stored(&root, "after"), root.number("problem_count")), (1 << 20, 0));
+    assert_eq!((stored(&root, "after"), root.number("problem_count")), (2 << 20, 0));
     for name in ["mine", "mine too", "root's"] {
         assert_eq!(fs::read(mount.path(name)).unwrap(), noise(1 << 20, 1));
     }
+    mount.unmount();
+    // Where all share with all, the answer would tell what others store.
+    let mount = scratch.mount("dev", "policy=off,allow_other,share=all");
+    as_nobody("dedup", &["mnt/mine"]).fails(1, "Operation not permitted");
     mount.unmount();
     let mount = scratch.mount("dev", "ro");
     for command in ["dedup", "undedup"] {

@@ -132,8 +132,7 @@ impl Survey<'_> {
         let target = value.read(self.region);
         // What lies in bad memory is reported with the memory.
         if self.region.check().is_ok() && !is_symlink_target(&target) {
-            self.find(0, format!("inode {ino}: its target is none that a symlink can have"), slot);
-            self.plan.condemn(ino, Some(slot), "its target is none that a symlink can have");
+            self.bad_targets.push((ino, slot));
         }
     }
 

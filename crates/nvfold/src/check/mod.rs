@@ -212,6 +212,8 @@ struct Survey<'r> {
     domains: KnownDomains,
     /// Inodes that could not be read: number, slot, reason.
     unreadable: Vec<(u64, u64, String)>,
+    /// Symlinks with a target in blocks that no symlink can have: number, slot.
+    bad_targets: Vec<(u64, u64)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
     /// Packed chunks.
@@ -253,6 +255,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         superblock_features: superblock.incompatible,
         domains: KnownDomains::from(&superblock),
         unreadable: Vec::new(),
+        bad_targets: Vec::new(),
         tables: HashSet::new(),
         packed: packed::Packed::new(Entries::new(geometry)),
         space: space::Expected::default(),

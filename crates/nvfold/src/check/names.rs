@@ -20,6 +20,13 @@ impl Survey<'_> {
                 self.trace(0, why, slot);
             }
         }
+        for (ino, slot) in std::mem::take(&mut self.bad_targets) {
+            // Until it has a name, a crash may leave it without its target.
+            if names.contains_key(&ino) {
+                self.find(0, format!("inode {ino}: its target is none that a symlink can have"), slot);
+                self.plan.condemn(ino, Some(slot), "its target is none that a symlink can have");
+            }
+        }
         for (target, names) in &names {
             let Some(facts) = self.inodes.get(target) else {
                 if self.bad.took(*target) {
