@@ -100,19 +100,22 @@ impl Core {
     }
 
     pub(super) fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
-        let found = self.find_in(directory(doing, parent)?, name)?;
-        found.ok_or_else(|| Error::NotFound { what: show(name) })
+        let names = directory(doing, parent)?;
+        match names.find(name, &self.region) {
+            Some(slot) if names.is_repeated(&slot) => Err(is_there_twice(name, &slot)),
+            Some(slot) => Ok(slot),
+            None => Err(Error::NotFound { what: show(name) }),
+        }
     }
 
     /// Returns the slot of a name, if it is there.
     ///
     /// # Errors
     /// EIO if it is there twice: which one was meant is for fsck to decide.
+    #[inline]
     pub(super) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
         match names.find(name, &self.region) {
-            Some(slot) if names.is_repeated(&slot) => {
-                Err(Error::Corrupt { what: format!("the name `{}` is there twice", shown(name)), at: slot.position() })
-            }
+            Some(slot) if names.is_repeated(&slot) => Err(is_there_twice(name, &slot)),
             found => Ok(found),
         }
     }
@@ -430,11 +433,18 @@ pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
 #[inline]
 pub(super) fn check_place(child: &Inode, parent: &Inode) -> Result<()> {
     let is_elsewhere = || child.parent.load(Ordering::Relaxed) != parent.ino || child.ino == InodeNumber::ROOT.0;
-    if child.kind != FileKind::Directory || !is_elsewhere() {
-        return Ok(());
-    }
+    if child.kind == FileKind::Directory && is_elsewhere() { Err(leads_elsewhere(child, parent)) } else { Ok(()) }
+}
+
+#[cold]
+fn leads_elsewhere(child: &Inode, parent: &Inode) -> Error {
     let what = format!("directory {}: a name in directory {} leads to it, and it is elsewhere", child.ino, parent.ino);
-    Err(Error::Corrupt { what, at: child.slot })
+    Error::Corrupt { what, at: child.slot }
+}
+
+#[cold]
+fn is_there_twice(name: &[u8], slot: &NameSlot) -> Error {
+    Error::Corrupt { what: format!("the name `{}` is there twice", shown(name)), at: slot.position() }
 }
 
 pub(super) fn last_name(inode: &Inode, state: &State) -> bool {
