@@ -66,7 +66,15 @@ pub struct Directory {
     last_cookie: u64,
     /// Lines of the log entries of its names.
     lines: u64,
-    damaged: BTreeMap<u64, Damage>,
+    /// What is known of names that are damage. Nearly no directory has any, and every inode has room for a directory.
+    damaged: Option<Box<Damaged>>,
+}
+
+/// The names of a directory that are damage.
+#[derive(Default)]
+struct Damaged {
+    /// By their cookies.
+    names: BTreeMap<u64, Damage>,
     repeated: Repeated,
 }
 
@@ -173,32 +181,33 @@ impl Directory {
 
     /// Adds a name that no directory can have, whose log entry is at `position`.
     pub fn add_bad(&mut self, name_bytes: u8, ino: u64, kind: FileKind, cookie: u64, position: u64) {
-        self.damaged.insert(cookie, Damage::BadName);
+        self.damaged.get_or_insert_default().names.insert(cookie, Damage::BadName);
         self.push(NameSlot { cookie, ino, position_kind: position | kind as u64, hash: 0, name_bytes, live: true });
     }
 
     /// Notes that the name that is about to be added under this cookie is damage, if it is there already.
     pub fn note_if_double(&mut self, name: &[u8], cookie: u64, region: &Region) {
         if let Some(found) = self.find(name, region) {
-            let group = self.repeated.add(found.cookie, cookie);
-            self.damaged.insert(cookie, Damage::Repeats(group));
+            let damaged = self.damaged.get_or_insert_default();
+            let group = damaged.repeated.add(found.cookie, cookie);
+            damaged.names.insert(cookie, Damage::Repeats(group));
         }
     }
 
     /// Returns why an entry is damage; `None` if it is sound.
     pub fn damage(&self, cookie: u64) -> Option<Damage> {
-        self.damaged.get(&cookie).copied()
+        self.damaged.as_ref()?.names.get(&cookie).copied()
     }
 
     /// Returns the number of entries that are damage. A log that holds one is not rewritten.
     pub fn damaged_names(&self) -> usize {
-        self.damaged.len()
+        self.damaged.as_ref().map_or(0, |damaged| damaged.names.len())
     }
 
     /// True if other entries have the same name as this one.
     #[inline]
     pub fn is_repeated(&self, slot: &NameSlot) -> bool {
-        !self.damaged.is_empty() && self.repeated.groups.contains_key(&slot.cookie)
+        self.damaged.as_ref().is_some_and(|damaged| damaged.repeated.groups.contains_key(&slot.cookie))
     }
 
     fn push(&mut self, slot: NameSlot) {
@@ -234,15 +243,13 @@ impl Directory {
     /// Removes what is noted of an entry that goes. If it was found by a name that is there more than once, the next
     /// entry of this name can be found now.
     fn remove_damage(&mut self, cookie: u64) {
-        if self.damaged.is_empty() {
-            return;
-        }
-        match self.damaged.remove(&cookie) {
-            Some(Damage::Repeats(group)) => self.repeated.remove(group, cookie),
+        let Some(damaged) = &mut self.damaged else { return };
+        match damaged.names.remove(&cookie) {
+            Some(Damage::Repeats(group)) => damaged.repeated.remove(group, cookie),
             Some(Damage::BadName) => {}
             None => {
-                let Some(next) = self.repeated.remove_found(cookie) else { return };
-                self.damaged.remove(&next);
+                let Some(next) = damaged.repeated.remove_found(cookie) else { return };
+                damaged.names.remove(&next);
                 if let Ok(at) = self.slots.binary_search_by_key(&next, |slot| slot.cookie) {
                     self.hash_in(at);
                 }
@@ -252,7 +259,7 @@ impl Directory {
 
     /// Returns the names after `cookie` that can be shown, in order.
     pub fn listed_after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
-        self.after(cookie).filter(|slot| self.damaged.is_empty() || !self.damaged.contains_key(&slot.cookie))
+        self.after(cookie).filter(|slot| self.damage(slot.cookie).is_none())
     }
 
     /// Returns the names after `cookie`, in order, with those that are damage.
@@ -263,14 +270,14 @@ impl Directory {
 
     /// Returns the number of bytes that it takes in DRAM.
     pub fn dram_bytes(&self) -> u64 {
-        let damage = self.damaged.len() * 128;
+        let damage = self.damaged_names() * 128;
         (self.slots.capacity() * size_of::<NameSlot>() + self.by_name.capacity() * 5 + damage) as u64
     }
 
     /// Makes a name findable, unless it is damage.
     fn hash_in(&mut self, at: usize) {
         let slots = &self.slots;
-        if !self.damaged.is_empty() && self.damaged.contains_key(&slots[at].cookie) {
+        if self.damage(slots[at].cookie).is_some() {
             return;
         }
         let key = |at: &u32| u64::from(slots[*at as usize].hash) << 32 | u64::from(slots[*at as usize].hash);
