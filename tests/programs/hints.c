@@ -20,6 +20,7 @@
 #include <sys/ioctl.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+#include "fail.h"
 
 #define HINT(bytes) _IOC(_IOC_WRITE, 0xe6, 1, bytes)
 
@@ -31,11 +32,6 @@ struct hint {
     uint32_t at, origin_length;
     uint64_t source_offset;
 };
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static int open_or_fail(const char *path, int flags) {
     int fd = open(path, flags, 0644);

@@ -29,31 +29,14 @@
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
+#include "fail.h"
+#include "random.h"
 
 #define COUNT(of) (sizeof(of) / sizeof *(of))
 #define PICK(of) ((of)[below(COUNT(of))])
 #define HINT(bytes) _IOC(_IOC_WRITE, 0xe6, 1, bytes)
 
 enum { MIB = 1 << 20, HELD_BYTES = 1 << 16, FILES = 12, FILE_BYTES = 60000, HINT_MAX = (1 << 14) - 1 };
-
-static uint64_t state;
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static uint64_t next(void) {
-    state += 0x9e3779b97f4a7c15;
-    uint64_t mixed = state;
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
-    return mixed ^ mixed >> 31;
-}
-
-static uint64_t below(uint64_t limit) {
-    return next() % limit;
-}
 
 static double now(void) {
     struct timespec time;

@@ -21,6 +21,8 @@
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+#include "fail.h"
+#include "random.h"
 
 #define COUNT(of) (sizeof(of) / sizeof *(of))
 #define PICK(of) ((of)[below(COUNT(of))])
@@ -41,7 +43,6 @@ static const char *const ATTRIBUTES[] = {
     "system.posix_acl_default", "system.a", "other.a", "user.", "a",
 };
 
-static uint64_t state;
 static char printed[1 << 16];
 
 // What a user answers, before what he printed.
@@ -50,23 +51,6 @@ static struct {
     size_t printed_bytes;
     char drawn[2][64];
 } answer;
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static uint64_t next(void) {
-    state += 0x9e3779b97f4a7c15;
-    uint64_t mixed = state;
-    mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
-    return mixed ^ mixed >> 31;
-}
-
-static uint64_t below(uint64_t limit) {
-    return next() % limit;
-}
 
 static void print(const char *format, ...) {
     va_list values;
