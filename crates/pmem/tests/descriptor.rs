@@ -131,6 +131,10 @@ impl Own {
         Own { path, content, number }
     }
 
+    fn under_all(numbers: &[RawFd], dir: &Path) -> Vec<Own> {
+        numbers.iter().map(|number| Own::under(*number, dir)).collect()
+    }
+
     /// Checks that it is as it was made: bytes, length, lock, and open under its number.
     fn check(self, what: &str) {
         let file = File::open(&self.path).unwrap();
@@ -160,7 +164,7 @@ fn child_that_replaces_descriptors() {
             }
             let (region, numbers) = open_device(&dir, device);
             let on_media = (!device.1).then(|| read(&dir.join("device"), BYTES));
-            let own: Vec<Own> = numbers.iter().map(|number| Own::under(*number, &dir)).collect();
+            let own = Own::under_all(&numbers, &dir);
             let answer = call(&region);
             let refused = |error: &PmemError| matches!(error, PmemError::DescriptorClosed { .. }) && error.errno() == 5;
             assert!(answer.as_ref().err().is_none_or(refused), "{what}: {answer:?}");
@@ -184,15 +188,15 @@ fn child_that_replaces_descriptors() {
 #[test]
 #[cfg_attr(miri, ignore = "it starts a process")]
 fn a_file_of_the_program_under_our_number_is_never_touched() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    assert!(in_child("child_that_replaces_descriptors", dir.path()).contains("all calls were tried"));
+    assert!(in_child("child_that_replaces_descriptors").contains("all calls were tried"));
 }
 
-/// Runs one of the tests above in a process of its own; returns what it said.
-fn in_child(name: &str, dir: &Path) -> String {
+/// Runs one of the tests that are processes of others, in a directory of its own; returns what it said.
+fn in_child(name: &str) -> String {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let ended = Command::new(std::env::current_exe().unwrap())
         .args([&format!("descriptor::{name}"), "--exact", "--ignored", "--nocapture"])
-        .env("PMEM_TEST_DIR", dir)
+        .env("PMEM_TEST_DIR", dir.path())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
@@ -206,7 +210,7 @@ fn in_child(name: &str, dir: &Path) -> String {
 fn child_whose_device_is_cut_under_its_mapping() {
     let Some(dir) = std::env::var_os("PMEM_TEST_DIR").map(PathBuf::from) else { return };
     let (region, numbers) = open_device(&dir, (PersistenceLevel::Memory, false, false));
-    let own: Vec<Own> = numbers.iter().map(|number| Own::under(*number, &dir)).collect();
+    let own = Own::under_all(&numbers, &dir);
     File::options().write(true).open(dir.join("device")).unwrap().set_len(PAGE).unwrap();
     // The handler of SIGBUS reads what it can of a page that fails: not from the own file.
     assert_eq!(region.to_vec(8 * PAGE, PAGE), [0; PAGE as usize]);
@@ -219,8 +223,7 @@ fn child_whose_device_is_cut_under_its_mapping() {
 #[test]
 #[cfg_attr(miri, ignore = "it starts a process")]
 fn the_handler_of_failing_memory_reads_no_file_of_the_program() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    assert!(in_child("child_whose_device_is_cut_under_its_mapping", dir.path()).contains("it went on"));
+    assert!(in_child("child_whose_device_is_cut_under_its_mapping").contains("it went on"));
 }
 
 /// Not a test: the process of the next one.
@@ -249,8 +252,7 @@ fn child_that_forks() {
 #[test]
 #[cfg_attr(miri, ignore = "it starts a process")]
 fn a_forked_child_that_drops_a_device_leaves_the_lock_of_its_parent() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    assert!(in_child("child_that_forks", dir.path()).contains("it is still locked"));
+    assert!(in_child("child_that_forks").contains("it is still locked"));
 }
 
 /// Returns the flags of the mapping at an address: `VmFlags` of /proc/self/smaps.
