@@ -22,6 +22,13 @@ pub struct Mounted {
     pub user: Option<u32>,
 }
 
+impl Mounted {
+    /// Returns the number of its connection in the kernel: the minor device number.
+    pub fn connection(&self) -> &str {
+        self.number.split_once(':').map_or("", |(_, minor)| minor)
+    }
+}
+
 /// Returns all nvfold mounts that this process can see.
 pub fn all() -> Vec<Mounted> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();

@@ -17,7 +17,7 @@ pub struct Server(pub u32);
 impl Server {
     /// Returns the server of a mount; `None` if the kernel does not tell this user.
     pub fn of(mounted: &Mounted) -> Option<Server> {
-        let connection = mounted.number.split_once(':')?.1;
+        let connection = mounted.connection();
         let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.map(Server).find(|server| server.serves(connection))
     }

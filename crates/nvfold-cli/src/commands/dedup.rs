@@ -25,9 +25,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The largest range of one request, in bytes.
-const RANGE_BYTES: u64 = RANGE_BYTES_MAX;
-
 /// What both take.
 #[derive(Args, Debug)]
 struct Which {
@@ -365,14 +362,14 @@ fn for_each_range(
     }
 }
 
-/// Returns ranges of at most [`RANGE_BYTES`] that cover the data. They include small holes.
+/// Returns ranges of at most [`RANGE_BYTES_MAX`] that cover the data. They include small holes.
 fn ranges(data: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for &Range { start: mut at, end } in data {
         while at < end {
-            match ranges.last_mut().filter(|last| last.start + RANGE_BYTES > at) {
-                Some(last) => last.end = end.min(last.start + RANGE_BYTES),
-                None => ranges.push(at..end.min(at + RANGE_BYTES)),
+            match ranges.last_mut().filter(|last| last.start + RANGE_BYTES_MAX > at) {
+                Some(last) => last.end = end.min(last.start + RANGE_BYTES_MAX),
+                None => ranges.push(at..end.min(at + RANGE_BYTES_MAX)),
             }
             at = ranges.last().map_or(end, |last| last.end);
         }

@@ -48,7 +48,6 @@ use front::{Front, Reader};
 use handshake::{Agreed, Handshake};
 use notices::Notices;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
-
 use nvfold_fuse::{Transport, place};
 use options::WantedTransport;
 use pmem::{DeviceSpec, Region};
@@ -357,9 +356,8 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
 /// Makes the kernel fail all requests of a mount, for those that still use it: the end of the process does that only
 /// when the last thread has ended, and one that drops a name may wait for a user's lock. Best effort: the directory is
 /// that of the fusectl file system.
-fn end_connection(number: &str) {
-    let minor = number.split(':').next_back().unwrap_or_default();
-    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+fn end_connection(mounted: &Mounted) {
+    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mounted.connection()), "1");
 }
 
 /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
@@ -380,8 +378,8 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
         }
     };
     region.let_go();
-    if let Some(Mounted { number, .. }) = mounted {
-        end_connection(&number);
+    if let Some(mounted) = mounted {
+        end_connection(&mounted);
     }
     std::process::exit(code);
 }

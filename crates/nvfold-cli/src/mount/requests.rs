@@ -122,12 +122,8 @@ impl Request {
         Some(Request::Extents { offset })
     }
 
-    /// Returns true if the answer tells with whom a file shares its bytes, or where they lie.
-    pub fn tells_of_sharing(self) -> bool {
-        matches!(self, Request::Extents { .. })
-    }
-
-    /// Returns true if the request may move data.
+    /// Returns true if the request may move data. Any other one asks with whom a file shares its bytes, and where they
+    /// lie.
     pub fn is_a_change(self) -> bool {
         !matches!(self, Request::Extents { .. })
     }
