@@ -24,9 +24,9 @@ const VICTIM: u32 = 1002;
 /// The policies that the server knows.
 const POLICIES: [&str; 9] =
     ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext", "auto"];
-/// As many processes as flood the server.
+/// As many processes as flood the server: more than it has threads.
 const PROCESSES: &str = "300";
-const ROUNDS: &str = "60";
+const ROUNDS: &str = "20";
 /// The most threads of an idle server: those that stay to answer requests, and those for other work.
 const IDLE_THREADS: usize = 48;
 
