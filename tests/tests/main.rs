@@ -16,6 +16,7 @@ mod crash_states;
 mod damage;
 mod denova;
 mod direct;
+mod errnos;
 mod exerciser;
 mod faults;
 mod followed;
