@@ -29,6 +29,7 @@ mod host_disk;
 mod host_memory;
 mod hostile_images;
 mod hostile_names;
+mod idmapped;
 mod model;
 mod mutations;
 mod names;
