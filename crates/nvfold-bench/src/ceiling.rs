@@ -3,7 +3,7 @@
 //! Nothing is shared, nothing is durable, and size is the only attribute. The difference between a mount of nvfold
 //! and this one is the cost of nvfold; the difference between this one and tmpfs is the cost of FUSE.
 
-use crate::{Doing, Result};
+use crate::{Doing, Result, scratch};
 use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
 use nvfold_fuse::protocol::{Attr, StatFsOut};
 use nvfold_fuse::{Caller, Entry, Errno, OVER_IO_URING, Operation, Reply, SPIN, Server, Session, Transport};
@@ -54,6 +54,7 @@ pub fn serve(dir: &Path) -> Result<()> {
         MountOption::DefaultPermissions,
     ];
     let doing = || format!("serve {}", dir.display());
+    scratch::end_with_parent(dir)?;
     // Like the background process of a mount: a scheduling group of its own.
     rustix::process::setsid().map_err(std::io::Error::from).doing(doing())?;
     place::keep_clients_on_cpu();

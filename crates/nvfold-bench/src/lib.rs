@@ -26,6 +26,7 @@
 //! | `report` | the reports of `write`, `read` and `meta`: table, JSON, bar chart |
 //! | `lanes` | the targets that are compared: raw memory, nvfold embedded, a file on any mount |
 //! | `mounts` | nvfold, the FUSE ceiling, ext4, xfs and btrfs, mounted for the duration of a run |
+//! | `scratch` | folders of a run, which go away with all that is mounted in them, however the run ends |
 //! | `place` | proof that a row was measured on the file system that it names |
 //! | `ceiling` | a minimal FUSE file system in memory: the limit of FUSE itself |
 //! | `device` | emulated devices in memory, formatted and mounted |
@@ -64,6 +65,7 @@ mod recovery;
 mod report;
 mod rivals;
 mod samples;
+mod scratch;
 mod summary;
 mod throughput;
 mod tree;
@@ -72,6 +74,7 @@ mod wear;
 pub(crate) use error::Doing;
 pub use error::{BenchError, Result};
 pub use options::Options;
+pub use scratch::take_down;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;

@@ -5,14 +5,15 @@
 
 use crate::place::{self, FsType, Place};
 use crate::process::{own_program, run};
+use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Options, Result};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
-/// Time limit for the FUSE ceiling to appear, and to end.
+/// Time limit for the FUSE ceiling to appear, and for a server to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One mounted file system; dropping it unmounts it.
@@ -51,7 +52,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The process that serves the FUSE ceiling. Dropping it waits for its end, and kills it after a time limit.
+/// The process that serves a mount. Dropping it waits for its end, and kills it after a time limit.
 struct Server(Child);
 
 impl Drop for Server {
@@ -73,7 +74,7 @@ pub struct Mounts {
     pub tmpfs: Place,
     /// Reasons why file systems could not be mounted.
     pub left_out: Vec<String>,
-    scratch: TempDir,
+    scratch: Scratch,
 }
 
 impl Mounts {
@@ -81,7 +82,7 @@ impl Mounts {
     /// not the expected file system.
     pub fn set_up(options: &Options, bytes: u64) -> Result<Mounts> {
         let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
-        let scratch = tempfile::Builder::new().prefix("nvfold-bench.").tempdir_in(parent).doing("make a folder")?;
+        let scratch = Scratch::new_in(&parent)?;
         let tmpfs = Place::inside(&scratch.path().join("tmpfs"), FsType::TMPFS);
         fs::create_dir(&tmpfs.dir).doing(format!("make {}", tmpfs.dir.display()))?;
         tmpfs.prove(&tmpfs.dir)?;
@@ -122,10 +123,22 @@ impl Mounts {
     }
 }
 
-/// Mounts nvfold on a device; `mem:` is a memory device.
+/// Mounts nvfold on a device; `mem:` is a memory device. The server is started as `nvfold mount` starts it, but ends with
+/// this process.
 pub fn nvfold(name: &str, device: &Path, dir: &Path, options: &str) -> Result<Mounted> {
-    run(Command::new(own_program()?).arg("mount").arg(device).arg(dir).args(["-o", options]))?;
-    Mounted::take_over(name, dir, FsType::NVFOLD, None)
+    let mut command = Command::new(own_program()?);
+    command.args(["mount", "--background-child", "--with-parent"]).arg(device).arg(dir).args(["-o", options]);
+    let doing = format!("{command:?}");
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().doing(doing.clone())?;
+    // It prints a line when the mount works. Until then it prints nothing.
+    let mut line = String::new();
+    let said = child.stdout.take().map(|pipe| BufReader::new(pipe).read_line(&mut line));
+    let server = Server(child);
+    if line.is_empty() {
+        let why = format!("the server ended early ({:?})", said.map(|read| read.map_err(|error| error.to_string())));
+        return Err(BenchError::Io { doing, source: std::io::Error::other(why) });
+    }
+    Mounted::take_over(name, dir, FsType::NVFOLD, Some(server))
 }
 
 /// Mounts the FUSE ceiling.

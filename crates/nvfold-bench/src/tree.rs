@@ -10,6 +10,7 @@ use crate::origin;
 use crate::place::{FsType, Place};
 use crate::process::run as run_program;
 use crate::samples::{median, timed};
+use crate::scratch::Scratch;
 use crate::{Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
@@ -76,7 +77,7 @@ type Pass = ([f64; COLUMNS.len()], f64);
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let mut options = options.clone();
     let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
-    let scratch = tempfile::Builder::new().prefix("nvfold-bench.").tempdir_in(parent).doing("make a folder")?;
+    let scratch = Scratch::new_in(&parent)?;
     if options.smoke {
         (options.creates, options.repeats, options.tree) = (50, 1, small_tree(scratch.path())?);
     }

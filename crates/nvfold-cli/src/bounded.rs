@@ -13,7 +13,9 @@ use crate::server::Server;
 use crate::unmount::unmount;
 use clap::{Args, ValueEnum};
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -62,17 +64,21 @@ pub struct BoundedCall {
 
 /// Makes the call, in the child, and prints the result.
 pub fn run(call: &BoundedCall) -> Outcome<u8> {
+    // A command that is ended does not need the answer. Best effort: what else ends this is the answer itself.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let result = match call.kind {
         Kind::Get => {
             let mut value = vec![0; VALUE_MAX];
-            rustix::fs::getxattr(&call.path, &call.name, &mut value).map(|length| {
+            attribute(&call.path, &call.name, &mut value).map(|length| {
                 value.truncate(length);
                 value
             })
         }
-        Kind::Probe => rustix::fs::getxattr(&call.path, &call.name, &mut [0u8; 0]).map(|_| Vec::new()),
-        Kind::Set => rustix::fs::setxattr(&call.path, &call.name, call.value.as_bytes(), XattrFlags::empty())
-            .map(|()| Vec::new()),
+        Kind::Probe => attribute(&call.path, &call.name, &mut []).map(|_| Vec::new()),
+        Kind::Set => as_root_asks(&call.name, |name| {
+            rustix::fs::setxattr(&call.path, name, call.value.as_bytes(), XattrFlags::empty())
+        })
+        .map(|()| Vec::new()),
         Kind::Unmount => unmount(&call.path, UnmountFlags::empty()).map(|()| Vec::new()),
     };
     let printed = match result {
@@ -83,6 +89,25 @@ pub fn run(call: &BoundedCall) -> Outcome<u8> {
     // If the command has given up, no process reads this.
     let _ = stdout.write_all(&printed).and_then(|()| stdout.flush());
     Ok(0)
+}
+
+/// Gets the value of an attribute of a mount's, however long that takes; returns its length.
+///
+/// # Errors
+/// Those of getxattr(2).
+pub fn attribute(path: &Path, name: &str, value: &mut [u8]) -> rustix::io::Result<usize> {
+    as_root_asks(name, |name| rustix::fs::getxattr(path, name, &mut *value))
+}
+
+/// Makes a call with the name of an attribute. Root takes the name that the kernel lets only root use, so that a server
+/// that is not told who asks knows him (`-o idmap`); root of a container may not.
+fn as_root_asks<T>(name: &str, mut ask: impl FnMut(&str) -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let is_root = rustix::process::geteuid().is_root();
+    let of_root = name.strip_prefix("user.nvfold.").filter(|_| is_root).map(|rest| format!("trusted.nvfold.{rest}"));
+    match of_root.map(|name| ask(&name)) {
+        None | Some(Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)) => ask(name),
+        Some(answer) => answer,
+    }
 }
 
 /// Returns the value of an attribute of a file on a mount.

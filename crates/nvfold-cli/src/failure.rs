@@ -16,6 +16,8 @@ pub struct Failure {
     hint: Option<String>,
     /// The exit code.
     pub code: u8,
+    /// The signal that stopped the work. It ends the process, too.
+    pub signal: Option<i32>,
 }
 
 /// The result of a command or of a step of it.
@@ -24,7 +26,7 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// Makes a failure that prints as `nvfold COMMAND: what: why`.
     pub fn new(what: impl Display, why: impl Display) -> Failure {
-        Failure { what: what.to_string(), why: why.to_string(), hint: None, code: FAILED }
+        Failure { what: what.to_string(), why: why.to_string(), hint: None, code: FAILED, signal: None }
     }
 
     /// Makes a failure for a mistake on the command line.
@@ -35,6 +37,12 @@ impl Failure {
     /// Replaces the exit code.
     pub fn exits_with(mut self, code: u8) -> Failure {
         self.code = code;
+        self
+    }
+
+    /// Makes the process end by a signal.
+    pub fn by_signal(mut self, signal: i32) -> Failure {
+        self.signal = Some(signal);
         self
     }
 

@@ -72,6 +72,9 @@ fn main() -> ExitCode {
     };
     let code = run(&cli).unwrap_or_else(|failure| {
         failure.report(&name);
+        if let Some(signal) = failure.signal {
+            stop::end_by(signal);
+        }
         if is_fsck { fsck::OPERATIONAL } else { failure.code }
     });
     ExitCode::from(code)

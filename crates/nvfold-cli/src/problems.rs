@@ -54,7 +54,7 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Makes an empty list; SIGINT and SIGTERM stop the work.
+    /// Makes an empty list; signals stop the work.
     pub fn until_signal() -> Outcome<Problems> {
         Ok(Problems { stop: Stop::on_signals()?, ..Problems::default() })
     }

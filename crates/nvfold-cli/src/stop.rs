@@ -1,28 +1,40 @@
-//! SIGINT and SIGTERM end long work in order: the current piece is finished, finished work stays, and a device is
-//! left clean.
+//! SIGINT, SIGTERM and SIGHUP end long work in order: the current piece is finished, finished work stays, and a device
+//! is left clean. Then the signal ends the process, so that a shell sees what it was. A second signal ends it at once.
 
 use crate::failure::{Doing, Failure, Outcome};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::{flag, low_level};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether the work must stop.
-#[derive(Default)]
-pub struct Stop(Arc<AtomicBool>);
+/// The signals that ask a program to end.
+pub const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// Whether the work must stop: the number of the signal that asked for it, or 0.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
-    /// Makes SIGINT and SIGTERM ask for a stop from now on.
+    /// Makes the signals ask for a stop from now on.
     pub fn on_signals() -> Outcome<Stop> {
         let stop = Stop::default();
-        for signal in [SIGINT, SIGTERM] {
-            signal_hook::flag::register(signal, stop.0.clone()).doing("wait for signals")?;
+        let is_second = Arc::new(AtomicBool::new(false));
+        for signal in SIGNALS {
+            flag::register_conditional_default(signal, is_second.clone())
+                .and_then(|_| flag::register(signal, is_second.clone()))
+                .and_then(|_| flag::register_usize(signal, stop.0.clone(), signal as usize))
+                .doing("wait for signals")?;
         }
         Ok(stop)
     }
 
     pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.signal().is_some()
+    }
+
+    fn signal(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::Relaxed) as i32).filter(|signal| *signal != 0)
     }
 
     /// Returns the state in the form that the library takes.
@@ -32,6 +44,20 @@ impl Stop {
 
     /// Returns the failure that says why `what` ended, if it was stopped.
     pub fn reason(&self, what: &str) -> Option<Failure> {
-        self.is_asked().then(|| Failure::new(what, "interrupted; what was done so far stays"))
+        let failure = Failure::new(what, "interrupted; what was done so far stays");
+        self.signal().map(|signal| failure.by_signal(signal))
     }
+
+    /// Ends the process by the signal that asked for a stop, if one did. Everything must have been taken down.
+    pub fn end_if_asked(&self) {
+        if let Some(signal) = self.signal() {
+            end_by(signal);
+        }
+    }
+}
+
+/// Does what a signal does by default: it ends the process.
+pub fn end_by(signal: i32) {
+    // Fails for signals without a default alone.
+    let _ = low_level::emulate_default_handler(signal);
 }

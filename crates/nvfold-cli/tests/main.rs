@@ -6,6 +6,7 @@ mod common;
 mod compress;
 mod denova;
 mod devices;
+mod ended;
 mod figures;
 mod messages;
 mod mounts;

@@ -5,6 +5,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -18,19 +19,23 @@ struct Terminal {
 }
 
 impl Terminal {
+    /// Starts it on a terminal that is its controlling one: its size is asked for there, and a change of the size is told
+    /// there.
     fn start(scratch: &Scratch, columns: u16, rows: u16, arguments: &[&str]) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let mut command = Command::new("setsid");
+        command.arg("--ctty").arg(env!("CARGO_BIN_EXE_nvfold")).args(arguments);
+        Terminal::run(scratch, columns, rows, &mut command)
+    }
+
+    fn run(scratch: &Scratch, columns: u16, rows: u16, command: &mut Command) -> Terminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         tcsetwinsize(&master, window(columns, rows)).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
         let before = tcgetattr(&slave).unwrap();
-        // It is the controlling terminal: its size is asked for there, and a change of the size is told there.
-        let child = Command::new("setsid")
-            .arg("--ctty")
-            .arg(env!("CARGO_BIN_EXE_nvfold"))
-            .args(arguments)
+        let child = command
             .current_dir(scratch.path("."))
             .env("TERM", "xterm-256color")
             .stdin(slave.try_clone().unwrap())
@@ -176,7 +181,7 @@ fn a_signal_and_an_unmount_give_the_terminal_back_too() {
     let pid = rustix::process::Pid::from_raw(terminal.child.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     let (status, _) = terminal.end();
-    assert!(status.success(), "{status}");
+    assert_eq!(status.signal(), Some(rustix::process::Signal::TERM.as_raw()), "{status}");
 
     let mut terminal = Terminal::start(&scratch, 80, 24, &["top", "mnt", "--interval", "0.2"]);
     terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
@@ -184,6 +189,28 @@ fn a_signal_and_an_unmount_give_the_terminal_back_too() {
     let (status, left) = terminal.end();
     assert_eq!(status.code(), Some(1));
     assert!(left.contains("no nvfold is mounted there"), "{left}");
+}
+
+#[test]
+fn top_ends_when_its_terminal_is_gone_without_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mount = scratch.mount("mem:", "size=64M");
+    // Not the controlling terminal, so the kernel sends no SIGHUP.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));
+    let mut terminal = Terminal::run(&scratch, 80, 24, command.args(["top", "mnt", "--interval", "3600"]));
+    terminal.wait_for("the screen is shown", |screen| row(screen, "writes").contains("in all"));
+    let Terminal { child, master, .. } = &mut terminal;
+    *master = File::open("/dev/null").unwrap();
+    let mut status = None;
+    wait_until("the command ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().signal(), Some(rustix::process::Signal::HUP.as_raw()));
+    mount.unmount();
 }
 
 #[test]

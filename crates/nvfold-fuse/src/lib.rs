@@ -29,7 +29,7 @@ mod ring;
 mod sys;
 mod workers;
 
-pub use operation::{Caller, Change, Operation, Time};
+pub use operation::{Caller, Change, Operation, Time, UNKNOWN_ID};
 pub use reply::{Entry, Errno, Reply};
 pub use ring::is_available as is_ring_available;
 
@@ -45,6 +45,10 @@ pub const DATA_BYTES_MAX: usize = 1 << 20;
 /// The flag of the handshake (FUSE_OVER_IO_URING, Linux 6.14) with which kernel and server agree on [`Transport::Ring`].
 /// fuser has no constant for it.
 pub const OVER_IO_URING: u64 = 1 << 41;
+
+/// The flag of the handshake (FUSE_ALLOW_IDMAP, Linux 6.12) with which a server accepts idmapped mounts. Most requests
+/// then do not tell who sent them ([`Caller::is_known`]). fuser has no constant for it.
+pub const ALLOW_IDMAP: u64 = 1 << 40;
 
 /// How long [`Session::wait`] waits for the threads of a ring after the session has ended.
 const RINGS_END_WITHIN: Duration = Duration::from_secs(1);

@@ -13,9 +13,9 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 
 /// The process that sent a request. The ids are those used for file system permissions (fsuid, fsgid).
 pub struct Caller<'q> {
-    /// User id.
+    /// User id, or [`UNKNOWN_ID`]: no user is unknown, so a comparison with it grants nothing.
     pub uid: u32,
-    /// Group id.
+    /// Group id, or [`UNKNOWN_ID`].
     pub gid: u32,
     /// Process id; 0 if the request comes from the kernel.
     pub pid: u32,
@@ -23,7 +23,22 @@ pub struct Caller<'q> {
     pub(crate) queue: &'q dyn Queue,
 }
 
+/// The id of a caller of whom the kernel does not tell, and that of a user whom a mapping does not contain
+/// (FUSE_INVALID_UIDGID). After a handshake with [`ALLOW_IDMAP`](crate::ALLOW_IDMAP), only requests that make an inode
+/// tell ids: those that its owner gets.
+pub const UNKNOWN_ID: u32 = u32::MAX;
+
 impl Caller<'_> {
+    /// Returns whether the kernel has told who it is.
+    pub fn is_known(&self) -> bool {
+        self.uid != UNKNOWN_ID && self.gid != UNKNOWN_ID
+    }
+
+    /// Returns the caller as root, for what the kernel lets only root ask.
+    pub fn as_root(&self) -> Caller<'_> {
+        Caller { uid: 0, gid: 0, pid: self.pid, queue: self.queue }
+    }
+
     /// Runs `wait`, which may end only after the kernel has got answers to other requests. `file` is the inode of
     /// this request; it must be a regular file.
     pub fn while_waiting<R>(&self, file: u64, wait: impl FnOnce() -> R) -> R {
@@ -142,6 +157,12 @@ pub enum Operation<'r> {
         mode: u32,
         umask: u32,
     },
+    /// Makes a file without a name in a directory, and opens it (O_TMPFILE).
+    TmpFile {
+        parent: u64,
+        mode: u32,
+        umask: u32,
+    },
     /// `is_direct`: the read bypasses the kernel's page cache.
     Read {
         ino: u64,
@@ -250,7 +271,7 @@ pub fn argument_bytes(opcode: u32) -> usize {
         opcode::FSYNC | opcode::FSYNCDIR => size_of::<FSyncIn>(),
         opcode::SETXATTR => size_of::<SetXattrIn>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<GetXattrIn>(),
-        opcode::CREATE => size_of::<CreateIn>(),
+        opcode::CREATE | opcode::TMPFILE => size_of::<CreateIn>(),
         opcode::IOCTL => size_of::<IoctlIn>(),
         opcode::BATCH_FORGET => size_of::<BatchForgetIn>(),
         opcode::FALLOCATE => size_of::<FAllocateIn>(),
@@ -303,6 +324,10 @@ impl<'r> Operation<'r> {
             opcode::CREATE => {
                 let CreateIn { mode, umask, .. } = read(argument)?;
                 Operation::Create { parent, name: rest.name()?, mode, umask }
+            }
+            opcode::TMPFILE => {
+                let CreateIn { mode, umask, .. } = read(argument)?;
+                Operation::TmpFile { parent, mode, umask }
             }
             opcode::READ => {
                 let ReadIn { offset, size, read_flags, .. } = read(argument)?;

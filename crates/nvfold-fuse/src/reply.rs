@@ -26,6 +26,7 @@ impl Errno {
     pub const ENODATA: Errno = Errno(libc::ENODATA);
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
     pub const ESTALE: Errno = Errno(libc::ESTALE);
+    pub const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
 }
 
 /// The kernel's knowledge of a name: its inode, and how long the kernel may cache the name and the attributes.

@@ -13,6 +13,7 @@ use crate::size;
 use crate::snapshot::Snapshot;
 use crate::text::escaped;
 use clap::Args;
+use rustix::process::Signal;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,9 @@ pub struct Mount {
     /// Set by the command for the process that it starts in the background
     #[arg(long, hide = true)]
     background_child: bool,
+    /// Unmount when the process ends that has started this one
+    #[arg(long, hide = true)]
+    with_parent: bool,
     /// Print nothing on success; for mount(8)
     #[arg(long, hide = true)]
     quiet: bool,
@@ -77,12 +81,15 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
         remount(&plan.dir, &plan.options)?;
         return Ok(0);
     }
+    if mount.background_child || mount.with_parent {
+        // Until the mount works, a command that is ended takes it down.
+        rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).doing("watch the command")?;
+    }
     if mount.foreground || mount.background_child {
-        let in_background = mount.background_child;
-        serve(
-            &plan,
-            |snapshot| if in_background { report_and_detach(snapshot) } else { describe(mount, snapshot, output.json) },
-        )?;
+        serve(&plan, |snapshot| match mount.background_child {
+            true => report_and_detach(snapshot, mount.with_parent),
+            false => describe(mount, snapshot, output.json),
+        })?;
         return Ok(0);
     }
     start_in_background(mount, &plan, output.json)
@@ -146,12 +153,16 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
 }
 
 /// Tells the waiting parent that the mount works, and detaches from terminal, session and directory.
-fn report_and_detach(snapshot: &Snapshot) -> Outcome<()> {
+fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
     let doing = "go to the background";
     rustix::process::setsid().doing(doing)?;
     rustix::process::chdir("/").doing(doing)?;
     let line = serde_json::to_string(snapshot).doing(doing)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").doing(doing)?;
+    if !with_parent {
+        // Before the line is there, after which the command ends. If it ends earlier, writing fails.
+        rustix::process::set_parent_process_death_signal(None).doing(doing)?;
+    }
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing(doing)?;
     rustix::stdio::dup2_stdout(&null).doing(doing)?;

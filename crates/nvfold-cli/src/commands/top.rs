@@ -11,16 +11,19 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::snapshot::{self, mount_point_of};
+use crate::stop::{self, Stop};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rates::{Figures, Watched};
+use rustix::event::{PollFd, PollFlags, poll};
 use screen::Screen;
 use serde::Serialize;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::SIGHUP;
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The second sample comes this soon, so that the screen fills however long the interval is.
@@ -59,29 +62,46 @@ struct Report<'a> {
 /// Runs the command.
 pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
     let mut watch = Watch::new(&top.target)?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stopped.clone()).doing("wait for signals")?;
-    }
+    let stop = Stop::on_signals()?;
     if top.once || output.json {
-        in_lines(top, &mut watch, output, &stopped)?;
+        in_lines(top, &mut watch, output, &stop)?;
+        stop.end_if_asked();
         return Ok(0);
     }
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage("top", "stdout is no terminal")
             .hint("for scripts: --once prints one look in lines, --json a line of JSON each interval"));
     }
+    end_on_hang_up().doing("watch the terminal")?;
     let mut terminal = ratatui::try_init().doing("take over the terminal")?;
-    let ended = on_screen(top, &mut watch, &mut terminal, &stopped);
+    let ended = on_screen(top, &mut watch, &mut terminal, &stop);
     ratatui::try_restore().doing("give the terminal back")?;
+    // Shows the cursor again.
+    drop(terminal);
+    stop.end_if_asked();
     ended.map(|()| 0)
 }
 
+/// Ends the process when its terminal is gone, as SIGHUP does, which does not come to every process that has a terminal.
+/// The library that reads keys would read the end of the terminal again and again, for ever.
+fn end_on_hang_up() -> std::io::Result<()> {
+    let stdin = std::io::stdin();
+    // The one from which that library reads.
+    let terminal =
+        if stdin.is_terminal() { stdin.as_fd().try_clone_to_owned()? } else { File::open("/dev/tty")?.into() };
+    thread::spawn(move || {
+        // Without events to wait for, only a hang-up or an error ends this.
+        while !matches!(poll(&mut [PollFd::new(&terminal, PollFlags::empty())], None), Ok(1..)) {}
+        stop::end_by(SIGHUP);
+    });
+    Ok(())
+}
+
 /// Prints one sample, or one line of JSON for each sample.
-fn in_lines(top: &Top, watch: &mut Watch, output: &Output, stopped: &AtomicBool) -> Outcome<()> {
+fn in_lines(top: &Top, watch: &mut Watch, output: &Output, stop: &Stop) -> Outcome<()> {
     loop {
-        sleep_until(Instant::now() + top.interval, stopped);
-        if stopped.load(Ordering::Relaxed) {
+        sleep_until(Instant::now() + top.interval, stop);
+        if stop.is_asked() {
             return Ok(());
         }
         watch.look()?;
@@ -96,22 +116,17 @@ fn in_lines(top: &Top, watch: &mut Watch, output: &Output, stopped: &AtomicBool)
     }
 }
 
-fn sleep_until(when: Instant, stopped: &AtomicBool) {
-    while !stopped.load(Ordering::Relaxed) {
+fn sleep_until(when: Instant, stop: &Stop) {
+    while !stop.is_asked() {
         match when.saturating_duration_since(Instant::now()) {
             Duration::ZERO => return,
-            left => std::thread::sleep(left.min(LISTEN_FOR)),
+            left => thread::sleep(left.min(LISTEN_FOR)),
         }
     }
 }
 
 /// Shows the screen until the user quits.
-fn on_screen(
-    top: &Top,
-    watch: &mut Watch,
-    terminal: &mut ratatui::DefaultTerminal,
-    stopped: &AtomicBool,
-) -> Outcome<()> {
+fn on_screen(top: &Top, watch: &mut Watch, terminal: &mut ratatui::DefaultTerminal, stop: &Stop) -> Outcome<()> {
     let doing = "show the figures";
     let mut screen = Screen::new(top.interval, watch.only.is_some());
     let mut next_look = Instant::now() + top.interval.min(FIRST_LOOK_AFTER);
@@ -125,7 +140,7 @@ fn on_screen(
         {
             return Ok(());
         }
-        if stopped.load(Ordering::Relaxed) {
+        if stop.is_asked() {
             return Ok(());
         }
         if Instant::now() >= next_look {

@@ -56,6 +56,7 @@ pub fn mount(
         writeback: options.has_writeback(),
         keeps_pages: options.cache != Cache::None,
         wants_ring,
+        wants_idmap: options.idmap,
         background,
         agreed: agreed.clone(),
     };
@@ -73,6 +74,8 @@ pub struct Handshake {
     /// The kernel may cache pages of files that are not mapped.
     keeps_pages: bool,
     wants_ring: bool,
+    /// The mount can be mapped to other owners.
+    wants_idmap: bool,
     background: u16,
     agreed: Arc<Mutex<Agreed>>,
 }
@@ -94,6 +97,10 @@ impl Filesystem for Handshake {
         }
         let over_ring = InitFlags::from_bits_retain(nvfold_fuse::OVER_IO_URING);
         agreed.by_ring = self.wants_ring && config.add_capabilities(over_ring).is_ok();
+        if self.wants_idmap {
+            let idmap = InitFlags::from_bits_retain(nvfold_fuse::ALLOW_IDMAP);
+            config.add_capabilities(idmap).map_err(|_| io::Error::other("option idmap needs Linux 6.12"))?;
+        }
         let _ = config.set_max_write(self.max_write_bytes);
         // If the value is too large, the error holds the largest one allowed.
         if let Err(most) = config.set_max_readahead(self.max_write_bytes) {

@@ -8,7 +8,7 @@
 //! unmounted -> nameless files freed -> device clean -> released
 //! ```
 //!
-//! SIGTERM and SIGINT unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
+//! SIGTERM, SIGINT and SIGHUP unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
 //! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
 //! lost device ends its mount in the same way, and the command fails.
 
@@ -41,6 +41,7 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::snapshot::Snapshot;
+use crate::stop;
 use crate::unmount::unmount;
 use crate::utab;
 use access::Access;
@@ -54,7 +55,6 @@ use pmem::{DeviceSpec, Region};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::os::fd::AsFd;
@@ -83,7 +83,10 @@ pub struct Plan {
 /// device clean and released.
 pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outcome<()> {
     let dir = check_dir(&plan.dir)?;
-    let fs = mount_device(plan)?;
+    let region = open_device(plan)?;
+    // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
+    let signals = Signals::new(stop::SIGNALS).doing("wait for signals")?;
+    let fs = mount_device(plan, region)?;
     let device = mounts::show(&plan.device);
     memory::prepare(fs.region(), &device);
     let counters = Arc::new(Counters::default());
@@ -103,7 +106,6 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let housekeeping = housekeeping::start(fs.clone(), device.clone(), dir.clone(), access.clone());
     start_reconciling(fs.clone(), device.clone(), access.clone());
     let daemon = daemon::start(fs.clone(), access);
-    let signals = Signals::new([SIGTERM, SIGINT]).doing("wait for signals")?;
     start_unmounting_on(signals, fs.clone(), dir.clone());
     if let Err(failure) = session.described.and_then(|snapshot| ready(&snapshot)) {
         let _ = unmount(&dir, UnmountFlags::DETACH);
@@ -160,30 +162,29 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// Mounts the file system of the plan. A memory device is made and formatted first.
-fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
+/// Opens the device of the plan. A memory device is made and formatted.
+fn open_device(plan: &Plan) -> Outcome<Region> {
     let options = &plan.options;
     let name = mounts::show(&plan.device);
-    let region = match device::spec(&plan.device) {
-        DeviceSpec::Memory => memory_device(options)?,
+    match device::spec(&plan.device) {
+        DeviceSpec::Memory => memory_device(options),
         DeviceSpec::Path(_) if options.size_bytes.is_some() => {
-            return Err(Failure::usage(
-                "mount option size",
-                "only a memory device (mem:) gets its size when it is mounted",
-            )
-            .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"));
+            Err(Failure::usage("mount option size", "only a memory device (mem:) gets its size when it is mounted")
+                .hint("make other devices with `nvfold mkfs DEVICE --size SIZE`"))
         }
         DeviceSpec::Path(_) if options.index.is_some() => {
-            return Err(Failure::usage(
-                "mount option index",
-                "only a memory device (mem:) gets its index when it is mounted",
-            )
-            .hint(format!("convert it while it is not mounted: nvfold tune {name} --index dram|pm")));
+            Err(Failure::usage("mount option index", "only a memory device (mem:) gets its index when it is mounted")
+                .hint(format!("convert it while it is not mounted: nvfold tune {name} --index dram|pm")))
         }
         DeviceSpec::Path(_) => {
-            device::open_to_mount(&plan.device, &options.device, options.read_only, options.allow_other, plan.force)?
+            device::open_to_mount(&plan.device, &options.device, options.read_only, options.allow_other, plan.force)
         }
-    };
+    }
+}
+
+/// Mounts the file system of the plan.
+fn mount_device(plan: &Plan, region: Region) -> Outcome<FileSystem> {
+    let options = &plan.options;
     let mount = MountOptions {
         read_only: options.read_only,
         cores: options.threads,
@@ -193,7 +194,7 @@ fn mount_device(plan: &Plan) -> Outcome<FileSystem> {
         share: options.share(),
         ..MountOptions::default()
     };
-    options.dedup.mount(region, mount, &name)
+    options.dedup.mount(region, mount, &mounts::show(&plan.device))
 }
 
 fn memory_device(options: &Options) -> Outcome<Region> {

@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Largest write request of the kernel, in bytes: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
-const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N share=all|owner discard nodiscard profile=NAME \
-                    flush=auto|always max_write=N writeback=auto|on|off \
+const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N share=all|owner \
+                    idmap discard nodiscard profile=NAME flush=auto|always max_write=N writeback=auto|on|off \
                     cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
 
 /// Returns the text that lists all options, with those of the policies, for the help.
@@ -89,6 +89,8 @@ pub struct Options {
     pub allow_other: bool,
     /// Whose data is shared with whose; `None`: as `allow_other` asks for.
     share: Option<Share>,
+    /// Allow idmapped mounts of this one.
+    pub idmap: bool,
     pub threads: usize,
     /// Give freed memory back to the host; `None`: only if the device is memory.
     pub discard: Option<bool>,
@@ -121,6 +123,7 @@ impl Options {
             remount: false,
             allow_other: is_root,
             share: None,
+            idmap: false,
             threads: processors().clamp(2, 16),
             discard: None,
             device: DeviceOptions::default(),
@@ -158,6 +161,7 @@ impl Options {
             "allow_other" => self.allow_other = true,
             "noallow_other" => self.allow_other = false,
             "share" => self.share = Some(parse_share(value("owner")?).map_err(wrong)?),
+            "idmap" => self.idmap = true,
             "threads" => self.threads = number(value("4")?, 1, 256).map_err(wrong)?,
             "discard" => self.discard = Some(true),
             "nodiscard" => self.discard = Some(false),

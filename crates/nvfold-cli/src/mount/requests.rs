@@ -253,7 +253,7 @@ pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
 fn read(path: &Path, name: &str) -> io::Result<String> {
     let mut value = vec![0; ANSWER_MAX];
     let length = loop {
-        match rustix::fs::getxattr(path, name, &mut value) {
+        match bounded::attribute(path, name, &mut value) {
             Err(rustix::io::Errno::AGAIN) => thread::sleep(TRY_AGAIN),
             answered => break answered?,
         }

@@ -8,6 +8,7 @@
 use super::set::Set;
 use super::space::Space;
 use crate::process::{output, run};
+use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Result};
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +19,7 @@ const FILES_OF_DIRECTORY: usize = 100;
 
 /// Returns the space of a set on ext4.
 pub fn space(set: &Set) -> Result<Space> {
-    let folder = tempfile::tempdir().doing("make a folder for an ext4 image")?;
+    let folder = Scratch::new_in(&std::env::temp_dir())?;
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
     lay_out(set, &tree)?;
     let blocks: u64 = set.files.iter().map(|file| (file.len() as u64).div_ceil(BLOCK)).sum();

@@ -6,12 +6,12 @@
 
 use crate::mounts::{self, Mounted};
 use crate::process::{output, own_program, run};
+use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Result};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use tempfile::TempDir;
 
 const LEVELDB: &str = include_str!("leveldb.cc");
 
@@ -128,7 +128,7 @@ pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
 
 /// The folder in which programs run.
 pub struct Lab {
-    folder: TempDir,
+    folder: Scratch,
 }
 
 /// The workload of LevelDB.
@@ -161,7 +161,7 @@ impl Load {
 impl Lab {
     /// Makes a folder in /dev/shm and compiles the LevelDB driver in it.
     pub fn new() -> Result<Lab> {
-        let folder = tempfile::Builder::new().prefix("nvfold-icid.").tempdir_in("/dev/shm").doing("make a folder")?;
+        let folder = Scratch::new_in(Path::new("/dev/shm"))?;
         let lab = Lab { folder };
         let source = lab.path("leveldb.cc");
         fs::write(&source, LEVELDB).doing("write the LevelDB driver")?;

@@ -9,6 +9,7 @@ use super::super::number::number;
 use super::Run;
 use crate::mounts;
 use crate::process::{output, own_program};
+use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -77,7 +78,7 @@ fn what_is_missing() -> Option<&'static str> {
 
 /// Returns requests per second, and the share of requests that was shared, percent.
 fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64, f64)> {
-    let scratch = tempfile::Builder::new().prefix("nvfold-bench").tempdir().doing("make a folder")?;
+    let scratch = Scratch::new_in(&std::env::temp_dir())?;
     let dir = &scratch.path().canonicalize().doing("look at a folder")?;
     let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.turn.name);
     let mounted = mounts::nvfold(policy, Path::new("mem:"), dir, &options)?;

@@ -114,8 +114,12 @@ impl Privileges {
     }
 }
 
-/// Returns true if the process is in a group: its own one, or one of those listed in /proc.
+/// Returns true if the process is in a group: its own one, or one of those listed in /proc. Nobody knows the groups of an
+/// unknown process, whose ids may be mapped to others.
 pub fn in_group(who: &Caller, gid: u32) -> bool {
+    if !who.is_known() {
+        return false;
+    }
     let status = || std::fs::read_to_string(format!("/proc/{}/status", who.pid)).unwrap_or_default();
     let listed = |status: String| {
         let groups = status.lines().find_map(|line| line.strip_prefix("Groups:").map(str::to_owned));

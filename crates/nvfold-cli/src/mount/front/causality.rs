@@ -57,8 +57,12 @@ impl Causes {
 }
 
 impl Front {
-    /// Returns the token that names a file as a source in hints; ENODATA if it is not a regular file.
+    /// Returns the token that names a file as a source in hints; ENODATA if it is not a regular file, or if nobody knows
+    /// whose token it would be.
     pub fn token(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
+        if !who.is_known() {
+            return Err(Errno::ENODATA);
+        }
         let source = self.readable(who.uid, ino).map_err(convert::errno)?;
         let token = self.hints.token(&source, Instant::now()).ok_or(Errno::ENODATA)?;
         Ok(token.to_bytes().to_vec())
@@ -74,15 +78,15 @@ impl Front {
         Ok(Readable { user, attr, acl })
     }
 
-    /// Keeps the hint that an ioctl passes. EOPNOTSUPP if the policy of the target ignores hints; the process then
-    /// gives no more hints for this file.
+    /// Keeps the hint that an ioctl passes. EOPNOTSUPP if the policy of the target ignores hints, or if nobody
+    /// knows who gives it; the process then gives no more hints for this file.
     pub fn take_hint(&self, who: &Caller, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
         if !hint::is_request(request) {
             return Err(Errno::ENOTTY);
         }
         let hint = Hint::decode(passed).ok_or(Errno::EINVAL)?;
         let file = self.fs.open(target).map_err(convert::errno)?;
-        if !file.follows_origins() {
+        if !file.follows_origins() || !who.is_known() {
             return Err(Errno::EOPNOTSUPP);
         }
         self.hints.tell(target, &hint, Instant::now(), |ino| self.readable(who.uid, ino).ok());

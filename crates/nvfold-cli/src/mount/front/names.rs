@@ -3,10 +3,13 @@
 //! The directory decides what a new inode gets: its default ACL, if there is one, replaces the umask. A file that
 //! loses its last name lives on while the kernel knows it.
 
+use super::attributes::SET_GROUP_ID;
 use super::{Answer, Front};
 use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
-use nvfold::{Attr, FileKind, InodeNumber, NewInode, RenameMode};
+use nvfold::{
+    Attr, COMPRESSION_ATTRIBUTE, FileKind, InodeNumber, NewInode, POLICY_ATTRIBUTE, RenameMode, SetAttr, XattrChange,
+};
 use nvfold_fuse::{Caller, Entry, Errno};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +18,9 @@ use std::time::Duration;
 /// Flags of renameat2(2).
 const NO_REPLACE: u32 = 1 << 0;
 const EXCHANGE: u32 = 1 << 1;
+
+/// The attributes that a file without a name takes from its directory.
+const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
 
 /// The inode to make.
 pub struct Wanted {
@@ -28,13 +34,10 @@ impl Front {
     /// Makes an inode with the owner of the process, and with the mode that the umask or the directory's default ACL
     /// gives.
     pub fn make(&self, who: &Caller, parent: InodeNumber, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
+        check_has_owner(who)?;
         let Wanted { kind, mode, umask, rdev } = *wanted;
-        let default = self.fs.get_xattr(parent, acl::DEFAULT).ok();
-        let default = default.as_deref().and_then(Acl::decode);
-        let (mode, access) = match &default {
-            Some(default) => default.inherited(mode & 0o7777),
-            None => (mode & 0o7777 & !umask, None),
-        };
+        let default = self.default_acl(parent);
+        let (mode, access) = inherited(default.as_ref(), mode, umask);
         let new = NewInode { kind, mode, uid: who.uid, gid: who.gid, rdev };
         let default = default.filter(|_| kind == FileKind::Directory);
         let acls = [(acl::ACCESS, access), (acl::DEFAULT, default)];
@@ -48,8 +51,36 @@ impl Front {
         made.map_err(convert::errno)
     }
 
+    /// Makes a file without a name in a directory, from which it inherits what one with a name does (O_TMPFILE).
+    pub fn make_nameless(&self, who: &Caller, parent: InodeNumber, mode: u32, umask: u32) -> Answer<Attr> {
+        check_has_owner(who)?;
+        let directory = self.fs.getattr(parent).map_err(convert::errno)?;
+        let (mode, access) = inherited(self.default_acl(parent).as_ref(), mode, umask);
+        let gid = if directory.mode & SET_GROUP_ID != 0 { directory.gid } else { who.gid };
+        let new = NewInode { kind: FileKind::Regular, mode, uid: who.uid, gid, rdev: 0 };
+        let file = self.with_room(|| self.fs.tmpfile(&new)).map_err(convert::errno)?;
+        let of_parent = |name| Some((name, self.fs.get_xattr(parent, name).ok()?));
+        let mut values: Vec<(&[u8], Vec<u8>)> = INHERITED.into_iter().filter_map(of_parent).collect();
+        values.extend(access.map(|access| (acl::ACCESS, access.encode())));
+        if !values.is_empty() {
+            let changes = values.iter().map(|(name, value)| XattrChange { name, value: Some(value) });
+            self.set_together(file.ino(), &SetAttr::default(), &changes.collect::<Vec<_>>())?;
+        }
+        self.counters.change();
+        let attr = file.attr();
+        self.lookups.count_lookup(attr.ino, parent);
+        self.lookups.name_removed(file);
+        Ok(attr)
+    }
+
+    /// Returns the ACL that new files of a directory inherit.
+    fn default_acl(&self, parent: InodeNumber) -> Option<Acl> {
+        Acl::decode(&self.fs.get_xattr(parent, acl::DEFAULT).ok()?)
+    }
+
     /// Makes a symbolic link.
     pub fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
+        check_has_owner(who)?;
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid, gid: who.gid, rdev: 0 };
         let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target.as_bytes(), &new));
         self.counters.change();
@@ -123,4 +154,17 @@ impl Front {
         }
         Ok(())
     }
+}
+
+/// Returns the mode of a new inode and, unless the mode says all, its ACL. A default ACL takes the place of the umask.
+fn inherited(default: Option<&Acl>, mode: u32, umask: u32) -> (u32, Option<Acl>) {
+    match default {
+        Some(default) => default.inherited(mode & 0o7777),
+        None => (mode & 0o7777 & !umask, None),
+    }
+}
+
+/// Refuses to make an inode for a user whom the mapping of an idmapped mount does not contain (EOVERFLOW).
+fn check_has_owner(who: &Caller) -> Answer<()> {
+    if who.is_known() { Ok(()) } else { Err(Errno::EOVERFLOW) }
 }

@@ -88,6 +88,10 @@ impl Server for Front {
                 let wanted = Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 };
                 reply.created(&self.made(who, parent, name, &wanted)?, 0, self.open_flags());
             }
+            Operation::TmpFile { parent, mode, umask } => {
+                let made = self.make_nameless(who, InodeNumber(parent), mode, umask)?;
+                reply.created(&entry(&made), 0, self.open_flags());
+            }
             Operation::Read { ino, offset, size, is_direct } => {
                 let ino = InodeNumber(ino);
                 if !is_direct {
@@ -276,7 +280,7 @@ impl Front {
             Operation::Rename { .. } => Kind::Rename,
             Operation::Link { .. } => Kind::Link,
             Operation::Open { .. } => Kind::Open,
-            Operation::Create { .. } => Kind::Create,
+            Operation::Create { .. } | Operation::TmpFile { .. } => Kind::Create,
             Operation::Read { .. } => Kind::Read,
             Operation::Write { .. } => Kind::Write,
             Operation::StatFs => Kind::StatFs,

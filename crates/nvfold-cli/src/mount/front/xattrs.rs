@@ -7,8 +7,12 @@
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
 //! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
 //! system.posix_acl_access               stored; the mode follows    `acl`
+//! trusted.nvfold.*                      the same as user.nvfold.*, asked by root
 //! any other user., trusted., security.  stored
 //! ```
+//!
+//! The kernel lets only root use names in `trusted.`. So by such a name a command of root's is known where requests do not
+//! tell who sent them (`idmap`).
 
 use super::attributes::{SET_GROUP_ID, in_group};
 use super::{Answer, Front, Reader};
@@ -28,6 +32,9 @@ const BOTH: u32 = XATTR_CREATE | XATTR_REPLACE;
 impl Front {
     /// Sets an attribute; `flags` are those of setxattr(2). EPERM for attributes that cannot be set.
     pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+        if let Some(name) = asked_by_root(name) {
+            return self.set_attribute(&who.as_root(), ino, &name, value, flags);
+        }
         check_name(name)?;
         let mode = match flags & BOTH {
             XATTR_CREATE => XattrMode::Create,
@@ -67,6 +74,9 @@ impl Front {
 
     /// Returns the value of an attribute, or the answer to the request that its name is. `size` is the room for it.
     pub fn attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
+        if let Some(name) = asked_by_root(name) {
+            return self.attribute(&who.as_root(), ino, &name, size);
+        }
         match Asked::named(name) {
             // A process that asks for the size alone does not want the request carried out.
             Some(_) if size == 0 => Err(Errno::EINVAL),
@@ -165,6 +175,11 @@ impl Front {
             removed => removed.map_err(convert::errno),
         }
     }
+}
+
+/// Returns the virtual attribute that a name stands for which only root may use.
+fn asked_by_root(name: &[u8]) -> Option<Vec<u8>> {
+    name.strip_prefix(b"trusted.nvfold.").map(|rest| [b"user.nvfold.", rest].concat())
 }
 
 /// Returns true for attributes whose value is made when they are read.
