@@ -4,11 +4,16 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use nvfold::{POLICY_ATTRIBUTE, Policy};
+
 use nvfold_tests::mount::Mount;
-use nvfold_tests::requires;
+use nvfold_tests::requires::tool;
+use nvfold_tests::{requires, run};
+use rustix::fs::{FallocateFlags, XattrFlags};
 
 const DEVICE_MIB: u64 = 64;
 const BLOCK: usize = 4096;
@@ -203,4 +208,48 @@ fn every_open_file_is_told_once_that_accepted_writes_were_lost() {
     assert_eq!([&after, &writer, &other].map(told), [None; 3]);
     drop((writer, after, other));
     mount.check();
+}
+
+/// The words of SQLite for an ENOSPC that it got from write(2).
+const FULL: &str = "database or disk is full";
+/// Its words for any error of fsync(2), which is where a writeback cache has to report.
+const UNSYNCED: &str = "disk I/O error";
+
+/// Puts a blob that does not fit into a database; returns what SQLite says.
+fn put_too_much(database: &Path, journal: &str) -> String {
+    let sqlite = |sql: String| run::run(Command::new(tool("sqlite3")).arg("-bail").arg(database).arg(sql));
+    let begin = format!("PRAGMA journal_mode={journal}; PRAGMA synchronous=FULL;");
+    let made =
+        sqlite(format!("{begin} CREATE TABLE filled (bytes BLOB); INSERT INTO filled VALUES (randomblob(10000));"));
+    assert_eq!(made.success().stdout.trim(), journal);
+    let put = sqlite(format!("{begin} INSERT INTO filled SELECT randomblob(3000000);"));
+    assert!(!put.status.success(), "{}", put.report());
+    let kept = sqlite("PRAGMA integrity_check; SELECT sum(length(bytes)) FROM filled;".into()).success();
+    assert_eq!(kept.stdout.trim(), "ok\n10000", "the transaction is rolled back");
+    put.stderr.trim().to_owned()
+}
+
+#[test]
+fn sqlite_says_that_a_full_mount_is_full_and_keeps_its_database() {
+    requires!(root, fuse, tool("sqlite3"));
+    for (options, words) in
+        [("writeback=on", [FULL, UNSYNCED]), ("writeback=off", [FULL; 2]), ("cache=none", [FULL; 2])]
+    {
+        let mut mount = Mount::with_options(16, options);
+        let filler = File::create(mount.join("filler")).unwrap();
+        let left = |path: &Path| rustix::fs::statvfs(path).unwrap().f_bavail * BLOCK as u64;
+        let bytes = left(mount.path()) - (2 << 20);
+        rustix::fs::fallocate(&filler, FallocateFlags::empty(), 0, bytes).unwrap();
+        for (number, policy) in Policy::ALL.into_iter().enumerate() {
+            let dir = mount.join(policy.name());
+            fs::create_dir(&dir).unwrap();
+            rustix::fs::setxattr(&dir, POLICY_ATTRIBUTE, policy.name().as_bytes(), XattrFlags::empty()).unwrap();
+            let journal = ["delete", "wal", "truncate", "persist"][number % 4];
+            let said = put_too_much(&dir.join("database"), journal);
+            assert!(words.iter().any(|words| said.contains(words)), "{options}, {policy:?}, {journal}: {said}");
+            fs::remove_dir_all(&dir).unwrap();
+        }
+        drop(filler);
+        mount.check();
+    }
 }

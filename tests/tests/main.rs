@@ -47,6 +47,7 @@ mod share;
 mod sharing;
 mod space;
 mod tidy;
+mod times;
 mod toy_policy;
 mod umount;
 mod users;

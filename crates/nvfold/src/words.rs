@@ -70,7 +70,17 @@ pub struct Attr {
     pub btime: TimeNs,
 }
 
-/// Which attributes to change; `None` leaves one as it is. `ctime` is set to now unless given.
+/// What a change does to mtime and ctime where it does not give them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// They become the time of the change.
+    #[default]
+    Stamped,
+    /// They stay: whoever changes the file sets them, as a kernel does that caches writes.
+    Kept,
+}
+
+/// Which attributes to change; `None` leaves one as it is. For times that are not given see `times`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
@@ -85,8 +95,10 @@ pub struct SetAttr {
     pub atime: Option<TimeNs>,
     /// Last change of content.
     pub mtime: Option<TimeNs>,
-    /// Last change of inode (passed down by writeback caches); `None`: now.
+    /// Last change of inode (passed down by writeback caches).
     pub ctime: Option<TimeNs>,
+    /// What becomes of ctime, and with a size of mtime, if it is not given.
+    pub times: Times,
 }
 
 /// Type, owner and mode of an inode to create.

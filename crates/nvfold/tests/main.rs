@@ -24,6 +24,7 @@ mod room;
 mod segments;
 mod share;
 mod threads;
+mod times;
 mod vector;
 mod watched;
 mod xattrs;

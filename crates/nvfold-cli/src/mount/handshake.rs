@@ -36,6 +36,8 @@ pub struct Agreed {
     pub no_open: bool,
     /// The kernel sends requests by io_uring.
     pub by_ring: bool,
+    /// Written data may wait in the kernel's page cache, and the kernel keeps the times of regular files.
+    pub writeback: bool,
 }
 
 /// Mounts and does the handshake. `wants_ring`: ask for requests by io_uring. `background`: how many background requests
@@ -85,10 +87,8 @@ impl Filesystem for Handshake {
         for flag in WANTED {
             let _ = config.add_capabilities(flag);
         }
-        if self.writeback {
-            let _ = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE);
-        }
         let mut agreed = self.agreed.lock();
+        agreed.writeback = self.writeback && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
         if self.keeps_pages {
             agreed.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
         } else {

@@ -7,13 +7,15 @@ use crate::fs::{self, Core, Effort, Step};
 use crate::inode::Inode;
 use crate::mount::Mounted;
 use crate::sync::atomic::Ordering;
-use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Whence};
+use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Times, Whence};
 use std::sync::Arc;
 
 /// An open file, by its bytes. It keeps an unlinked inode alive until the last clone is dropped.
 #[derive(Clone)]
 pub struct File {
     pub(super) pin: Arc<Pin>,
+    /// What changes of the content through this handle do to mtime and ctime.
+    pub(super) times: Times,
 }
 
 /// A range of a request that was copied from a file (ICID 4.1). It is a hint: the bytes are compared before they are
@@ -89,6 +91,12 @@ impl File {
         change_with(mounted, "write", |effort| self.answer(operation(&mounted.core, inode, effort)))
     }
 
+    /// Returns the handle, whose writes, clones and reservations now do this to mtime and ctime.
+    #[must_use]
+    pub fn with_times(self, times: Times) -> File {
+        File { times, ..self }
+    }
+
     /// Returns the number of the inode.
     pub fn ino(&self) -> InodeNumber {
         InodeNumber(self.pin.inode.ino)
@@ -108,12 +116,12 @@ impl File {
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.write(|core, inode, effort| core.write(inode, Some(offset), data, effort)).map(drop)
+        self.write(|core, inode, effort| core.write(inode, Some(offset), data, self.times, effort)).map(drop)
     }
 
     /// Appends all of `data` atomically; returns the byte offset at which it begins. Errors as for `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.write(|core, inode, effort| core.write(inode, None, data, effort))
+        self.write(|core, inode, effort| core.write(inode, None, data, self.times, effort))
     }
 
     /// Writes all of `data` as [`File::write_at`] does, and passes hints about where its bytes were copied from (ICID
@@ -141,7 +149,7 @@ impl File {
     fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
         let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
-        self.write(|core, inode, effort| core.write_from(inode, at, data, &origins, effort))
+        self.write(|core, inode, effort| core.write_from(inode, at, data, &origins, self.times, effort))
     }
 
     /// Sets the size in bytes; growing a file leaves a hole. EFBIG.
@@ -153,7 +161,7 @@ impl File {
     ///
     /// Reserved space serves the first write to it; overwriting data always needs new blocks (copy on write).
     pub fn allocate(&self, offset: u64, len: u64, mode: AllocateMode) -> Result<()> {
-        self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode))
+        self.change("fallocate", |core, inode| core.allocate(inode, offset, len, mode, self.times))
     }
 
     /// Finds the next data or hole at or after byte `offset`. ENXIO if `offset` is at or past the end, or no data
@@ -167,7 +175,7 @@ impl File {
     /// (else EINVAL).
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
         let source = &source.pin.inode;
-        self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len))
+        self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len, self.times))
     }
 
     /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy, and makes holes of

@@ -519,14 +519,14 @@ impl FileSystem {
         let pin = Arc::new(Pin::new(&self.mounted, self.core().answer(self.core().inode(ino.0))?));
         // The inode is pinned before it is checked: an unlink that saw no pin has set `freed` by now.
         drop(pin.inode.read()?);
-        Ok(File { pin })
+        Ok(File { pin, times: Times::default() })
     }
 
     /// Makes a regular file without a name (O_TMPFILE); `link` can give it one.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
         let pinned = self.change("create", || self.core().tmpfile(&new))?;
-        Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }) })
+        Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }), times: Times::default() })
     }
 
     /// For tests: makes all parts of the inode table up to that of this number, and gives new inodes the numbers from

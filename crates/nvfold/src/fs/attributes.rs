@@ -7,12 +7,15 @@ use crate::error::Result;
 use crate::inode::{Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::space::Purpose;
-use crate::words::{Attr, InodeNumber, SetAttr, TimeNs, XattrChange};
+use crate::words::{Attr, InodeNumber, SetAttr, TimeNs, Times, XattrChange};
 use pmem::Flight;
 
-/// Returns the attributes after a change. A new size also changes mtime.
+/// Returns the attributes after a change. A size that is set changes mtime, whatever it was before.
 fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine {
-    let mtime = if change.size.is_some() { now } else { old.mtime };
+    let (mtime, ctime) = match change.times {
+        Times::Stamped => (if change.size.is_some() { now } else { old.mtime }, now),
+        Times::Kept => (old.mtime, old.ctime),
+    };
     AttributeLine {
         mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
         uid: change.uid.unwrap_or(old.uid),
@@ -20,7 +23,7 @@ fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine 
         size: change.size.unwrap_or(old.size),
         atime: change.atime.unwrap_or(old.atime),
         mtime: change.mtime.unwrap_or(mtime),
-        ctime: change.ctime.unwrap_or(now),
+        ctime: change.ctime.unwrap_or(ctime),
         ..*old
     }
 }
@@ -46,7 +49,7 @@ impl Core {
         let attributes = changed(&state.attributes, change, now);
         let mut flight = Flight::new();
         let staged = self.stage_xattrs(&state, xattrs, now, &mut flight)?;
-        self.set_attributes(&inode, &mut state, &attributes, staged.entries(), flight)?;
+        self.set_attributes(&inode, &mut state, &attributes, change.size, staged.entries(), flight)?;
         staged.published(&inode, &state);
         let attr = inode.attr(&state);
         drop(state);

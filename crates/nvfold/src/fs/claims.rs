@@ -17,10 +17,12 @@ use crate::chunk::transaction::Transaction;
 use crate::compression::Compression;
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
+use crate::inode::Inode;
 use crate::inode::extents::{Dropped, Extent};
 use crate::media::log_entry::dedupe;
 use crate::media::{BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::space::{BlockRun, Runs};
+use crate::words::Times;
 use pmem::Flight;
 use smallvec::SmallVec;
 
@@ -55,6 +57,8 @@ pub(super) struct Claims<'a> {
     pub(super) compression: Compression,
     /// The dedupe-flag of the log entries that publish the data.
     pub(super) dedupe: u8,
+    /// What the change does to mtime and ctime.
+    pub(super) times: Times,
     /// True once the change was committed: what was claimed belongs to the file.
     is_published: bool,
 }
@@ -108,6 +112,14 @@ impl<'a> Claims<'a> {
         Claims::all(core, policy, core.chunks.begin())
     }
 
+    /// Begins a write to a file.
+    #[inline]
+    pub(super) fn of_write(core: &'a Core, inode: &Inode, policy: Placer<'a>, times: Times) -> Claims<'a> {
+        let mut claims = Claims::with_compression(core, policy, core.compression_for(inode));
+        claims.times = times;
+        claims
+    }
+
     /// Begins an operation that stores data of a file, compressed as `compression` says.
     #[inline]
     pub(super) fn with_compression(core: &'a Core, policy: Placer<'a>, compression: Compression) -> Claims<'a> {
@@ -140,6 +152,7 @@ impl<'a> Claims<'a> {
             is_update: false,
             compression: Compression::Off,
             dedupe: dedupe::NONE,
+            times: Times::Stamped,
             is_published: false,
         }
     }

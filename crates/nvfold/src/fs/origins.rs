@@ -40,7 +40,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MA
 use crate::padded::Sum;
 use crate::space::Purpose;
 use crate::space::packed::Pool;
-use crate::words::OriginStats;
+use crate::words::{OriginStats, Times};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -172,6 +172,7 @@ impl Core {
         at: Option<u64>,
         data: &[u8],
         origins: &[Origin<'_>],
+        times: Times,
         effort: &Effort,
     ) -> Result<(u64, u64)> {
         range_end("write", at.unwrap_or(0), data.len() as u64)?;
@@ -185,10 +186,10 @@ impl Core {
         let (offset, shared) = loop {
             let compared = self.compare(data, &origins);
             if compared.equal.is_empty() {
-                break (self.write(inode, at, data, effort)?, 0);
+                break (self.write(inode, at, data, times, effort)?, 0);
             }
             compares += 1;
-            let refused = match self.write_compared(inode, at, data, &origins, &compared, effort)? {
+            let refused = match self.write_compared(inode, at, data, &origins, &compared, times, effort)? {
                 Ok(offset) => {
                     self.origin_tally.shared_extents.add(compared.equal.len() as u64);
                     break (offset, compared.equal.iter().map(|equal| equal.extent.length).sum());
@@ -248,6 +249,7 @@ impl Core {
         data: &[u8],
         origins: &[Origin<'_>],
         compared: &Compared,
+        times: Times,
         effort: &Effort,
     ) -> Result<std::result::Result<u64, Refused>> {
         let policy = self.policy_for(inode);
@@ -261,7 +263,7 @@ impl Core {
         if offset != guess || policy.domain() != inode.domain() {
             whole = look_at_new(&new, offset, data, policy.with_domain_of(inode));
         }
-        let request = Request { offset, data, new: &new, origins, compared };
+        let request = Request { offset, data, new: &new, origins, compared, times };
         if let Err(refused) = self.write_parts(inode, &mut state, &request, &mut whole, effort)? {
             return Ok(Err(refused));
         }
@@ -297,10 +299,11 @@ impl Core {
         offset: u64,
         data: &[u8],
         whole: &mut Whole<'_>,
+        times: Times,
         effort: &Effort,
     ) -> Result<()> {
         let new = new_ranges(&[], data.len() as u64);
-        let request = Request { offset, data, new: &new, origins: &[], compared: &Compared::default() };
+        let request = Request { offset, data, new: &new, origins: &[], compared: &Compared::default(), times };
         // Without origins there is no source that could have changed.
         self.write_parts(inode, state, &request, whole, effort).map(drop)
     }
@@ -341,7 +344,7 @@ impl Core {
             Room::Blocks if policy.streams().is_some() => policy.with(self.policies.of_blocks()),
             Room::Packed | Room::Blocks => policy,
         };
-        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
+        let mut claims = Claims::of_write(self, inode, policy, request.times);
         if let Err(refused) = self.share_equal(inode, state, request, &mut claims) {
             return Ok(Err(refused));
         }
@@ -520,6 +523,7 @@ struct Request<'r> {
     new: &'r [Range<u64>],
     origins: &'r [Origin<'r>],
     compared: &'r Compared,
+    times: Times,
 }
 
 /// The result of [`Core::place_new`].

@@ -43,8 +43,7 @@ use crate::media::superblock::{COMPRESSED_CHUNKS, PACKED_CHUNKS};
 use crate::media::{BLOCK_BYTES, Location, PackedNumber};
 use crate::panics::Job;
 use crate::space::packed::Pool;
-use crate::words::FileId;
-use crate::words::TimeNs;
+use crate::words::{FileId, TimeNs, Times};
 use pmem::Flight;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -142,6 +141,7 @@ impl Core {
         data: &[u8],
         policy: Placer<'_>,
         streams: &Streams,
+        times: Times,
         effort: &Effort,
     ) -> Result<u64> {
         // The offset of an append is only known under the lock. A wrong guess merely costs cutting the data again.
@@ -165,10 +165,10 @@ impl Core {
         }
         let is_seam = !goes_on || !is_right;
         let mut over = Vec::new();
-        let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
+        let mut written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy, times);
         while matches!(written, Err(Error::NoSpace { .. })) && self.reclaim_segment(effort) {
             cut = Cut::of_request(streams.begin(offset), data, policy);
-            written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy);
+            written = self.write_cut(inode, &mut state, offset, data, &mut cut, policy, times);
         }
         let zero_bytes = cut.zero_bytes;
         match written {
@@ -176,7 +176,7 @@ impl Core {
             Err(Error::NoSpace { .. }) => {
                 // The packed segments that the attempt opened are empty again, so blocks can use them.
                 self.give_up_empty_packed();
-                self.write_to_blocks(inode, &mut state, offset, data, policy)?;
+                self.write_to_blocks(inode, &mut state, offset, data, policy, times)?;
             }
             Err(error) => return Err(error),
         }
@@ -201,11 +201,12 @@ impl Core {
         data: &[u8],
         cut: &mut Cut<'_>,
         policy: Placer<'_>,
+        times: Times,
     ) -> Result<()> {
         self.file_extents(state, "write")?;
         let end = offset + data.len() as u64;
         let size = state.attributes.size.max(end);
-        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
+        let mut claims = Claims::of_write(self, inode, policy, times);
         claims.is_update = self.is_update(state, offset..end);
         let tail = cut.tail.take();
         let mut start = tail.as_ref().map_or(offset, |tail| tail.start);
@@ -262,11 +263,12 @@ impl Core {
         offset: u64,
         data: &[u8],
         policy: Placer<'_>,
+        times: Times,
     ) -> Result<()> {
         let policy = policy.with(self.policies.of_blocks());
         let mut whole = Whole::default();
         look_at_whole(policy, offset, data, &mut whole)?;
-        let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
+        let mut claims = Claims::of_write(self, inode, policy, times);
         self.write_locked(inode, state, offset, data, &mut whole, &mut claims)
     }
 

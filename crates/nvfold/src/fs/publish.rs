@@ -43,7 +43,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
 use crate::panics::Moment;
 use crate::space::Purpose;
 use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
-use crate::words::TimeNs;
+use crate::words::{TimeNs, Times};
 use pmem::Flight;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -99,6 +99,8 @@ pub(super) enum Stamp<'c> {
     Changed(TimeNs, u64),
     /// The attributes are replaced by these; the log entries change extended attributes in the same commit.
     Given(&'c AttributeLine, &'c [LogEntry]),
+    /// The content changed, and the file has this size; its times stay as they are.
+    Untimed(u64),
     /// Only the location of the content changed, so times and size stay as they are.
     Kept,
     /// The same for content that this operation has just published, with these mtime, ctime and size.
@@ -106,6 +108,25 @@ pub(super) enum Stamp<'c> {
 }
 
 impl Stamp<'_> {
+    /// Returns the attributes after the change of an inode that had these.
+    pub(super) fn attributes(&self, before: &AttributeLine) -> AttributeLine {
+        match *self {
+            Stamp::Changed(time, size) | Stamp::Moved(time, size) => {
+                AttributeLine { size, mtime: time, ctime: time, ..*before }
+            }
+            Stamp::Given(attributes, _) => *attributes,
+            Stamp::Untimed(size) => AttributeLine { size, ..*before },
+            Stamp::Kept => *before,
+        }
+    }
+
+    /// Returns the stamp of a change that only moves what this file holds. One log entry sets mtime and ctime to the same
+    /// time.
+    fn moved(state: &State) -> Stamp<'static> {
+        let AttributeLine { mtime, ctime, size, .. } = state.attributes;
+        if mtime == ctime { Stamp::Moved(mtime, size) } else { Stamp::Kept }
+    }
+
     /// True if the change only moves the content of the file.
     pub(super) fn keeps_content(&self) -> bool {
         matches!(self, Stamp::Kept | Stamp::Moved(..))
@@ -137,7 +158,7 @@ impl<'c> Remap<'c> {
     fn xattrs(&self) -> &'c [LogEntry] {
         match self.stamp {
             Stamp::Given(_, xattrs) => xattrs,
-            Stamp::Changed(..) | Stamp::Kept | Stamp::Moved(..) => &[],
+            Stamp::Changed(..) | Stamp::Untimed(_) | Stamp::Kept | Stamp::Moved(..) => &[],
         }
     }
 }
@@ -194,6 +215,18 @@ impl Locked for Upgradable<'_> {
 }
 
 impl Core {
+    /// Returns the stamp of a change of content after which the file has this size.
+    #[inline]
+    pub(super) fn stamp(&self, state: &State, size: u64, times: Times) -> Stamp<'static> {
+        let AttributeLine { mtime, ctime, .. } = state.attributes;
+        match times {
+            Times::Stamped => Stamp::Changed(self.now(), size),
+            // One log entry sets both, and there is no need of a line of attributes.
+            Times::Kept if mtime == ctime => Stamp::Changed(mtime, size),
+            Times::Kept => Stamp::Untimed(size),
+        }
+    }
+
     /// Publishes a change, then releases the references of the extents that it replaced. `queued` is the work-queue
     /// entry that is finished with this change, if there is one.
     ///
@@ -305,7 +338,8 @@ impl Core {
         });
         let of_others = xattrs.iter().zip(of_xattrs.iter().map(Vec::as_slice));
         let lines: SmallVec<[(&LogEntry, &[u8]); 2]> = of_extents.chain(of_others).collect();
-        let needs_no_more = kept.is_some() && claims.stores_nothing();
+        let is_content = matches!(remap.stamp, Stamp::Untimed(_));
+        let needs_no_more = kept.is_some() && !is_content && claims.stores_nothing();
         let fills_reserved = !claims.reserved.is_empty() && claims.grown_bytes == 0;
         let frees = remap.mapped.is_empty() || fills_reserved || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
@@ -464,7 +498,7 @@ impl Core {
             mapped.push((*offset, Extent { location, ..*extent }));
         }
         if !given_up.is_empty() {
-            let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
+            let stamp = Stamp::moved(state);
             self.publish(inode, &mut *state, &Remap::new(&range, &mapped, stamp), None, &mut claims)?;
         }
         Ok(given_up)
@@ -483,7 +517,7 @@ impl Core {
         let naming = extents.filter(|(_, extent)| extent.blocks().contains(block));
         let of_block = |(offset, extent): (u64, Extent)| Some(offset + (block.address() - extent.media_address()?));
         let offsets: SmallVec<[u64; 1]> = naming.filter_map(of_block).collect();
-        let stamp = Stamp::Moved(state.attributes.mtime, state.attributes.size);
+        let stamp = Stamp::moved(state);
         for offset in offsets {
             let mut claims = Claims::with_policy(self, policy);
             let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(block.address());
@@ -520,11 +554,9 @@ fn entries_of(
     flag: u8,
 ) -> (SmallVec<[LogEntry; 2]>, Option<AttributeLine>) {
     // A log entry also sets the inode's ctime. An attribute line behind it restores what must not change.
-    let (time, size, kept) = match remap.stamp {
-        Stamp::Changed(time, size) | Stamp::Moved(time, size) => (time, size, None),
-        Stamp::Given(attributes, _) => (attributes.mtime, attributes.size, Some(*attributes)),
-        Stamp::Kept => (state.attributes.mtime, state.attributes.size, Some(state.attributes)),
-    };
+    let after = remap.stamp.attributes(&state.attributes);
+    let (time, size) = (after.mtime, after.size);
+    let kept = (!matches!(remap.stamp, Stamp::Changed(..) | Stamp::Moved(..))).then_some(after);
     if remap.mapped.len() >= VECTOR_EXTENTS_MIN {
         let named = named_of(remap);
         let runs = named.chunk_by(|named, next| named.file_offset + named.length == next.file_offset);

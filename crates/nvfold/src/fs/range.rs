@@ -5,14 +5,15 @@ use super::claims::Claims;
 use super::publish::{Mapped, Remap, Stamp};
 use crate::dedup::work::Unfingerprinted;
 use crate::error::{Error, Offset, Result, errno};
-use crate::inode::extents::{Extent, Extents};
+use crate::inode::extents::Extent;
 use crate::inode::{FILE_BYTES_MAX, Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::AttributeLine;
 use crate::media::log_entry::{LogEntry, dedupe};
 use crate::space::Purpose;
-use crate::words::{AllocateMode, TimeNs};
+use crate::words::{AllocateMode, TimeNs, Times};
 use pmem::Flight;
+use std::ops::Range;
 
 /// Returns the end of a range.
 ///
@@ -41,7 +42,7 @@ impl Core {
     pub(crate) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
         self.check_size(state, size)?;
         let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
-        self.set_attributes(inode, state, &attributes, &[], Flight::new())
+        self.set_attributes(inode, state, &attributes, Some(size), &[], Flight::new())
     }
 
     /// Checks that an inode may have this size.
@@ -53,24 +54,31 @@ impl Core {
         self.file_extents(state, "truncate").map(drop)
     }
 
-    /// Sets the attributes of an inode, and changes extended ones, in one commit. A smaller size truncates the file.
-    /// `flight` holds the values of long extended attributes.
+    /// Sets the attributes of an inode, and changes extended ones, in one commit. `resized`: the size, if it is set; what
+    /// is reserved behind the end then goes too, unless the file grows. `flight` holds the values of long extended
+    /// attributes.
     pub(super) fn set_attributes(
         &self,
         inode: &Inode,
         state: &mut State,
         attributes: &AttributeLine,
+        resized: Option<u64>,
         xattrs: &[LogEntry],
         flight: Flight,
     ) -> Result<()> {
-        let (size, time) = (attributes.size, attributes.mtime);
-        let is_named = |extents: &Extents| extents.within(size, u64::MAX).next().is_some();
-        if size < state.attributes.size {
+        let (size, time, before) = (attributes.size, attributes.mtime, state.attributes.size);
+        if size < before {
             state.truncated = Some(self.now());
             state.growth.grows = false;
         }
-        if size < state.attributes.size && state.extents().is_some_and(is_named) {
-            let range = size..u64::MAX;
+        // A file that keeps its size keeps its last block.
+        let cut_at = resized.filter(|size| *size <= before).map(|size| match size == before {
+            true => size.next_multiple_of(BLOCK_BYTES),
+            false => size,
+        });
+        let is_named = |cut_at: &u64| state.extents().is_some_and(|all| all.within(*cut_at, u64::MAX).next().is_some());
+        if let Some(cut_at) = cut_at.filter(is_named) {
+            let range = cut_at..u64::MAX;
             let truncated = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
             let stamp = match xattrs.is_empty() && *attributes == truncated {
                 true => Stamp::Changed(time, size),
@@ -89,7 +97,14 @@ impl Core {
     ///
     /// # Errors
     /// EFBIG past the largest file size, EINVAL for a length of 0, EISDIR, ENOSPC.
-    pub(crate) fn allocate(&self, inode: &Inode, offset: u64, length: u64, mode: AllocateMode) -> Result<()> {
+    pub(crate) fn allocate(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        length: u64,
+        mode: AllocateMode,
+        times: Times,
+    ) -> Result<()> {
         use AllocateMode::*;
         let end = range_end("fallocate", offset, length)?;
         if length == 0 {
@@ -109,19 +124,15 @@ impl Core {
         if reserve {
             self.reserve_holes(state, offset, end, clear, &mut mapped, &mut claims)?;
         }
-        let time = self.now();
-        let stamp = Stamp::Changed(time, size);
+        let stamp = self.stamp(state, size, times);
         if clear {
             let range = offset..end;
             let remap = Remap::with_holes(&range, &mapped, stamp);
             return self.publish(inode, state, &remap, None, &mut claims);
         }
-        if mapped.is_empty() && size == state.attributes.size {
-            return Ok(());
-        }
         if mapped.is_empty() {
-            let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
-            return self.change(inode, state, &[], Some(attributes), Purpose::Log, Flight::new());
+            let attributes = stamp.attributes(&state.attributes);
+            return self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new());
         }
         // The new extents only fill holes, so nothing is replaced or released.
         let nothing = 0..0;
@@ -179,6 +190,7 @@ impl Core {
         target: &Inode,
         offset: u64,
         length: u64,
+        times: Times,
     ) -> Result<u64> {
         range_end("clone", source_offset, length)?;
         range_end("clone", offset, length)?;
@@ -188,14 +200,14 @@ impl Core {
             }
             let mut state = target.write()?;
             let (mapped, length) = self.cloned_extents(&state, source_offset, offset, length)?;
-            return self.clone_into(target, &mut state, offset, length, &mapped);
+            return self.clone_into(target, &mut state, offset..offset + length, &mapped, times);
         }
         // Lock the inodes in the order of their numbers.
         let early = (source.ino < target.ino).then(|| source.read()).transpose()?;
         let mut state = target.write()?;
         let source_state = early.map_or_else(|| source.read(), Ok)?;
         let (mapped, length) = self.cloned_extents(&source_state, source_offset, offset, length)?;
-        self.clone_into(target, &mut state, offset, length, &mapped)
+        self.clone_into(target, &mut state, offset..offset + length, &mapped, times)
     }
 
     fn cloned_extents(&self, source: &State, source_offset: u64, offset: u64, length: u64) -> Result<(Mapped, u64)> {
@@ -210,12 +222,12 @@ impl Core {
         &self,
         target: &Inode,
         state: &mut State,
-        offset: u64,
-        length: u64,
+        range: Range<u64>,
         mapped: &[(u64, Extent)],
+        times: Times,
     ) -> Result<u64> {
         self.file_extents(state, "clone")?;
-        if length == 0 {
+        if range.is_empty() {
             return Ok(0);
         }
         let mut claims = Claims::new(self);
@@ -228,10 +240,8 @@ impl Core {
             // The data is still to be shared, so the entry of the clone is queued as well as that of the source.
             claims.dedupe = dedupe::NEEDED;
         }
-        let size = state.attributes.size.max(offset + length);
-        let range = offset..offset + length;
-        let remap = Remap::with_holes(&range, mapped, Stamp::Changed(self.now(), size));
-        self.publish(target, state, &remap, None, &mut claims)?;
-        Ok(length)
+        let stamp = self.stamp(state, state.attributes.size.max(range.end), times);
+        self.publish(target, state, &Remap::with_holes(&range, mapped, stamp), None, &mut claims)?;
+        Ok(range.end - range.start)
     }
 }

@@ -33,6 +33,7 @@ use crate::inode::{Inode, State};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
+use crate::words::Times;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -155,12 +156,19 @@ fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
 
 impl Core {
     /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`. Returns the offset.
-    pub(crate) fn write(&self, inode: &Inode, at: Option<u64>, data: &[u8], effort: &Effort) -> Result<u64> {
+    pub(crate) fn write(
+        &self,
+        inode: &Inode,
+        at: Option<u64>,
+        data: &[u8],
+        times: Times,
+        effort: &Effort,
+    ) -> Result<u64> {
         // The offset of an append is only known under the lock. A wrong guess merely costs hashing the data again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         let mut policy = self.policy_for(inode);
         if let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) {
-            return self.write_stream(inode, at, data, policy, streams, effort);
+            return self.write_stream(inode, at, data, policy, streams, times, effort);
         }
         let mut whole = Whole::default();
         look_at_whole(policy, guess, data, &mut whole)?;
@@ -174,9 +182,9 @@ impl Core {
         let extents = self.file_extents(&state, "write")?;
         let end = offset + data.len() as u64;
         if !data.is_empty() && self.follows_origins(inode) && self.begins_or_ends_in_shared(extents, offset, end) {
-            self.write_exactly(inode, &mut state, offset, data, &mut whole, effort)?;
+            self.write_exactly(inode, &mut state, offset, data, &mut whole, times, effort)?;
         } else if !data.is_empty() {
-            let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
+            let mut claims = Claims::of_write(self, inode, policy, times);
             self.write_locked(inode, &mut state, offset, data, &mut whole, &mut claims)?;
         }
         drop(state);

@@ -24,10 +24,8 @@ use crate::chunking::{is_zero, may_have_zero_block, zero_blocks};
 use crate::error::Result;
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::inode::AttributeLine;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::Purpose;
-use crate::words::TimeNs;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -87,14 +85,14 @@ impl Core {
         size: u64,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let time = self.now();
+        let stamp = self.stamp(state, size, claims.times);
         match covers(mapped, &range) {
-            true => self.publish(inode, state, &Remap::new(&range, mapped, Stamp::Changed(time, size)), None, claims),
-            false => self.publish_with_gaps(inode, state, range, mapped, (time, size), claims),
+            true => self.publish(inode, state, &Remap::new(&range, mapped, stamp), None, claims),
+            false => self.publish_with_gaps(inode, state, range, mapped, stamp, claims),
         }
     }
 
-    /// Publishes a write of which `mapped` leaves something out: the file gets this mtime and size.
+    /// Publishes a write of which `mapped` leaves something out.
     #[inline(never)]
     fn publish_with_gaps(
         &self,
@@ -102,13 +100,12 @@ impl Core {
         state: &mut State,
         range: Range<u64>,
         mapped: &[(u64, Extent)],
-        (time, size): (TimeNs, u64),
+        stamp: Stamp<'_>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let stamp = Stamp::Changed(time, size);
         let ranges = changed(self.file_extents(state, "write")?, range, mapped);
         if ranges.is_empty() {
-            let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
+            let attributes = stamp.attributes(&state.attributes);
             return self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new());
         }
         let has_holes = ranges.iter().any(|range| !covers(within(mapped, range), range));

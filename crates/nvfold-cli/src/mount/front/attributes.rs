@@ -48,7 +48,8 @@ impl Front {
 
     /// Changes attributes and extended attributes in one commit.
     pub fn set_together(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Answer<Attr> {
-        let changed = self.with_room(|| self.fs.setattr_with(ino, change, xattrs)).map_err(convert::errno)?;
+        let change = SetAttr { times: self.times_of_change(ino, change)?, ..*change };
+        let changed = self.with_room(|| self.fs.setattr_with(ino, &change, xattrs)).map_err(convert::errno)?;
         self.counters.change();
         Ok(changed)
     }

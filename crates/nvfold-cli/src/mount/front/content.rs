@@ -40,7 +40,7 @@ impl Front {
         if from_cache {
             self.check_may_write(ino, offset)?;
         }
-        let file = self.fs.open(ino).map_err(convert::errno)?;
+        let file = self.open_to_change(ino).map_err(convert::errno)?;
         let before = file.attr().blocks;
         let causes = self.causes_of(&file, offset, data);
         let written = self.with_room(|| causes.write(&file, offset, data));
@@ -72,7 +72,7 @@ impl Front {
             _ => return Err(Errno::EOPNOTSUPP),
         };
         let reserve = |file: nvfold::File| self.with_room(|| file.allocate(offset, length, mode));
-        self.fs.open(ino).and_then(reserve).map_err(convert::errno)
+        self.open_to_change(ino).and_then(reserve).map_err(convert::errno)
     }
 
     /// Finds the next data or hole, after the kernel has written back its pages. ENXIO if there is none.
@@ -100,7 +100,7 @@ impl Front {
     ) -> Answer<u32> {
         self.take_privileges_from(who, target)?;
         let clone = || {
-            let (source, target) = (self.fs.open(source)?, self.fs.open(target)?);
+            let (source, target) = (self.fs.open(source)?, self.open_to_change(target)?);
             let length = length.min(COPIED_AT_A_TIME);
             self.with_room(|| target.clone_from(&source, source_offset, target_offset, length))
         };

@@ -13,6 +13,7 @@
 //!                                            +-> content      reads, writes, space, clones
 //!                                            +-> causality    writes of what was copied from files
 //!                                            +-> unstored     what the kernel took and could not hand down
+//!                                            +-> times        who sets mtime and ctime
 //! ```
 //!
 //! Three tasks that the library leaves to front ends are done here: the lifetimes of nameless files (`lookups`), ACLs
@@ -23,6 +24,7 @@ mod causality;
 mod content;
 mod listing;
 mod names;
+mod times;
 mod translation;
 mod unstored;
 mod xattrs;
@@ -83,6 +85,8 @@ pub struct Front {
     sync_needed: bool,
     /// True if the kernel opens files without a request.
     no_open: bool,
+    /// True if written data may wait in the kernel's cache. The kernel then keeps the times of regular files (`times`).
+    has_writeback: bool,
     notices: Notices,
     listings: Listings,
     syncs: Syncs,
@@ -116,6 +120,7 @@ impl Front {
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,
             no_open: agreed.no_open,
+            has_writeback: agreed.writeback,
             notices,
             listings: Listings::new(),
             syncs: Syncs::default(),

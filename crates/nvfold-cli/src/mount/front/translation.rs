@@ -66,7 +66,9 @@ impl Server for Front {
                 reply.attr(&convert::attr(&self.fs.getattr(ino).map_err(convert::errno)?), BELIEVE);
             }
             Operation::SetAttr { ino, change } => {
-                let changed = self.set_attributes(who, InodeNumber(ino), self.set_attr(&change))?;
+                let (ino, change) = (InodeNumber(ino), self.set_attr(&change));
+                self.write_back_before(who, ino, &change);
+                let changed = self.set_attributes(who, ino, change)?;
                 reply.attr(&convert::attr(&changed), BELIEVE);
             }
             Operation::SetXattr { ino, name, value, flags } => {
@@ -199,7 +201,7 @@ impl Front {
         let Change { mode, uid, gid, size, atime, mtime, ctime } = *change;
         let at = |time| convert::time(time, || (self.clock)());
         let mode = mode.map(|mode| mode & 0o7777);
-        SetAttr { mode, uid, gid, size, atime: atime.map(at), mtime: mtime.map(at), ctime }
+        SetAttr { mode, uid, gid, size, atime: atime.map(at), mtime: mtime.map(at), ctime, ..SetAttr::default() }
     }
 
     /// Writes. After a direct write, the kernel's pages of its range are dropped when this returns.
