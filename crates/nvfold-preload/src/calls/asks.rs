@@ -2,7 +2,7 @@
 //!
 //! If the answer is no, the next library's function of the same name gets the call as the program made it. So a library
 //! that is preloaded behind this one sees the calls that it would see without it, and none that it does not expect.
-//! Nothing here takes a lock that a call of the program may hold, allocates for paths of the host, or changes errno.
+//! Nothing here changes errno.
 
 use super::directories;
 use crate::answer::errno;
@@ -10,6 +10,7 @@ use crate::prefix::{Place, look};
 use crate::{device, mounted, numbers, working};
 use nvfold_c::failure::set_errno;
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStringExt;
 
 /// Offset of the path in the address of a local socket.
 const SOCKET_PATH_AT: usize = 2;
@@ -42,18 +43,38 @@ pub unsafe extern "C" fn nvfold_preload_asks_at(dirfd: c_int, path: *const c_cha
     if path.is_null() { numbers::is_ours(dirfd) } else { unsafe { leads_to_us(dirfd, path) } }
 }
 
-/// As for a path, of a pattern of names, whose braces may hold several.
+/// As for a path, of a pattern of names that may stand for names below the prefix.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_asks_pattern(pattern: *const c_char) -> bool {
     if pattern.is_null() || !device::has_prefix() {
         return false;
     }
     // SAFETY: the argument is the program's, under the contract of the libc function.
-    unsafe {
-        let text = CStr::from_ptr(pattern).to_bytes();
-        let has_prefix = text.windows(device::prefix().len()).any(|part| part == device::prefix());
-        has_prefix || leads_to_us(libc::AT_FDCWD, pattern)
+    unsafe { may_match(device::prefix(), CStr::from_ptr(pattern).to_bytes()) || leads_to_us(libc::AT_FDCWD, pattern) }
+}
+
+/// Returns whether a pattern may stand for a path through the prefix by a name that is no plain text.
+fn may_match(prefix: &[u8], pattern: &[u8]) -> bool {
+    let plain = pattern.split(|byte| b"*?[\\".contains(byte)).next().unwrap_or_default();
+    // Braces, a home, `.` and `..` may lead anywhere.
+    let has = |part: &[u8]| plain.windows(part.len()).any(|window| window == part);
+    if pattern.contains(&b'{') || pattern.starts_with(b"~") || plain.starts_with(b".") || has(b"/.") {
+        return true;
     }
+    let here = if plain.starts_with(b"/") { Vec::new() } else { host_directory() };
+    plain.len() < pattern.len() && prefix.starts_with(&[&here, plain].concat())
+}
+
+/// Returns the kernel's working directory with a `/` at its end.
+fn host_directory() -> Vec<u8> {
+    let before = errno();
+    let directory = std::env::current_dir().unwrap_or_default();
+    set_errno(before);
+    let mut directory = directory.into_os_string().into_vec();
+    if !directory.ends_with(b"/") {
+        directory.push(b'/');
+    }
+    directory
 }
 
 /// As for a path, of each in an array that ends in NULL.
@@ -132,4 +153,19 @@ pub extern "C" fn nvfold_preload_asks_prefix() -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_asks_here() -> bool {
     working::is_ours()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_through_the_prefix_are_asked_for() {
+        for ours in ["/nv*", "/n?fold/x", "/[a-z]*/*", "{/nvfold/a,/b}*", "~/x", "/tmp/../n*", "../*", "/nv\\fold/x"] {
+            assert!(may_match(b"/nvfold", ours.as_bytes()), "{ours}");
+        }
+        for host in ["/tmp/*", "/nx*", "many/1*", "/nvfold", "x", "*.txt"] {
+            assert!(!may_match(b"/nvfold", host.as_bytes()), "{host}");
+        }
+    }
 }
