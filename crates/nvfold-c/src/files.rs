@@ -57,6 +57,10 @@ pub enum Target {
     Position,
     /// To this offset.
     Offset(u64),
+    /// To the end; the position stays.
+    End,
+    /// As `Position`, but appended or not as this says, whatever O_APPEND says.
+    PositionAppending(bool),
 }
 
 impl Drop for Open {
@@ -181,13 +185,14 @@ impl Open {
         self.appends.store(appends, Ordering::Relaxed);
     }
 
+    /// Whether writes go to the end.
+    pub fn appends(&self) -> bool {
+        self.appends.load(Ordering::Relaxed)
+    }
+
     /// EBADF for what is open to append.
     pub fn check_not_appends(&self) -> Outcome<()> {
-        if self.appends.load(Ordering::Relaxed) {
-            Err(Failure::new(libc::EBADF, "it is open with O_APPEND"))
-        } else {
-            Ok(())
-        }
+        if self.appends() { Err(Failure::new(libc::EBADF, "it is open with O_APPEND")) } else { Ok(()) }
     }
 
     fn check(&self, may: bool, what: &str) -> Outcome<()> {
@@ -244,13 +249,23 @@ impl Open {
         };
         match target {
             Target::Offset(offset) => put(Some(offset)),
-            Target::Position => {
-                let mut position = self.position.lock();
-                let at = put((!self.appends.load(Ordering::Relaxed)).then_some(*position))?;
-                *position = at + data.len() as u64;
-                Ok(at)
-            }
+            Target::End => put(None),
+            Target::Position => self.write_at_position(self.appends(), data.len(), put),
+            Target::PositionAppending(appends) => self.write_at_position(appends, data.len(), put),
         }
+    }
+
+    /// Lets `put` write to the position, or for `None` to the end, and moves the position behind it.
+    fn write_at_position(
+        &self,
+        appends: bool,
+        length: usize,
+        put: impl FnOnce(Option<u64>) -> Outcome<u64>,
+    ) -> Outcome<u64> {
+        let mut position = self.position.lock();
+        let at = put((!appends).then_some(*position))?;
+        *position = at + length as u64;
+        Ok(at)
     }
 
     /// Does what `lseek` does. EINVAL, EOVERFLOW; ENXIO for SEEK_DATA and SEEK_HOLE.

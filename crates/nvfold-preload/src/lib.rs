@@ -5,9 +5,9 @@
 //! unchanged and at once. They come from anywhere: signal handlers, constructors of other libraries, children of fork
 //! and vfork.
 //!
-//! The idea: each function asks one question without a lock: is this path below the prefix, or is this descriptor one
-//! of ours? If not, it calls libc with its arguments. If so, the modules of nvfold-c do the work, as for a program
-//! that is linked to libnvfold.
+//! The idea: before each call one question is asked without a lock: is this path below the prefix, or is this
+//! descriptor one of ours? If not, the next library's function of the same name gets the call, unchanged. If so, the
+//! modules of nvfold-c do the work, as for a program that is linked to libnvfold.
 //!
 //! ```text
 //! program    open("/nvfold/a")      read(3, ..)          memcpy(..)           fread(.., file)
@@ -20,9 +20,11 @@
 //! reads return, and tells the server of the mount where the bytes of a write come from.
 //!
 //! **Names.** The functions here are called `nvfold_preload_open` and so on. `scripts/preload-library.sh` links the
-//! library so that it exports them as `open`, and so that `open` *within* it (in this crate, the core, Rust's std) is
-//! libc's: the linker renames every such reference (`--wrap`). So the core never runs through its own interposition,
-//! and `libc::open` in this crate is libc's. `interposed.txt` lists the names.
+//! library so that it exports `open`, which asks the question, and so that `open` *within* it (in this crate, the core,
+//! Rust's std) is libc's: the linker renames every such reference (`--wrap`). So the core never runs through an
+//! interposition, its own or another library's, and `libc::open` in this crate is libc's. `host!(libc::open(..))` is
+//! the next library's. `interposed.txt` lists the names, with their questions; `passed-on.txt` lists all other names
+//! of libc, with the reason why they are left alone.
 //!
 //! | room | question it answers |
 //! |---|---|

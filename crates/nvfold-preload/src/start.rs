@@ -15,6 +15,7 @@
 //! constructor   the files of that mount are followed, in this process and in all that inherit the environment
 //! ```
 
+use crate::calls::host;
 use crate::{device, evaluation, mounted, numbers, process, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
@@ -34,15 +35,13 @@ static WANTS_STATS: AtomicBool = AtomicBool::new(false);
 /// The constructor of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_start() {
-    // Call each function once, so that the dynamic linker does not look it up in the middle of a copy.
-    let mut memory = [0_u8; 512];
-    let start = memory.as_mut_ptr();
-    // SAFETY: all within `memory`.
-    unsafe {
-        libc::memmove(start.add(256).cast(), start.cast(), 256);
-        libc::strncpy(start.cast(), start.add(256).cast(), 1);
-        libc::memccpy(start.cast(), start.add(256).cast(), 0, 1);
+    unsafe extern "C" {
+        // scripts/preload-library.sh makes it: the dynamic linker looks up the functions that copy memory, so that it
+        // does not do so in the middle of a copy.
+        fn nvfold_preload_find_early();
     }
+    // SAFETY: it has no conditions.
+    unsafe { nvfold_preload_find_early() };
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(dir) = variable("NVFOLD_RUN_MOUNT") {
         mounted::begin(&dir);
@@ -109,8 +108,7 @@ pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     unsafe extern "C" {
         fn _Fork() -> libc::pid_t;
     }
-    // SAFETY: it has no conditions.
-    let child = unsafe { _Fork() };
+    let child = host!(_Fork());
     if child == 0 {
         failure::mark_as_forked_child();
         in_child();

@@ -31,6 +31,11 @@ fn calls_answer_as_the_kernel_does() {
 }
 
 #[test]
+fn what_linux_does_beyond_posix_is_done() {
+    same("linux.c");
+}
+
+#[test]
 fn stdio_works_as_on_the_host() {
     same("stdio.c");
 }

@@ -1,5 +1,6 @@
 //! Changing the working directory, and real paths.
 
+use super::serve::host;
 use crate::answer::answer;
 use crate::device;
 use crate::numbers::{self, File};
@@ -45,8 +46,12 @@ pub unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
 }
 
 fn host_chdir(path: *const c_char) -> c_int {
-    // SAFETY: the program's own string, or one of ours.
-    let answer = unsafe { libc::chdir(path) };
+    nvfold_preload_moved(host!(libc::chdir(path)))
+}
+
+/// Called after the host has answered chdir or fchdir.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_moved(answer: c_int) -> c_int {
     if answer == 0 && device::has_prefix() {
         go_to(None);
         look_again();
@@ -67,21 +72,14 @@ pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
             Ok(0)
         });
     }
-    // SAFETY: fchdir takes any number.
-    let answer = unsafe { libc::fchdir(fd) };
-    if answer == 0 && device::has_prefix() {
-        go_to(None);
-        look_again();
-    }
-    answer
+    nvfold_preload_moved(host!(libc::fchdir(fd)))
 }
 
 /// getcwd(3): a NULL buffer asks for new memory, as much as is needed if `size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
     let Some(directory) = working_directory() else {
-        // SAFETY: the arguments are the program's, under the contract of the libc function.
-        return unsafe { libc::getcwd(buffer, size) };
+        return host!(libc::getcwd(buffer, size));
     };
     let path = &directory.path;
     let needed = path.len() + 1;
@@ -109,6 +107,20 @@ pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize)
 pub unsafe extern "C" fn nvfold_preload_getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char {
     // SAFETY: the arguments are the program's; the size is at most that of the buffer.
     unsafe { nvfold_preload_getcwd(buffer, size.min(room)) }
+}
+
+/// getwd(3): the buffer has PATH_MAX bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getwd(buffer: *mut c_char) -> *mut c_char {
+    // SAFETY: the buffer is the program's, as long as getwd requires.
+    unsafe { nvfold_preload_getcwd(buffer, libc::PATH_MAX as usize) }
+}
+
+/// Replaces `__getwd_chk`; `room` is the size of the buffer as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getwd_chk(buffer: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: the buffer is the program's; the size is at most that of the buffer.
+    unsafe { nvfold_preload_getcwd(buffer, room.min(libc::PATH_MAX as usize)) }
 }
 
 /// get_current_dir_name(3)
@@ -179,10 +191,8 @@ fn real_path(of: &Arc<Device>, path: &[u8]) -> Outcome<Vec<u8>> {
 pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     // SAFETY: the program passes a string, as for realpath(3).
     match unsafe { prefix::look(libc::AT_FDCWD, path) } {
-        // SAFETY: the arguments are the program's, under the contract of the libc function.
-        Place::Host => unsafe { libc::realpath(path, resolved) },
-        // SAFETY: a string of ours, and the program's buffer.
-        Place::HostAt(path) => unsafe { libc::realpath(path.as_ptr(), resolved) },
+        Place::Host => host!(libc::realpath(path, resolved)),
+        Place::HostAt(path) => host!(libc::realpath(path.as_ptr(), resolved)),
         Place::Nowhere => answer::<*mut c_void>("realpath", || Err(device::no_device())).cast(),
         Place::Device(path) => {
             let put = || {

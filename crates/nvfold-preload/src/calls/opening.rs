@@ -7,8 +7,9 @@
 use super::serve::{host, on_path};
 use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
-use nvfold_c::failure::Outcome;
-use nvfold_c::files;
+use nvfold::FileKind;
+use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::files::{self, Open};
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
@@ -23,14 +24,32 @@ const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
     // A descriptor of O_PATH allows fewer operations than this one; the difference does no harm.
     let flags = if flags & libc::O_PATH != 0 { flags & WITH_PATH } else { flags };
-    let open = files::open(path.device(), path.start(), path.path(), flags, mode);
+    // Linux truncates also what it opens for reading alone; nvfold-c refuses to.
+    let truncates = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC;
+    let how = if truncates { flags & !libc::O_TRUNC } else { flags };
+    let open = files::open(path.device(), path.start(), path.path(), how, mode);
+    let open = open.map_err(|failure| failure.at(path.path()))?;
+    if truncates {
+        truncate(&open)?;
+    }
     let file = File {
-        open: open.map_err(|failure| failure.at(path.path()))?,
+        open,
         path: path.absolute(),
         flags: AtomicI32::new(flags & !ONLY_TO_OPEN | libc::O_LARGEFILE),
         listing: Mutex::new(None),
     };
     numbers::insert(Arc::new(file), 0, flags & libc::O_CLOEXEC != 0)
+}
+
+/// Makes a file empty that is open for reading. EISDIR, EROFS.
+fn truncate(open: &Open) -> Outcome<()> {
+    if open.kind == FileKind::Directory {
+        return Err(Failure::new(libc::EISDIR, "it is a directory"));
+    }
+    open.run(|fs| match fs.is_read_only() {
+        true => Err(Failure::new(libc::EROFS, "the device is open for reading alone")),
+        false => Ok(open.file.set_len(0)?),
+    })
 }
 
 /// Opens the file that a path leads to, on the device or on the host.
