@@ -4,8 +4,10 @@
 //! nvfold-c does the work.
 
 mod attributes;
+pub mod by_number;
 mod descriptors;
 mod directories;
+mod entries;
 mod folders;
 mod memory;
 mod names;
