@@ -68,7 +68,7 @@ pub fn decode_rdev(rdev: u32) -> u64 {
 /// Returns the times of last access and of last modification, ns.
 pub fn times(stat: &Stat) -> (TimeNs, TimeNs) {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-    (ns(stat.st_atime, stat.st_atime_nsec as i64), ns(stat.st_mtime, stat.st_mtime_nsec as i64))
+    (ns(stat.st_atime, stat.st_atime_nsec), ns(stat.st_mtime, stat.st_mtime_nsec))
 }
 
 /// Returns a path by which the kernel finds what a descriptor has open, for calls that have no other way.
