@@ -1,7 +1,7 @@
 //! System calls by their numbers (`raw`): those that are about our files are served by the functions that stand for libc's.
 
-use super::serve::host;
-use super::{attributes, descriptors, entries, folders, memory, names, opening, status, times, transfers, xattrs};
+use super::serve::{host, next};
+use super::{attributes, descriptors, directories, folders, memory, names, opening, status, times, transfers, xattrs};
 use crate::answer::{errno, is_inside};
 use crate::prefix::{Place, look};
 use crate::raw::{self, Arguments};
@@ -178,28 +178,31 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
     // SAFETY: the arguments are the program's, under the contracts of the system calls, which the functions share.
     unsafe {
         match number {
-            libc::SYS_read if one => Some(told(|| transfers::nvfold_preload_read(fd, room(b), c))),
-            libc::SYS_pread64 if one => {
-                Some(told(|| transfers::nvfold_preload_pread(fd, room(b), c, d as libc::off_t)))
-            }
+            libc::SYS_read if one => Some(told(|| transfers::read(fd, room(b), c))),
+            libc::SYS_pread64 if one => Some(told(|| transfers::read_at(fd, room(b), c, d as libc::off_t))),
             libc::SYS_readv if one => Some(told(|| transfers::nvfold_preload_readv(fd, room(b), argument))),
-            libc::SYS_preadv if one => {
-                Some(told(|| transfers::nvfold_preload_preadv(fd, room(b), argument, d as libc::off_t)))
-            }
-            libc::SYS_preadv2 if one => {
-                Some(told(|| transfers::nvfold_preload_preadv2(fd, room(b), argument, d as libc::off_t, f as c_int)))
-            }
-            libc::SYS_write if one => Some(told(|| transfers::nvfold_preload_write(fd, room(b), c))),
-            libc::SYS_pwrite64 if one => {
-                Some(told(|| transfers::nvfold_preload_pwrite(fd, room(b), c, d as libc::off_t)))
-            }
+            libc::SYS_preadv if one => Some(told(|| {
+                transfers::nvfold_preload_preadv(fd, room(b), argument, d as libc::off_t, next!("preadv"))
+            })),
+            libc::SYS_preadv2 if one => Some(told(|| {
+                transfers::nvfold_preload_preadv2(fd, room(b), argument, d as libc::off_t, f as c_int, next!("preadv2"))
+            })),
+            libc::SYS_write if one => Some(told(|| transfers::write(fd, room(b), c))),
+            libc::SYS_pwrite64 if one => Some(told(|| transfers::write_at(fd, room(b), c, d as libc::off_t))),
             libc::SYS_writev if one => Some(told(|| transfers::nvfold_preload_writev(fd, room(b), argument))),
-            libc::SYS_pwritev if one => {
-                Some(told(|| transfers::nvfold_preload_pwritev(fd, room(b), argument, d as libc::off_t)))
-            }
-            libc::SYS_pwritev2 if one => {
-                Some(told(|| transfers::nvfold_preload_pwritev2(fd, room(b), argument, d as libc::off_t, f as c_int)))
-            }
+            libc::SYS_pwritev if one => Some(told(|| {
+                transfers::nvfold_preload_pwritev(fd, room(b), argument, d as libc::off_t, next!("pwritev"))
+            })),
+            libc::SYS_pwritev2 if one => Some(told(|| {
+                transfers::nvfold_preload_pwritev2(
+                    fd,
+                    room(b),
+                    argument,
+                    d as libc::off_t,
+                    f as c_int,
+                    next!("pwritev2"),
+                )
+            })),
             libc::SYS_sendfile if one || other(b) => {
                 Some(told(|| transfers::nvfold_preload_sendfile(fd, b as c_int, room(c), d)))
             }
@@ -228,10 +231,7 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
                 int(&|| descriptors::nvfold_preload_fcntl(fd, b as c_int, c as c_long))
             }
             libc::SYS_ioctl if one => int(&|| descriptors::nvfold_preload_ioctl(fd, b as c_ulong, room(c))),
-            libc::SYS_lseek if one => {
-                let seek = || told(|| descriptors::nvfold_preload_lseek(fd, offset, argument) as isize);
-                Some(entries::rewind(fd, offset, argument).unwrap_or_else(seek))
-            }
+            libc::SYS_lseek if one => Some(told(|| descriptors::nvfold_preload_lseek(fd, offset, argument) as isize)),
             libc::SYS_ftruncate if one => int(&|| descriptors::nvfold_preload_ftruncate(fd, offset)),
             libc::SYS_fallocate if one => {
                 int(&|| descriptors::nvfold_preload_fallocate(fd, b as c_int, c as libc::off_t, d as libc::off_t))
@@ -247,7 +247,7 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
             }
             libc::SYS_utimensat if one && b == 0 => int(&|| times::nvfold_preload_futimens(fd, room(c))),
             libc::SYS_fchdir if one || crate::working::is_ours() => int(&|| folders::nvfold_preload_fchdir(fd)),
-            libc::SYS_getdents64 if one => Some(told(|| entries::getdents64(fd, room(b), c))),
+            libc::SYS_getdents64 if one => Some(told(|| directories::nvfold_preload_getdents64(fd, room(b), c))),
             libc::SYS_fgetxattr if one => Some(told(|| xattrs::nvfold_preload_fgetxattr(fd, text(b), room(c), d))),
             libc::SYS_fsetxattr if one => {
                 int(&|| xattrs::nvfold_preload_fsetxattr(fd, text(b), room::<c_void>(c), d, e as c_int))

@@ -9,7 +9,6 @@ mod attributes;
 pub mod by_number;
 mod descriptors;
 mod directories;
-mod entries;
 mod folders;
 mod formatted;
 mod memory;
