@@ -19,6 +19,6 @@ mod walks;
 mod xattrs;
 
 pub use descriptors::{close, duplicate, nvfold_preload_lseek as lseek};
-pub use opening::open_path;
+pub use opening::{last_link, open_path};
 pub(crate) use serve::host;
 pub use transfers::{check_room, nvfold_preload_read as read, nvfold_preload_write as write};
