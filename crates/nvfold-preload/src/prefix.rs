@@ -41,7 +41,7 @@ pub struct DevicePath {
     links_left: u32,
     /// The open file that the program's path was relative to.
     from: Option<Arc<File>>,
-    /// The absolute path that the program wrote, or means: a hint.
+    /// The absolute path that the program wrote, or means, as text: a hint.
     written: Vec<u8>,
 }
 
@@ -94,8 +94,8 @@ impl DevicePath {
     }
 
     /// Returns the absolute path that the program wrote, without `.`, `..` and `//`: a hint at where a directory is.
-    pub fn written(&self) -> &[u8] {
-        &self.written
+    pub fn written(&self) -> Vec<u8> {
+        normalized(&self.written)
     }
 }
 
@@ -194,7 +194,7 @@ fn walk(mut at: At, path: &[u8], last_link: LastLink) -> Place {
                 let Some(device) = device::device() else { return Place::Refused(device::no_device()) };
                 let directory = from.as_ref().map(|from| from.open.file.clone());
                 let path_there =
-                    DevicePath { device, directory, path, links_left, from, written: normalized(&written) };
+                    DevicePath { device, directory, path, links_left, from, written: std::mem::take(&mut written) };
                 match settle(path_there, last_link) {
                     Settled::To(place) => return Place::Device(place),
                     Settled::Out { path: outside, left } => {

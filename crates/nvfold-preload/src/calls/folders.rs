@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicI32;
 /// Opens a directory to go there, and notes its real path.
 fn directory(at: &DevicePath) -> Outcome<File> {
     let open = files::open(at.device(), at.start(), at.path(), libc::O_RDONLY | libc::O_DIRECTORY, 0)?;
-    let path = path_of(at.device(), open.file.ino(), at.written())?;
+    let path = path_of(at.device(), open.file.ino(), &at.written())?;
     Ok(File { open, path, flags: AtomicI32::new(libc::O_RDONLY), listing: Mutex::new(None) })
 }
 
@@ -162,9 +162,9 @@ fn real_path(path: &DevicePath) -> Outcome<Vec<u8>> {
     })?;
     let known = path.written();
     if !place.has_own_name() {
-        return path_of(path.device(), place.existing()?.ino, known);
+        return path_of(path.device(), place.existing()?.ino, &known);
     }
-    let known = known.iter().rposition(|byte| *byte == b'/').map_or(known, |at| &known[..at]);
+    let known = known.iter().rposition(|byte| *byte == b'/').map_or(known.as_slice(), |at| &known[..at]);
     let directory = path_of(path.device(), place.directory, known)?;
     Ok([directory.as_slice(), b"/", &place.name].concat())
 }

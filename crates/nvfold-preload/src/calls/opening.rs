@@ -7,6 +7,7 @@
 use super::serve::{host, on_path};
 use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
+use nvfold::FileKind;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::files;
 use nvfold_c::paths::LastLink;
@@ -30,9 +31,10 @@ pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome
         return Err(Failure::new(libc::EISDIR, "it is the prefix and ends in /"));
     }
     let open = files::open(path.device(), path.start(), path.path(), flags, mode);
+    let open = open.map_err(|failure| failure.at(path.path()))?;
     let file = File {
-        open: open.map_err(|failure| failure.at(path.path()))?,
-        path: path.written().to_vec(),
+        path: if open.kind == FileKind::Directory { path.written() } else { Vec::new() },
+        open,
         flags: AtomicI32::new(flags & !ONLY_TO_OPEN | LARGE_FILE),
         listing: Mutex::new(None),
     };
