@@ -36,9 +36,11 @@
 //! | `working` | the working directory, which may be on the device |
 //! | `mounted` | files on a mount, served by the kernel: where do the bytes of a write come from? |
 //! | `numbers` | which descriptor is which open file |
+//! | `mappings` | which memory is a shared mapping of our files |
 //! | `device` | the device that paths lead to |
 //! | `copies` | memcpy and its like |
 //! | `answer` | errno, and calls that come when there is no device |
+//! | `raw` | system calls that are made past libc |
 //! | `process` | are we the process that has the device? |
 #![deny(unsafe_op_in_unsafe_fn)]
 // These are functions of libc; their manual pages state the contracts.
@@ -49,10 +51,12 @@ mod calls;
 pub mod copies;
 mod device;
 mod evaluation;
+mod mappings;
 mod mounted;
 mod numbers;
 mod prefix;
 mod process;
+mod raw;
 mod start;
 mod streams;
 mod working;

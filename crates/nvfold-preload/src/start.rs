@@ -16,7 +16,7 @@
 //! ```
 
 use crate::calls::host;
-use crate::{device, evaluation, mounted, numbers, process, working};
+use crate::{device, evaluation, mappings, mounted, numbers, process, raw, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
@@ -69,6 +69,12 @@ pub extern "C" fn nvfold_preload_start() {
     }
     working::look_again();
     device::begin();
+    if !raw::begin() {
+        process::say(
+            "system calls that are made past libc cannot be caught here (that takes Linux 5.11, and no valgrind): those of \
+             this program do not find the prefix. `nvfold run --mount` serves them as well",
+        );
+    }
 }
 
 fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
@@ -110,10 +116,15 @@ pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     }
     let child = host!(_Fork());
     if child == 0 {
-        failure::mark_as_forked_child();
-        in_child();
+        in_child_without_handlers();
     }
     child
+}
+
+/// What handlers of fork do, in a child that was made without them.
+pub fn in_child_without_handlers() {
+    failure::mark_as_forked_child();
+    in_child();
 }
 
 extern "C" fn at_exit(_: *mut c_void) {
@@ -122,6 +133,9 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
     // SAFETY: NULL stands for all streams. Their data for our files goes to the device while it is open.
     unsafe { libc::fflush(ptr::null_mut()) };
+    if let Some(device) = device::device() {
+        mappings::leave(device.handle);
+    }
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
     }

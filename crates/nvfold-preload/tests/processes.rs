@@ -44,6 +44,38 @@ fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
 }
 
 #[test]
+fn stores_to_shared_mappings_are_there_after_any_end() {
+    let Some(lab) = lab() else { return };
+    let program = lab.compile("mappings_end.c");
+    for way in ["return", "_exit", "exec", "killed"] {
+        let status = lab.preloaded(&program).args(["store", way, PREFIX]).status().unwrap();
+        assert_eq!((status.success(), status.signal()), (way != "killed", (way == "killed").then_some(9)), "{way}");
+        let content = content(&lab, way).unwrap();
+        assert_eq!((content.len(), &content[..1], &content[8191..]), (8192, "s", "t"), "{way}");
+    }
+}
+
+#[test]
+fn stores_that_find_no_room_are_told_and_kept() {
+    let Some(lab) = lab() else { return };
+    let program = lab.compile("mappings_end.c");
+    ok(lab.preloaded_with(&program, "create,size=16M").args(["full", PREFIX]));
+    assert_eq!(ok(lab.preloaded("wc").args(["-c", "/nvfold/mapped"])).stdout, b"1048576 /nvfold/mapped\n");
+}
+
+#[test]
+fn children_begin_in_a_directory_that_exists() {
+    let Some(lab) = lab() else { return };
+    // The shell of the test has the prefix as its working directory, and pwd is a program.
+    let script = "cd /nvfold && /bin/pwd && ls -A && touch made; cd /nvfold/..";
+    let mut command = lab.preloaded("sh");
+    let output = ok(command.args(["-c", script]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "/proc/tty/ldisc\n", "{said}");
+    assert_eq!(said.lines().count(), 1, "touch alone complains: {said}");
+}
+
+#[test]
 fn descriptors_are_the_kernels_and_closed_by_any_way() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("closes.c");

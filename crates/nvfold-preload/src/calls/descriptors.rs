@@ -207,8 +207,7 @@ fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
     let length =
         if range.length == 0 { source.open.attr()?.size.saturating_sub(range.source_at) } else { range.length };
     if length > 0 {
-        let clone = || Ok(target.open.file.clone_from(&source.open.file, range.source_at, range.target_at, length)?);
-        target.open.run(|_| clone().map(drop))?;
+        target.open.clone_range(&source.open, range.source_at, range.target_at, length)?;
     }
     Ok(0)
 }
@@ -262,7 +261,7 @@ pub extern "C" fn nvfold_preload_readahead(fd: c_int, at: libc::off64_t, length:
 }
 
 fn sync(file: &Arc<File>) -> Outcome<c_int> {
-    file.open.run(|_| Ok(file.open.file.sync()?)).map(|()| 0)
+    file.open.sync().map(|()| 0)
 }
 
 /// fsync(2)

@@ -6,8 +6,10 @@
 mod asks;
 mod asynchronous;
 mod attributes;
+pub mod by_number;
 mod descriptors;
 mod directories;
+mod entries;
 mod folders;
 mod formatted;
 mod memory;

@@ -371,7 +371,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at), flags) }?;
             if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
-                file.open.run(|_| Ok(file.open.file.sync()?))?;
+                file.open.sync()?;
             }
             Ok(written)
         },
@@ -469,8 +469,7 @@ pub unsafe extern "C" fn nvfold_preload_copy_file_range(
         // SAFETY: NULL, or offsets of the program's, as copy_file_range requires.
         let (source_at, target_at) = unsafe { (start_of(&source, from_at)?, start_of(&target, to_at)?) };
         let length = length.min(isize::MAX as usize) as u64;
-        let clone = || Ok(target.open.file.clone_from(&source.open.file, source_at, target_at, length)?);
-        let cloned = target.open.run(|_| clone())?;
+        let cloned = target.open.clone_range(&source.open, source_at, target_at, length)?;
         // SAFETY: as above.
         unsafe {
             move_on(&source, from_at, source_at + cloned)?;
