@@ -123,7 +123,7 @@ const HOUSES: [House; 6] = [
     House {
         crate_name: "nvfold-preload",
         rooms: &[
-            ("start", "working numbers mounted evaluation device process"),
+            ("start", "calls working numbers mounted evaluation device process"),
             ("evaluation", "device process"),
             ("streams", "calls prefix numbers mounted device answer process"),
             ("calls", "prefix working numbers mounted device answer process"),

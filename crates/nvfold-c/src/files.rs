@@ -8,6 +8,7 @@ use crate::causality::{self, Followed};
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, LastLink, Start};
+use crate::shared;
 use crate::status::MODE_BITS;
 use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, InodeNumber, NewInode, Origin, Whence};
 use parking_lot::Mutex;
@@ -22,6 +23,14 @@ const TRIES_MAX: usize = 100;
 static WATCH: OnceLock<Box<Watch>> = OnceLock::new();
 
 type Watch = dyn Fn(InodeNumber, u64, &[u8]) + Send + Sync;
+
+/// A write was made.
+pub fn note_write(device: &Device, ino: InodeNumber, at: u64, data: &[u8]) {
+    device.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+    if let Some(watch) = WATCH.get() {
+        watch(ino, at, data);
+    }
+}
 
 /// From now on `watch` is told of each write.
 pub fn watch_writes(watch: impl Fn(InodeNumber, u64, &[u8]) + Send + Sync + 'static) {
@@ -57,6 +66,10 @@ pub enum Target {
     Position,
     /// To this offset.
     Offset(u64),
+    /// To the end; the position stays.
+    End,
+    /// As `Position`, but appended or not as this says, whatever O_APPEND says.
+    PositionAppending(bool),
 }
 
 impl Drop for Open {
@@ -85,7 +98,7 @@ pub fn open<'p>(
         }
         let file = fs.open(attr.ino)?;
         if flags & libc::O_TRUNC != 0 && file.attr().size > 0 {
-            file.set_len(0)?;
+            shared::change(device, attr.ino, || Ok((file.set_len(0)?, 0..0)))?;
         }
         let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
         let appends = AtomicBool::new(flags & libc::O_APPEND != 0);
@@ -152,12 +165,10 @@ fn find(device: &Device, fs: &FileSystem, start: Start<'_>, path: &[u8], flags: 
 
 fn check_kind(attr: &Attr, access: &Access, flags: c_int) -> Outcome<()> {
     match attr.kind {
-        kind if flags & libc::O_DIRECTORY != 0 && kind != FileKind::Directory => {
-            Err(Failure::new(libc::ENOTDIR, "it is no directory"))
-        }
-        FileKind::Regular => Ok(()),
         FileKind::Directory if access.writes => Err(Failure::new(libc::EISDIR, "it is a directory")),
         FileKind::Directory => Ok(()),
+        _ if flags & libc::O_DIRECTORY != 0 => Err(Failure::new(libc::ENOTDIR, "it is no directory")),
+        FileKind::Regular => Ok(()),
         FileKind::Symlink => Err(Failure::new(libc::ELOOP, "it is a symbolic link, and O_NOFOLLOW is set")),
         _ => Err(Failure::new(libc::EOPNOTSUPP, "pipes, sockets and device nodes need a kernel to open them")),
     }
@@ -194,13 +205,14 @@ impl Open {
         self.appends.store(appends, Ordering::Relaxed);
     }
 
+    /// Whether writes go to the end.
+    pub fn appends(&self) -> bool {
+        self.appends.load(Ordering::Relaxed)
+    }
+
     /// EBADF for what is open to append.
     pub fn check_not_appends(&self) -> Outcome<()> {
-        if self.appends.load(Ordering::Relaxed) {
-            Err(Failure::new(libc::EBADF, "it is open with O_APPEND"))
-        } else {
-            Ok(())
-        }
+        if self.appends() { Err(Failure::new(libc::EBADF, "it is open with O_APPEND")) } else { Ok(()) }
     }
 
     fn check(&self, may: bool, what: &str) -> Outcome<()> {
@@ -211,20 +223,44 @@ impl Open {
         }
     }
 
+    /// What is known of it, stores to its shared mappings included.
     pub fn attr(&self) -> Outcome<Attr> {
+        // Whether they can be written back, `sync` says.
+        let _ = shared::write_back(&self.device, self.file.ino());
         self.run(|_| Ok(self.file.attr()))
+    }
+
+    fn size(&self) -> Outcome<u64> {
+        self.run(|_| Ok(self.file.attr().size))
+    }
+
+    /// Makes it durable, stores to its shared mappings included.
+    pub fn sync(&self) -> Outcome<()> {
+        shared::write_back(&self.device, self.file.ino())?;
+        self.run(|_| Ok(self.file.sync()?))
+    }
+
+    /// Makes a range of it the same as one of another file; returns how many bytes.
+    pub fn clone_range(&self, source: &Open, source_at: u64, at: u64, length: u64) -> Outcome<u64> {
+        shared::write_back(&source.device, source.file.ino())?;
+        shared::change(&self.device, self.file.ino(), || {
+            let cloned = self.run(|_| Ok(self.file.clone_from(&source.file, source_at, at, length)?))?;
+            Ok((cloned, at..at + cloned))
+        })
     }
 
     /// Bytes that a read of `length` from an offset can give at most, as the file is now. So no more of the caller's
     /// buffer is touched than there is to put there.
     pub fn readable(&self, offset: u64, length: usize) -> Outcome<usize> {
-        let left = self.attr()?.size.saturating_sub(offset);
+        let left = self.size()?.saturating_sub(offset);
         Ok(usize::try_from(left).unwrap_or(usize::MAX).min(length))
     }
 
     /// Reads at an offset.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Outcome<usize> {
-        self.run(|_| Ok(self.file.read_at(offset, buffer)?))
+        let read = self.run(|_| Ok(self.file.read_at(offset, buffer)?))?;
+        shared::read_over(&self.device, self.file.ino(), offset, &mut buffer[..read])?;
+        Ok(read)
     }
 
     /// Calls `read` with the current position, and moves the position by what it returns.
@@ -237,7 +273,7 @@ impl Open {
 
     /// Writes all of `data`, or nothing. Returns where.
     pub fn write(&self, target: Target, data: &[u8], origins: &[Origin<'_>]) -> Outcome<u64> {
-        let put = |offset: Option<u64>| {
+        let write = |offset: Option<u64>| {
             self.run(|_| {
                 let at = match offset {
                     Some(offset) if origins.is_empty() => self.file.write_at(offset, data).map(|()| offset)?,
@@ -248,22 +284,35 @@ impl Open {
                 if self.access.syncs {
                     self.file.sync()?;
                 }
-                self.device.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-                if let Some(watch) = WATCH.get() {
-                    watch(self.file.ino(), at, data);
-                }
+                note_write(&self.device, self.file.ino(), at, data);
                 Ok(at)
+            })
+        };
+        let put = |offset: Option<u64>| {
+            shared::change(&self.device, self.file.ino(), || {
+                let at = write(offset)?;
+                Ok((at, at..at + data.len() as u64))
             })
         };
         match target {
             Target::Offset(offset) => put(Some(offset)),
-            Target::Position => {
-                let mut position = self.position.lock();
-                let at = put((!self.appends.load(Ordering::Relaxed)).then_some(*position))?;
-                *position = at + data.len() as u64;
-                Ok(at)
-            }
+            Target::End => put(None),
+            Target::Position => self.write_at_position(self.appends(), data.len(), put),
+            Target::PositionAppending(appends) => self.write_at_position(appends, data.len(), put),
         }
+    }
+
+    /// Lets `put` write to the position, or for `None` to the end, and moves the position behind it.
+    fn write_at_position(
+        &self,
+        appends: bool,
+        length: usize,
+        put: impl FnOnce(Option<u64>) -> Outcome<u64>,
+    ) -> Outcome<u64> {
+        let mut position = self.position.lock();
+        let at = put((!appends).then_some(*position))?;
+        *position = at + length as u64;
+        Ok(at)
     }
 
     /// Does what `lseek` does. EINVAL, EOVERFLOW; ENXIO for SEEK_DATA and SEEK_HOLE.
@@ -279,7 +328,7 @@ impl Open {
         let base = match whence {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => *position,
-            libc::SEEK_END => self.attr()?.size,
+            libc::SEEK_END => self.size()?,
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 *position = find(if whence == libc::SEEK_DATA { Whence::Data } else { Whence::Hole })?;
                 return Ok(*position as libc::off_t);
@@ -302,7 +351,7 @@ impl Open {
         if !self.access.writes {
             return Err(Failure::invalid("it is not open for writing"));
         }
-        self.run(|_| Ok(self.file.set_len(length)?))
+        shared::change(&self.device, self.file.ino(), || self.run(|_| Ok((self.file.set_len(length)?, 0..0))))
     }
 
     /// `fallocate` with its flags. EOPNOTSUPP for those that there are not.
@@ -323,6 +372,9 @@ impl Open {
         if length == 0 {
             return Err(Failure::invalid("the length must be above 0"));
         }
-        self.run(|_| Ok(self.file.allocate(at, length, mode)?))
+        let changed = at..at.saturating_add(length);
+        shared::change(&self.device, self.file.ino(), || {
+            self.run(|_| Ok((self.file.allocate(at, length, mode)?, changed)))
+        })
     }
 }

@@ -17,6 +17,7 @@
 //! | `exports` | which symbols there are (`symbols.txt`); from them the headers are made |
 //! | `transfers` | between memory and files: reading, writing, copying |
 //! | `mapping` | memory filled with what a file held |
+//! | `shared` | pages of files that several mappings have in common, and that are written back (`nvfold run`) |
 //! | `listing` | directories that are being read |
 //! | `files` | open files: reads, writes, positions |
 //! | `table` | which descriptor is which open file |
@@ -64,6 +65,8 @@ pub mod names;
 pub mod options;
 #[doc(hidden)]
 pub mod paths;
+#[doc(hidden)]
+pub mod shared;
 #[doc(hidden)]
 pub mod status;
 #[doc(hidden)]

@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::files::new_inode;
 use crate::paths::{self, LastLink, Place, Start};
+use crate::shared;
 use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -109,12 +110,20 @@ impl<'n> Name<'n> {
 
     /// What is known of it.
     pub fn attr(&self, last_link: LastLink) -> Outcome<Attr> {
-        self.on(last_link, |_, attr| Ok(*attr))
+        self.on(last_link, |fs, attr| match shared::write_back(self.device, attr.ino) {
+            Ok(false) => Ok(*attr),
+            // Stores to its shared mappings may have changed it just now.
+            _ => Ok(fs.getattr(attr.ino)?),
+        })
     }
 
     /// Changes attributes.
     pub fn change(&self, last_link: LastLink, change: &SetAttr) -> Outcome<()> {
-        self.on(last_link, |fs, attr| Ok(fs.setattr(attr.ino, change).map(drop)?))
+        self.on(last_link, |fs, attr| {
+            // A later write back would change the times again.
+            let _ = shared::write_back(self.device, attr.ino);
+            shared::change(self.device, attr.ino, || Ok((fs.setattr(attr.ino, change).map(drop)?, 0..0)))
+        })
     }
 
     /// Returns the directory, held. ENOTDIR.

@@ -59,6 +59,15 @@ fn prints(name: &str, options: &str, expected: &str) {
 }
 
 #[test]
+fn valgrind_finds_nothing_to_say() {
+    let Some(lab) = lab().filter(|_| has("valgrind")) else { return };
+    let program = compile(lab.library, &crate_dir().join("tests/c/posix.c"), lab.dir.path());
+    let mut command = Command::new("valgrind");
+    let output = run(command.args(["-q", "--error-exitcode=9"]).arg(program).current_dir(lab.dir.path()));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
 fn the_program_of_figure_5_shares_what_it_appends() {
     let Some(lab) = lab() else { return };
     let program = lab.example("append.c");

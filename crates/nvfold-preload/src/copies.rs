@@ -5,83 +5,27 @@
 //! Nothing here allocates or waits: a copy that cannot be recorded at once is not recorded, which costs sharing and
 //! never bytes.
 //!
-//! Short copies are done here. They load everything before they store anything, so source and target may overlap.
-//! Long copies go to libc, whose functions are tuned for the CPU. (`libc::memmove` here is libc's: see the crate's
-//! page.)
+//! The copy itself is made by the next library's function of the same name, `next`, whose address the stub passes:
+//! libc's functions are tuned for the CPU, and another preloaded library sees what the program calls. Copies that are
+//! too short to be recorded do not come here: the stub passes them on.
 
 use nvfold_c::causality;
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr;
 
-/// Shorter copies are not recorded: they could save less than the record costs.
+/// Shorter copies are not recorded: they could save less than the record costs. (scripts/preload-library.sh knows it.)
 const NOTED_MIN: usize = 32;
-/// Longer copies go to libc.
-const SHORT_MAX: usize = 128;
 
-unsafe extern "C" {
-    fn __chk_fail() -> !;
-}
-
-/// Loads one value from the start and one from the end of the source, and stores both: for all lengths from one to
-/// two values.
-///
-/// # Safety
-///
-/// `length` bytes can be read and written there, at least one `T`, at most two.
-#[inline(always)]
-unsafe fn both_ends<T: Copy>(target: *mut u8, source: *const u8, length: usize) {
-    let behind = length - size_of::<T>();
-    // SAFETY: the caller's contract; both values are loaded before one is stored.
-    unsafe {
-        let (first, last) = (source.cast::<T>().read_unaligned(), source.add(behind).cast::<T>().read_unaligned());
-        target.cast::<T>().write_unaligned(first);
-        target.add(behind).cast::<T>().write_unaligned(last);
-    }
-}
-
-type Sixteen = [u64; 2];
-
-/// Copies bytes; the ranges may overlap.
-///
-/// # Safety
-///
-/// As for memmove.
-#[inline(always)]
-unsafe fn copy(target: *mut u8, source: *const u8, length: usize) {
-    // SAFETY: the caller's contract; each arm has the length that it needs.
-    unsafe {
-        if length >= 16 {
-            match length {
-                16..=32 => both_ends::<Sixteen>(target, source, length),
-                33..=64 => both_ends::<[Sixteen; 2]>(target, source, length),
-                65..=SHORT_MAX => both_ends::<[Sixteen; 4]>(target, source, length),
-                _ => drop(libc::memmove(target.cast(), source.cast(), length)),
-            }
-            return;
-        }
-        match length {
-            8..16 => both_ends::<u64>(target, source, length),
-            4..8 => both_ends::<u32>(target, source, length),
-            2..4 => both_ends::<u16>(target, source, length),
-            1 => target.write(source.read()),
-            _ => {}
-        }
-    }
-}
-
-/// Copies bytes and records the copy.
-///
-/// # Safety
-///
-/// As for memmove.
-#[cold]
-#[inline(never)]
-unsafe fn copy_and_note(target: *mut c_void, source: *const c_void, length: usize) -> *mut c_void {
-    // SAFETY: the caller's contract.
-    unsafe { copy(target.cast(), source.cast(), length) };
-    note(target.addr(), source.addr(), length);
-    target
-}
+type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
+type CopyChecked = unsafe extern "C" fn(*mut c_void, *const c_void, usize, usize) -> *mut c_void;
+type CopyBack = unsafe extern "C" fn(*const c_void, *mut c_void, usize);
+type CopyUntil = unsafe extern "C" fn(*mut c_void, *const c_void, c_int, usize) -> *mut c_void;
+type CopyString = unsafe extern "C" fn(*mut c_char, *const c_char) -> *mut c_char;
+type CopyStringWith = unsafe extern "C" fn(*mut c_char, *const c_char, usize) -> *mut c_char;
+type CopyStringChecked = unsafe extern "C" fn(*mut c_char, *const c_char, usize, usize) -> *mut c_char;
+type CopyStringIn = unsafe extern "C" fn(*mut c_char, *const c_char, usize) -> usize;
+type CopyStringInChecked = unsafe extern "C" fn(*mut c_char, *const c_char, usize, usize) -> usize;
+type Duplicate = unsafe extern "C" fn(*const c_char) -> *mut c_char;
+type DuplicateMost = unsafe extern "C" fn(*const c_char, usize) -> *mut c_char;
 
 #[cold]
 fn note(target: usize, source: usize, length: usize) {
@@ -91,265 +35,64 @@ fn note(target: usize, source: usize, length: usize) {
 /// Records a copy that was made.
 #[inline(always)]
 fn made<T, S>(target: *const T, source: *const S, length: usize) {
-    if length >= NOTED_MIN && causality::has_sources() {
+    if length >= NOTED_MIN {
         note(target.addr(), source.addr(), length);
     }
 }
 
-#[inline(always)]
-fn check_room(needed: usize, room: usize) {
-    if needed > room {
-        // SAFETY: it ends the program.
-        unsafe { __chk_fail() };
-    }
+/// Lets `copy` copy, and records that. It is apart from its callers, so that they are a jump while nothing is tracked.
+#[cold]
+#[inline(never)]
+fn copy_and_note(
+    target: *mut c_void,
+    source: *const c_void,
+    length: usize,
+    copy: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    let answer = copy();
+    made(target, source, length);
+    answer
 }
 
-/// memcpy(3)
+/// memcpy(3), memmove(3) and mempcpy(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_memcpy(
     target: *mut c_void,
     source: *const c_void,
     length: usize,
-) -> *mut c_void {
-    if length >= NOTED_MIN && causality::has_sources() {
-        // SAFETY: the arguments are the program's, under the contract of the libc function.
-        return unsafe { copy_and_note(target, source, length) };
-    }
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { copy(target.cast(), source.cast(), length) };
-    target
-}
-
-/// mempcpy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mempcpy(
-    target: *mut c_void,
-    source: *const c_void,
-    length: usize,
+    next: Copy,
 ) -> *mut c_void {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_memcpy(target, source, length) };
-    target.wrapping_byte_add(length)
+    let copy = || unsafe { next(target, source, length) };
+    if causality::has_sources() { copy_and_note(target, source, length, copy) } else { copy() }
 }
 
-/// bcopy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_bcopy(source: *const c_void, target: *mut c_void, length: usize) {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_memcpy(target, source, length) };
-}
-
-/// Replaces `memcpy` and `memmove` of programs compiled with checks.
+/// Replaces `memcpy`, `memmove` and `mempcpy` of programs compiled with checks.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_memcpy_chk(
     target: *mut c_void,
     source: *const c_void,
     length: usize,
     room: usize,
+    next: CopyChecked,
 ) -> *mut c_void {
-    check_room(length, room);
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_memcpy(target, source, length) }
+    let copy = || unsafe { next(target, source, length, room) };
+    if causality::has_sources() { copy_and_note(target, source, length, copy) } else { copy() }
 }
 
-/// Replaces `mempcpy` of programs compiled with checks.
+/// bcopy(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mempcpy_chk(
-    target: *mut c_void,
+pub unsafe extern "C" fn nvfold_preload_bcopy(
     source: *const c_void,
+    target: *mut c_void,
     length: usize,
-    room: usize,
-) -> *mut c_void {
-    check_room(length, room);
+    next: CopyBack,
+) {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_mempcpy(target, source, length) }
-}
-
-/// Copies a string and its NUL; returns its length.
-///
-/// # Safety
-///
-/// As for strcpy.
-unsafe fn copy_string(target: *mut c_char, source: *const c_char) -> usize {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let length = libc::strlen(source);
-        nvfold_preload_memcpy(target.cast(), source.cast(), length + 1);
-        length
-    }
-}
-
-/// strcpy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strcpy(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { copy_string(target, source) };
-    target
-}
-
-/// stpcpy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_stpcpy(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    target.wrapping_add(unsafe { copy_string(target, source) })
-}
-
-/// strncpy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strncpy(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        libc::strncpy(target, source, most);
-        made(target, source, libc::strnlen(target, most));
-    }
-    target
-}
-
-/// stpncpy(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_stpncpy(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        nvfold_preload_strncpy(target, source, most);
-        target.wrapping_add(libc::strnlen(target, most))
-    }
-}
-
-/// strcat(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strcat(target: *mut c_char, source: *const c_char) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { copy_string(target.add(libc::strlen(target)), source) };
-    target
-}
-
-/// strncat(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strncat(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's; there is room for the NUL, as strncat asks.
-    unsafe {
-        let (end, length) = (target.add(libc::strlen(target)), libc::strnlen(source, most));
-        nvfold_preload_memcpy(end.cast(), source.cast(), length);
-        end.add(length).write(0);
-    }
-    target
-}
-
-/// strndup(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strndup(source: *const c_char, most: usize) -> *mut c_char {
-    // SAFETY: the arguments are the program's; the new memory has room for the NUL.
-    unsafe {
-        let length = libc::strnlen(source, most);
-        let made = libc::malloc(length + 1).cast::<c_char>();
-        if made.is_null() {
-            return ptr::null_mut();
-        }
-        nvfold_preload_memcpy(made.cast(), source.cast(), length);
-        made.add(length).write(0);
-        made
-    }
-}
-
-/// strdup(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strdup(source: *const c_char) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_strndup(source, libc::strlen(source)) }
-}
-
-/// Replaces `strcpy` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strcpy_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    room: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        check_room(libc::strlen(source) + 1, room);
-        nvfold_preload_strcpy(target, source)
-    }
-}
-
-/// Replaces `stpcpy` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_stpcpy_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    room: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        check_room(libc::strlen(source) + 1, room);
-        nvfold_preload_stpcpy(target, source)
-    }
-}
-
-/// Replaces `strncpy` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strncpy_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-    room: usize,
-) -> *mut c_char {
-    check_room(most, room);
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_strncpy(target, source, most) }
-}
-
-/// Replaces `stpncpy` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_stpncpy_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-    room: usize,
-) -> *mut c_char {
-    check_room(most, room);
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_stpncpy(target, source, most) }
-}
-
-/// Replaces `strcat` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strcat_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    room: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        check_room(libc::strlen(target) + libc::strlen(source) + 1, room);
-        nvfold_preload_strcat(target, source)
-    }
-}
-
-/// Replaces `strncat` of programs compiled with checks.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_strncat_chk(
-    target: *mut c_char,
-    source: *const c_char,
-    most: usize,
-    room: usize,
-) -> *mut c_char {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        check_room(libc::strlen(target) + libc::strnlen(source, most) + 1, room);
-        nvfold_preload_strncat(target, source, most)
+    unsafe { next(source, target, length) };
+    if causality::has_sources() {
+        made(target, source, length);
     }
 }
 
@@ -360,29 +103,221 @@ pub unsafe extern "C" fn nvfold_preload_memccpy(
     source: *const c_void,
     last: c_int,
     most: usize,
+    next: CopyUntil,
 ) -> *mut c_void {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    let end = unsafe { libc::memccpy(target, source, last, most) };
-    made(target, source, if end.is_null() { most } else { end.addr() - target.addr() });
+    let end = unsafe { next(target, source, last, most) };
+    if causality::has_sources() {
+        made(target, source, if end.is_null() { most } else { end.addr() - target.addr() });
+    }
     end
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_length_is_copied_whole_and_may_overlap() {
-        let fresh: Vec<u8> = (0..600).map(|at| (at % 251) as u8).collect();
-        for length in 0..=300 {
-            for (from, to) in [(0, 300), (7, 20), (20, 7), (50, 50), (100, 101), (101, 100)] {
-                let (mut ours, mut expected) = (fresh.clone(), fresh.clone());
-                expected.copy_within(from..from + length, to);
-                let memory = ours.as_mut_ptr();
-                // SAFETY: both ranges lie within `ours`.
-                unsafe { nvfold_preload_memcpy(memory.add(to).cast(), memory.add(from).cast(), length) };
-                assert_eq!(ours, expected, "{length} bytes from {from} to {to}");
-            }
-        }
+/// Lets `copy` copy a string, at most `most` bytes of it, and records that; `behind` says whether it goes behind the
+/// string that `target` holds.
+///
+/// # Safety
+///
+/// `source` is a string or has `most` bytes; `target` is a string if the copy goes behind it.
+unsafe fn copy_string<T>(
+    target: *mut c_char,
+    source: *const c_char,
+    most: usize,
+    behind: bool,
+    copy: impl FnOnce() -> T,
+) -> T {
+    if !causality::has_sources() {
+        return copy();
     }
+    // SAFETY: the caller's contract.
+    let (start, length) = unsafe {
+        let start = if behind { target.wrapping_add(libc::strlen(target)) } else { target };
+        (start, libc::strnlen(source, most))
+    };
+    let answer = copy();
+    made(start, source, length);
+    answer
+}
+
+/// strcpy(3) and stpcpy(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strcpy(
+    target: *mut c_char,
+    source: *const c_char,
+    next: CopyString,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, usize::MAX, false, || next(target, source)) }
+}
+
+/// strcat(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strcat(
+    target: *mut c_char,
+    source: *const c_char,
+    next: CopyString,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, usize::MAX, true, || next(target, source)) }
+}
+
+/// strncpy(3) and stpncpy(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strncpy(
+    target: *mut c_char,
+    source: *const c_char,
+    most: usize,
+    next: CopyStringWith,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, most, false, || next(target, source, most)) }
+}
+
+/// strncat(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strncat(
+    target: *mut c_char,
+    source: *const c_char,
+    most: usize,
+    next: CopyStringWith,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, most, true, || next(target, source, most)) }
+}
+
+/// strlcpy(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strlcpy(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    next: CopyStringIn,
+) -> usize {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, room.saturating_sub(1), false, || next(target, source, room)) }
+}
+
+/// Replaces `strlcpy` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strlcpy_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    size: usize,
+    next: CopyStringInChecked,
+) -> usize {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, room.saturating_sub(1), false, || next(target, source, room, size)) }
+}
+
+/// strlcat(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strlcat(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    next: CopyStringIn,
+) -> usize {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe {
+        let most = room.saturating_sub(libc::strnlen(target, room) + 1);
+        copy_string(target, source, most, most > 0, || next(target, source, room))
+    }
+}
+
+/// Replaces `strlcat` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strlcat_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    size: usize,
+    next: CopyStringInChecked,
+) -> usize {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe {
+        let most = room.saturating_sub(libc::strnlen(target, room) + 1);
+        copy_string(target, source, most, most > 0, || next(target, source, room, size))
+    }
+}
+
+/// Replaces `strcpy` and `stpcpy` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strcpy_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    next: CopyStringWith,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, usize::MAX, false, || next(target, source, room)) }
+}
+
+/// Replaces `strcat` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strcat_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    next: CopyStringWith,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, usize::MAX, true, || next(target, source, room)) }
+}
+
+/// Replaces `strncpy` and `stpncpy` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strncpy_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    most: usize,
+    room: usize,
+    next: CopyStringChecked,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, most, false, || next(target, source, most, room)) }
+}
+
+/// Replaces `strncat` of programs compiled with checks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strncat_chk(
+    target: *mut c_char,
+    source: *const c_char,
+    most: usize,
+    room: usize,
+    next: CopyStringChecked,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { copy_string(target, source, most, true, || next(target, source, most, room)) }
+}
+
+/// Records the copy of a string in new memory.
+///
+/// # Safety
+///
+/// `copy` is NULL or a string, the beginning of `source`.
+unsafe fn duplicated(copy: *mut c_char, source: *const c_char) -> *mut c_char {
+    if causality::has_sources() && !copy.is_null() {
+        // SAFETY: the caller's contract.
+        made(copy, source, unsafe { libc::strlen(copy) });
+    }
+    copy
+}
+
+/// strdup(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strdup(source: *const c_char, next: Duplicate) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { duplicated(next(source), source) }
+}
+
+/// strndup(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_strndup(
+    source: *const c_char,
+    most: usize,
+    next: DuplicateMost,
+) -> *mut c_char {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { duplicated(next(source, most), source) }
 }

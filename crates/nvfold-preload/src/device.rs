@@ -3,6 +3,7 @@
 use crate::process;
 use nvfold_c::device::Device;
 use nvfold_c::failure::Failure;
+use nvfold_c::shared;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -60,6 +61,7 @@ pub fn sync() {
     }
     if let Some(device) = device() {
         // The program exits or executes whatever happens; no return value could report the error.
+        let _ = shared::write_back_all();
         let _ = device.run(|fs| Ok(fs.sync()?));
     }
 }

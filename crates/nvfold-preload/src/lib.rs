@@ -5,9 +5,9 @@
 //! unchanged and at once. They come from anywhere: signal handlers, constructors of other libraries, children of fork
 //! and vfork.
 //!
-//! The idea: each function asks one question without a lock: is this path below the prefix, or is this descriptor one
-//! of ours? If not, it calls libc with its arguments. If so, the modules of nvfold-c do the work, as for a program
-//! that is linked to libnvfold.
+//! The idea: before each call one question is asked without a lock: is this path below the prefix, or is this
+//! descriptor one of ours? If not, the next library's function of the same name gets the call, unchanged. If so, the
+//! modules of nvfold-c do the work, as for a program that is linked to libnvfold.
 //!
 //! ```text
 //! program    open("/nvfold/a")      read(3, ..)          memcpy(..)           fread(.., file)
@@ -20,9 +20,11 @@
 //! reads return, and tells the server of the mount where the bytes of a write come from.
 //!
 //! **Names.** The functions here are called `nvfold_preload_open` and so on. `scripts/preload-library.sh` links the
-//! library so that it exports them as `open`, and so that `open` *within* it (in this crate, the core, Rust's std) is
-//! libc's: the linker renames every such reference (`--wrap`). So the core never runs through its own interposition,
-//! and `libc::open` in this crate is libc's. `interposed.txt` lists the names.
+//! library so that it exports `open`, which asks the question, and so that `open` *within* it (in this crate, the core,
+//! Rust's std) is libc's: the linker renames every such reference (`--wrap`). So the core never runs through an
+//! interposition, its own or another library's, and `libc::open` in this crate is libc's. `host!(libc::open(..))` is
+//! the next library's. `interposed.txt` lists the names, with their questions; `passed-on.txt` lists all other names
+//! of libc, with the reason why they are left alone.
 //!
 //! | room | question it answers |
 //! |---|---|
@@ -35,9 +37,11 @@
 //! | `working` | the working directory, which may be on the device |
 //! | `mounted` | files on a mount, served by the kernel: where do the bytes of a write come from? |
 //! | `numbers` | which descriptor is which open file |
+//! | `mappings` | which memory is a shared mapping of our files |
 //! | `device` | the device that paths lead to |
 //! | `copies` | memcpy and its like |
 //! | `answer` | errno, and calls that come when there is no device |
+//! | `raw` | system calls that are made past libc |
 //! | `process` | are we the process that has the device? |
 #![deny(unsafe_op_in_unsafe_fn)]
 // These are functions of libc; their manual pages state the contracts.
@@ -49,10 +53,12 @@ pub mod copies;
 mod device;
 mod evaluation;
 mod host;
+mod mappings;
 mod mounted;
 mod numbers;
 mod prefix;
 mod process;
+mod raw;
 mod start;
 mod streams;
 mod working;

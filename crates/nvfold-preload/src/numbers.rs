@@ -14,16 +14,18 @@
 //! TABLE  number -> file, under a lock; numbers made by dup share the file
 //! ```
 //!
-//! The library's own descriptors (the device, the empty file) are just below the limit; to the program they look
-//! closed.
+//! The library's own descriptors (the device, the empty file, the memory of shared mappings) are just below the limit,
+//! or above; to the program they look closed.
 
 use crate::answer::checked;
 use crate::process;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::files::Open;
 use nvfold_c::listing::Listing;
+use nvfold_c::shared::{self, Memory};
 use parking_lot::{Mutex, RwLock};
 use std::ffi::{CStr, c_int};
+use std::os::fd::FromRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -48,21 +50,27 @@ static OURS: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBE
 static TABLE: RwLock<Vec<Option<Arc<File>>>> = RwLock::new(Vec::new());
 /// The empty file that placeholders duplicate.
 static EMPTY: AtomicI32 = AtomicI32::new(-1);
-/// The numbers that the library keeps for itself: the first one, and a bit for each from there on.
+/// The numbers that the library keeps for itself: where they begin, the highest one ever, and a bit for each.
 static FIRST_RESERVED: AtomicI32 = AtomicI32::new(0);
-static RESERVED: AtomicU64 = AtomicU64::new(0);
+static LAST_RESERVED: AtomicI32 = AtomicI32::new(-1);
+static RESERVED: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; NUMBERS_MAX / 64];
 
 /// Returns whether this number is a file of ours.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
-    let Some(word) = usize::try_from(fd).ok().and_then(|number| OURS.get(number / 64)) else { return false };
+    is_marked(&OURS, fd)
+}
+
+#[inline]
+fn is_marked(bits: &[AtomicU64], fd: c_int) -> bool {
+    let Some(word) = usize::try_from(fd).ok().and_then(|number| bits.get(number / 64)) else { return false };
     word.load(Ordering::Acquire) & (1 << (fd % 64)) != 0
 }
 
-fn mark(fd: c_int, ours: bool) {
-    let word = &OURS[fd as usize / 64];
+fn mark(bits: &[AtomicU64], fd: c_int, marked: bool) {
+    let word = &bits[fd as usize / 64];
     let bit = 1 << (fd % 64);
-    if ours {
+    if marked {
         word.fetch_or(bit, Ordering::Release)
     } else {
         word.fetch_and(!bit, Ordering::Release)
@@ -71,13 +79,43 @@ fn mark(fd: c_int, ours: bool) {
 
 /// Returns whether this number is the library's own, which is hidden from the program.
 pub fn is_reserved(fd: c_int) -> bool {
-    reserved().any(|reserved| reserved == fd)
+    is_marked(&RESERVED, fd)
 }
 
 /// Returns the numbers that the library keeps for itself.
 pub fn reserved() -> impl Iterator<Item = c_int> {
-    let (first, held) = (FIRST_RESERVED.load(Ordering::Relaxed), RESERVED.load(Ordering::Relaxed));
-    (0..RESERVED_MAX).filter(move |at| held & (1 << at) != 0).map(move |at| first + at)
+    let words = (LAST_RESERVED.load(Ordering::Relaxed) + 1) as usize;
+    marked(&RESERVED[..words.div_ceil(64)]).map(|number| number as c_int)
+}
+
+fn reserve(fd: c_int) {
+    LAST_RESERVED.fetch_max(fd, Ordering::Relaxed);
+    mark(&RESERVED, fd, true);
+}
+
+/// Makes memory for a shared mapping, with a number that is hidden from the program.
+pub fn memory() -> Outcome<Memory> {
+    // SAFETY: the name ends in NUL, and the flags are valid.
+    let made = unsafe { libc::memfd_create(c"nvfold-shared".as_ptr(), libc::MFD_CLOEXEC) };
+    let made = checked("make memory for a shared mapping", made)?;
+    let first = FIRST_RESERVED.load(Ordering::Relaxed);
+    // SAFETY: a duplicate of a descriptor of ours.
+    let from = |least: c_int| unsafe { libc::fcntl(made, libc::F_DUPFD_CLOEXEC, least) };
+    // When the numbers below the limit are taken: among the program's own.
+    let high = [first, first / 2].into_iter().map(from).find(|high| *high >= 0).unwrap_or(-1);
+    let high = checked("move a descriptor", high);
+    // SAFETY: no other code knows of it.
+    unsafe { libc::close(made) };
+    let high = high?;
+    if high as usize >= NUMBERS_MAX {
+        // SAFETY: no other code knows of it.
+        unsafe { libc::close(high) };
+        return Err(Failure::new(libc::EMFILE, format!("descriptor {high}: there can be {NUMBERS_MAX}")));
+    }
+    reserve(high);
+    // SAFETY: it was made here, and nobody else closes it: it is hidden.
+    let file = unsafe { std::fs::File::from_raw_fd(high) };
+    Ok(Memory { file, closing: |fd| mark(&RESERVED, fd, false) })
 }
 
 /// Returns the open numbers from `first` on, as bits.
@@ -103,7 +141,8 @@ pub fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
     EMPTY.store(high, Ordering::Relaxed);
     let opened = open(first)?;
     FIRST_RESERVED.store(first, Ordering::Relaxed);
-    RESERVED.store(open_from(first) & !before, Ordering::Relaxed);
+    let own = open_from(first) & !before;
+    (0..RESERVED_MAX).filter(|at| own & (1 << at) != 0).for_each(|at| reserve(first + at));
     Ok(opened)
 }
 
@@ -137,7 +176,7 @@ pub fn mark_inherited() -> bool {
             std::fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str() == "/memfd:nvfold (deleted)");
         let number = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
         if let Some(number) = number.filter(|number| is_placeholder && (*number as usize) < NUMBERS_MAX) {
-            mark(number, true);
+            mark(&OURS, number, true);
         }
     }
     (0..=2).any(is_ours)
@@ -159,12 +198,12 @@ fn put(table: &mut Vec<Option<Arc<File>>>, fd: c_int, file: Arc<File>) -> Option
         table.resize(number + 1, None);
     }
     let before = table[number].replace(file);
-    mark(fd, true);
+    mark(&OURS, fd, true);
     before
 }
 
 fn take(table: &mut [Option<Arc<File>>], fd: c_int) -> Option<Arc<File>> {
-    mark(fd, false);
+    mark(&OURS, fd, false);
     table.get_mut(fd as usize)?.take()
 }
 
@@ -185,20 +224,23 @@ pub fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_
     Ok(fd)
 }
 
-/// Drops a file. Dropping the last user may change the device: a file without a name is freed.
+/// Drops a file, and writes the stores to its shared mappings back. Dropping the last user may change the device: a
+/// file without a name is freed.
 fn end(file: Arc<File>) -> Outcome<()> {
     let device = file.open.device.clone();
+    let written_back = shared::write_back(&device, file.open.file.ino());
     device.run(|_| {
         drop(file);
         Ok(())
-    })
+    })?;
+    written_back.map(drop)
 }
 
 /// Closes a number of ours; in a child, only the kernel's descriptor.
 pub fn close(fd: c_int) -> Outcome<()> {
     if !process::is_owner() {
         if process::is_not_owner() {
-            mark(fd, false);
+            mark(&OURS, fd, false);
         }
         // SAFETY: close takes any number.
         return checked("close", unsafe { libc::close(fd) }).map(drop);
@@ -243,12 +285,16 @@ pub fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome
 
 /// Returns our numbers in a range.
 pub fn ours_in(first: u32, last: u32) -> Vec<c_int> {
+    marked(&OURS).filter(|number| (first..=last).contains(number)).map(|number| number as c_int).collect()
+}
+
+/// Returns the numbers whose bits are set.
+fn marked(bits: &'static [AtomicU64]) -> impl Iterator<Item = u32> {
     let numbers = |(at, word): (usize, &AtomicU64)| {
         let word = word.load(Ordering::Acquire);
         (0..64).filter(move |bit| word & (1 << bit) != 0).map(move |bit| (at * 64 + bit) as u32)
     };
-    let words = OURS.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0);
-    words.flat_map(numbers).filter(|number| (first..=last).contains(number)).map(|number| number as c_int).collect()
+    bits.iter().enumerate().filter(|(_, word)| word.load(Ordering::Relaxed) != 0).flat_map(numbers)
 }
 
 /// Drops all files when the device is closed; their numbers are then EBADF.

@@ -77,7 +77,7 @@ pub fn say_stranger() {
         let owner = OWNER.load(Ordering::Relaxed);
         say(&format!(
             "process {}: files below the prefix belong to process {owner}, which `nvfold run` started; \
-             here every use of them fails with EIO",
+             here every use of them fails with EIO. `nvfold run --mount` serves any number of processes",
             std::process::id()
         ));
     }

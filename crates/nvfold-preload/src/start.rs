@@ -15,7 +15,8 @@
 //! constructor   the files of that mount are followed, in this process and in all that inherit the environment
 //! ```
 
-use crate::{device, evaluation, mounted, numbers, process, working};
+use crate::calls::host;
+use crate::{device, evaluation, mappings, mounted, numbers, process, raw, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
 use nvfold_c::options::Options;
@@ -34,15 +35,13 @@ static WANTS_STATS: AtomicBool = AtomicBool::new(false);
 /// The constructor of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_start() {
-    // Call each function once, so that the dynamic linker does not look it up in the middle of a copy.
-    let mut memory = [0_u8; 512];
-    let start = memory.as_mut_ptr();
-    // SAFETY: all within `memory`.
-    unsafe {
-        libc::memmove(start.add(256).cast(), start.cast(), 256);
-        libc::strncpy(start.cast(), start.add(256).cast(), 1);
-        libc::memccpy(start.cast(), start.add(256).cast(), 0, 1);
+    unsafe extern "C" {
+        // scripts/preload-library.sh makes it: the dynamic linker looks up the functions that copy memory, so that it
+        // does not do so in the middle of a copy.
+        fn nvfold_preload_find_early();
     }
+    // SAFETY: it has no conditions.
+    unsafe { nvfold_preload_find_early() };
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(dir) = variable("NVFOLD_RUN_MOUNT") {
         mounted::begin(&dir);
@@ -69,6 +68,12 @@ pub extern "C" fn nvfold_preload_start() {
         unsafe { libc::_exit(NO_DEVICE) };
     }
     device::begin();
+    if !raw::begin() {
+        process::say(
+            "system calls that are made past libc cannot be caught here (that takes Linux 5.11, and no valgrind): those of \
+             this program do not find the prefix. `nvfold run --mount` serves them as well",
+        );
+    }
 }
 
 fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
@@ -108,13 +113,17 @@ pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     unsafe extern "C" {
         fn _Fork() -> libc::pid_t;
     }
-    // SAFETY: it has no conditions.
-    let child = unsafe { _Fork() };
+    let child = host!(_Fork());
     if child == 0 {
-        failure::mark_as_forked_child();
-        in_child();
+        in_child_without_handlers();
     }
     child
+}
+
+/// What handlers of fork do, in a child that was made without them.
+pub fn in_child_without_handlers() {
+    failure::mark_as_forked_child();
+    in_child();
 }
 
 extern "C" fn at_exit(_: *mut c_void) {
@@ -123,6 +132,9 @@ extern "C" fn at_exit(_: *mut c_void) {
     }
     // SAFETY: NULL stands for all streams. Their data for our files goes to the device while it is open.
     unsafe { libc::fflush(ptr::null_mut()) };
+    if let Some(device) = device::device() {
+        mappings::leave(device.handle);
+    }
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
     }

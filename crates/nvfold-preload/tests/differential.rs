@@ -8,6 +8,10 @@ use std::process::Command;
 
 /// Runs a program of `tests/c` both ways.
 fn same(source: &str) {
+    same_under("icid", source);
+}
+
+fn same_under(policy: &str, source: &str) {
     let Some(lab) = lab() else { return };
     if source.ends_with(".cpp") && !has("c++") {
         return;
@@ -16,7 +20,7 @@ fn same(source: &str) {
     let host = lab.path("host");
     fs::create_dir(&host).unwrap();
     let expected = ok(Command::new(&program).arg(&host));
-    let ours = ok(lab.preloaded(&program).arg(PREFIX));
+    let ours = ok(lab.preloaded_with(&program, &format!("create,size=128M,policy={policy}")).arg(PREFIX));
     let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>();
     for (ours, expected) in lines(&ours.stdout).iter().zip(lines(&expected.stdout)) {
         assert_eq!(*ours, expected, "on the device, and on the host");
@@ -31,8 +35,25 @@ fn calls_answer_as_the_kernel_does() {
 }
 
 #[test]
+fn what_linux_does_beyond_posix_is_done() {
+    same("linux.c");
+}
+
+#[test]
 fn stdio_works_as_on_the_host() {
     same("stdio.c");
+}
+
+#[test]
+fn shared_mappings_work_as_the_kernels_do() {
+    for policy in ["off", "icid", "inline", "icid+deext", "denova"] {
+        same_under(policy, "mappings.c");
+    }
+}
+
+#[test]
+fn system_calls_past_libc_find_the_prefix() {
+    same("raw.c");
 }
 
 #[test]

@@ -18,10 +18,15 @@ fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// Whether a tool is there.
+pub fn is_installed(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
+}
+
 /// Whether a tool is there. Without it a test says why it skips; with CI=true it fails.
 pub fn has(tool: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    let is_there = is_installed(tool);
     if !is_there {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{tool} is missing; run scripts/test-deps.sh");
         eprintln!("skipped: there is no {tool}; run scripts/test-deps.sh");
@@ -87,6 +92,16 @@ impl Lab {
         command.arg(standard).args(STRICT).arg(crate_dir().join("tests/c").join(source));
         ok(command.arg("-o").arg(&program));
         program
+    }
+
+    /// Compiles a library of `tests/c` that is preloaded too. Its functions are no builtins of the compiler; what it
+    /// includes of this test lies in the folder.
+    pub fn compile_library(&self, source: &str) -> PathBuf {
+        let library = self.path(&source.replace(".c", ".so"));
+        let mut command = Command::new("cc");
+        command.args(["-std=c11", "-fno-builtin", "-fPIC", "-shared"]).args(STRICT).arg("-I").arg(self.dir.path());
+        ok(command.arg(crate_dir().join("tests/c").join(source)).arg("-o").arg(&library));
+        library
     }
 
     /// A program as `nvfold run` starts it: a shell does the same here, so that these tests need no command.

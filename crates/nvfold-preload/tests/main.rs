@@ -1,5 +1,6 @@
 //! Programs under the library, as `nvfold run` starts them: C programs of these tests, and real ones.
 
+mod chains;
 mod cost;
 mod differential;
 mod generated;

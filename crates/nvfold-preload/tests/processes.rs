@@ -1,10 +1,10 @@
 //! Processes: how a program ends, what its children see, what it does to its descriptors, and crashes.
 
-use crate::lab::{Lab, PREFIX, lab, ok, report};
+use crate::lab::{Lab, PREFIX, is_installed, lab, ok, report};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What `cat` says of a file of the device.
@@ -41,6 +41,38 @@ fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
             .arg("-f")
             .args(["written", "left", "atexit", "destructor"].map(|name| format!("{PREFIX}/{name}"))));
     }
+}
+
+#[test]
+fn stores_to_shared_mappings_are_there_after_any_end() {
+    let Some(lab) = lab() else { return };
+    let program = lab.compile("mappings_end.c");
+    for way in ["return", "_exit", "exec", "killed"] {
+        let status = lab.preloaded(&program).args(["store", way, PREFIX]).status().unwrap();
+        assert_eq!((status.success(), status.signal()), (way != "killed", (way == "killed").then_some(9)), "{way}");
+        let content = content(&lab, way).unwrap();
+        assert_eq!((content.len(), &content[..1], &content[8191..]), (8192, "s", "t"), "{way}");
+    }
+}
+
+#[test]
+fn stores_that_find_no_room_are_told_and_kept() {
+    let Some(lab) = lab() else { return };
+    let program = lab.compile("mappings_end.c");
+    ok(lab.preloaded_with(&program, "create,size=16M").args(["full", PREFIX]));
+    assert_eq!(ok(lab.preloaded("wc").args(["-c", "/nvfold/mapped"])).stdout, b"1048576 /nvfold/mapped\n");
+}
+
+#[test]
+fn children_begin_in_a_directory_that_exists() {
+    let Some(lab) = lab() else { return };
+    // The shell of the test has the prefix as its working directory, and pwd is a program.
+    let script = "cd /nvfold && /bin/pwd && ls -A && touch made; cd /nvfold/..";
+    let mut command = lab.preloaded("sh");
+    let output = ok(command.args(["-c", script]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "/proc/tty/ldisc\n", "{said}");
+    assert_eq!(said.lines().count(), 1, "touch alone complains: {said}");
 }
 
 #[test]
@@ -167,6 +199,35 @@ fn the_command_runs_programs_on_a_device() {
     // Others see it as any device.
     let info = ok(Command::new(&nvfold).arg("fsck").arg(lab.path("pool")));
     assert!(info.status.success());
+}
+
+#[test]
+fn programs_with_address_sanitizer_run_and_their_errors_are_found() {
+    let (Some(lab), Some(nvfold)) = (lab(), nvfold()) else { return };
+    // The runtime as a library, and as a part of the program; clang's is the latter.
+    for (compiler, flags) in [("cc", "-fsanitize=address"), ("cc", "-static-libasan"), ("clang", "-fsanitize=address")]
+    {
+        if compiler == "clang" && !is_installed(compiler) {
+            continue;
+        }
+        let program = lab.path("sanitized");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/sanitized.c");
+        let mut command = Command::new(compiler);
+        ok(command.args(["-g", "-O1", "-fsanitize=address", flags]).arg(source).arg("-o").arg(&program));
+        let run = |arguments: &[&str]| {
+            let mut command = Command::new(&nvfold);
+            command.args(["run", "--device", "mem:", "-o", "size=64M", "--"]).arg(&program).arg(PREFIX);
+            command.args(arguments).env("NVFOLD_PRELOAD", lab.library).env("ASAN_OPTIONS", "exitcode=42");
+            command.output().unwrap()
+        };
+        let output = run(&[]);
+        assert_eq!(output.status.code(), Some(0), "{compiler} {flags}: {output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "8890 bytes, 0\n", "{compiler} {flags}");
+        let output = run(&["wrong"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(42), "{compiler} {flags}: {said}");
+        assert!(said.contains("heap-buffer-overflow"), "{compiler} {flags}: {said}");
+    }
 }
 
 #[test]

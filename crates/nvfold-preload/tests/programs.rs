@@ -11,6 +11,16 @@ fn host(lab: &Lab) -> PathBuf {
     host
 }
 
+/// The Python of the system: another may be a script that finds it by other programs.
+fn python() -> Option<&'static str> {
+    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| fs::metadata(path).is_ok());
+    assert!(
+        python.is_some() || !has("python3") || std::env::var_os("CI").is_none(),
+        "there is no python3 of the system"
+    );
+    python
+}
+
 const PYTHON: &str = r#"
 import os, shutil, sys, tempfile, json, zipfile, pathlib, glob, mmap, gzip
 base = pathlib.Path(sys.argv[1])
@@ -69,17 +79,74 @@ os.close(fd)
 #[test]
 fn python_works_with_files_as_on_the_host() {
     let Some(lab) = lab() else { return };
-    // The one of the system: another may be a script that finds it by other programs.
-    let python = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| fs::metadata(path).is_ok());
-    let Some(python) = python else {
-        assert!(!has("python3") || std::env::var_os("CI").is_none(), "there is no python3 of the system");
-        return;
-    };
+    let Some(python) = python() else { return };
     let host = host(&lab);
     let expected = ok(Command::new(python).args(["-c", PYTHON]).arg(&host));
     let ours = ok(lab.preloaded(python).args(["-c", PYTHON, PREFIX]));
     assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout));
     assert_same_files(&lab, &host, "what python left");
+}
+
+const PYTHON_MAPS: &str = r#"
+import dbm.ndbm, dbm.dumb, mmap, os, shelve, sqlite3, sys
+os.chdir(sys.argv[1])
+for kind in dbm.ndbm, dbm.dumb:
+    with kind.open('kept', 'c') as db:
+        for at in range(300):
+            db[f'key {at}'] = b'value %d' % at * 20
+        del db['key 7']
+    with kind.open('kept', 'r') as db:
+        print(len(db.keys()), db['key 299'] == b'value 299' * 20, b'key 7' in db)
+with shelve.open('shelf') as shelf:
+    shelf['list'] = list(range(1000))
+with shelve.open('shelf') as shelf:
+    print(sum(shelf['list']))
+with open('mapped', 'w+b') as file:
+    file.truncate(10000)
+    with mmap.mmap(file.fileno(), 0) as one, mmap.mmap(file.fileno(), 4096, offset=4096) as other:
+        one[4096:4099] = b'abc'
+        print(other[:3], os.pread(file.fileno(), 3, 4096))
+        other.flush()
+        one.resize(20000)
+        one[19999] = 7
+        print(one.size(), one[:4].hex())
+print(os.path.getsize('mapped'), open('mapped', 'rb').read()[-1])
+base = sqlite3.connect('base')
+print(base.execute('PRAGMA journal_mode = wal').fetchone())
+base.execute('CREATE TABLE t (id INTEGER PRIMARY KEY, text)')
+reader = sqlite3.connect('base')
+for at in range(500):
+    with base:
+        base.execute('INSERT INTO t (text) VALUES (?)', ('text %d' % at * 30,))
+    if at % 100 == 0:
+        print(reader.execute('SELECT count(*), max(text) FROM t').fetchone()[0], os.path.exists('base-shm'))
+print(base.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchone(), base.execute('PRAGMA integrity_check').fetchone())
+reader.close()
+base.close()
+print(sorted(os.listdir('.')))
+"#;
+
+/// What the next process finds. (The files themselves have identities in them.)
+const PYTHON_MAPPED: &str = r#"
+import dbm.ndbm, dbm.dumb, os, shelve, sqlite3, sys
+os.chdir(sys.argv[1])
+for kind in dbm.ndbm, dbm.dumb:
+    with kind.open('kept', 'r') as db:
+        print(sorted((key, db[key]) for key in db.keys()))
+print(sum(shelve.open('shelf')['list']), open('mapped', 'rb').read().count(0))
+print(sqlite3.connect('base').execute('SELECT count(*), sum(length(text)) FROM t').fetchone())
+"#;
+
+#[test]
+fn python_keeps_databases_in_mapped_files_as_on_the_host() {
+    let Some(lab) = lab() else { return };
+    let Some(python) = python() else { return };
+    let host = host(&lab);
+    for script in [PYTHON_MAPS, PYTHON_MAPPED] {
+        let expected = ok(Command::new(python).args(["-c", script]).arg(&host));
+        let ours = ok(lab.preloaded(python).args(["-c", script, PREFIX]));
+        assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout));
+    }
 }
 
 const SQL: &str = "
@@ -113,12 +180,14 @@ fn sqlite_makes_the_same_database() {
         assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout), "{mode}");
         assert!(String::from_utf8_lossy(&ours.stdout).contains("\nok\n"));
     }
-    // A log that processes share in memory needs a shared mapping; the one process can do without.
-    let alone = "PRAGMA locking_mode = exclusive; PRAGMA journal_mode = wal; CREATE TABLE t (x); \
-                 INSERT INTO t VALUES (1), (2); SELECT sum(x) FROM t;";
-    let expected = ok(Command::new("sqlite3").arg(host.join("alone")).arg(alone));
-    let ours = ok(lab.preloaded("sqlite3").arg(format!("{PREFIX}/alone")).arg(alone));
-    assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout));
+    // A log whose index lies in shared memory, or in memory of its own.
+    for mode in ["normal", "exclusive"] {
+        let sql = SQL.replace("MODE", "wal").replace("= delete;", "= wal; SELECT sum(id) FROM t;");
+        let sql = format!("PRAGMA locking_mode = {mode}; {sql}");
+        let expected = ok(Command::new("sqlite3").arg(host.join(mode)).arg(&sql));
+        let ours = ok(lab.preloaded("sqlite3").arg(format!("{PREFIX}/{mode}")).arg(&sql));
+        assert_eq!(String::from_utf8_lossy(&ours.stdout), String::from_utf8_lossy(&expected.stdout), "{mode}");
+    }
     // A database has a counter and a version in it, and nothing else that differs from run to run.
     assert_same_files(&lab, &host, "the databases");
 }

@@ -158,13 +158,13 @@ pub extern "C" fn nvfold_fallocate(fd: c_int, mode: c_int, at: libc::off_t, leng
 /// Makes all that was written durable (of the whole device, all or nothing).
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_fsync(fd: c_int) -> c_int {
-    on("nvfold_fsync", fd, |open| open.run(|_| Ok(open.file.sync()?)))
+    on("nvfold_fsync", fd, Open::sync)
 }
 
 /// The same as nvfold_fsync.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_fdatasync(fd: c_int) -> c_int {
-    on("nvfold_fdatasync", fd, |open| open.run(|_| Ok(open.file.sync()?)))
+    on("nvfold_fdatasync", fd, Open::sync)
 }
 
 /// Changes attributes of an open file.
@@ -214,8 +214,7 @@ pub extern "C" fn nvfold_clone_range(
         let (source_at, target_at) = (offset(source_at)?, offset(target_at)?);
         let length = u64::try_from(isize::try_from(length).map_err(|_| Failure::invalid("more than SSIZE_MAX bytes"))?);
         let length = length.expect("it is not below 0");
-        let cloned = target.run(|_| Ok(target.file.clone_from(&source.file, source_at, target_at, length)?))?;
-        Ok(cloned as isize)
+        Ok(target.clone_range(&source, source_at, target_at, length)? as isize)
     })
 }
 

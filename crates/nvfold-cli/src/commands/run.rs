@@ -74,12 +74,15 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
     let library = library()?;
     let (name, arguments) = command.command.split_first().expect("clap asks for one");
     let program = program::find(name)?;
-    match program::check(&program) {
+    let first = match program::check(&program) {
         Err(failure) if command.mount.is_none() => return Err(failure.exits_with(CANNOT_RUN)),
-        Err(failure) => failure.hint("it runs all the same, and what it copies is not followed").report("run"),
-        Ok(()) => {}
-    }
-    variables.push(("LD_PRELOAD", before(&library, env::var_os("LD_PRELOAD"))));
+        Err(failure) => {
+            failure.hint("it runs all the same, and what it copies is not followed").report("run");
+            None
+        }
+        Ok(first) => first,
+    };
+    variables.push(("LD_PRELOAD", preloaded(first, &library, env::var_os("LD_PRELOAD"))));
     let mut becomes = Command::new(&program);
     becomes.arg0(name).args(arguments);
     for variable in VARIABLES {
@@ -187,9 +190,13 @@ fn library() -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// Puts the library before the libraries that the user preloads.
-fn before(library: &Path, others: Option<OsString>) -> OsString {
-    let mut all = library.as_os_str().to_owned();
+/// Puts the library before the libraries that the user preloads, and before all of them what must come first.
+fn preloaded(first: Option<OsString>, library: &Path, others: Option<OsString>) -> OsString {
+    let mut all = first.map_or_else(OsString::new, |mut first| {
+        first.push(":");
+        first
+    });
+    all.push(library.as_os_str());
     for other in others.iter().flat_map(|others| others.as_bytes().split(|byte| matches!(byte, b':' | b' '))) {
         if !other.is_empty() && other != library.as_os_str().as_bytes() {
             all.push(":");
@@ -213,8 +220,10 @@ mod tests {
 
     #[test]
     fn what_the_user_preloads_stays_behind_ours() {
-        let list = |others: Option<&str>| before(Path::new("/l/ours.so"), others.map(OsString::from));
+        let list = |others: Option<&str>| preloaded(None, Path::new("/l/ours.so"), others.map(OsString::from));
         assert_eq!(list(None), "/l/ours.so");
         assert_eq!(list(Some("a.so b.so:/l/ours.so::c.so")), "/l/ours.so:a.so:b.so:c.so");
+        let first = Some(OsString::from("libasan.so.8"));
+        assert_eq!(preloaded(first, Path::new("/o.so"), Some("a.so".into())), "libasan.so.8:/o.so:a.so");
     }
 }

@@ -2,13 +2,14 @@
 
 use super::serve::{host, on_number, on_path};
 use super::status::last_link;
-use crate::device;
 use crate::numbers::File;
 use crate::prefix::DevicePath;
+use crate::{device, process};
 use nvfold::SetAttr;
 use nvfold_c::failure::{Outcome, set_errno};
 use nvfold_c::files::offset;
 use nvfold_c::paths::LastLink;
+use nvfold_c::shared;
 use nvfold_c::status::MODE_BITS;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
@@ -17,6 +18,8 @@ const HERE: c_int = libc::AT_FDCWD;
 
 /// Changes the attributes of an open file.
 pub fn change_open(file: &File, change: &SetAttr) -> Outcome<c_int> {
+    // A later write back of stores to its mappings would change the times again.
+    let _ = shared::write_back(&file.open.device, file.open.file.ino());
     file.open.run(|fs| Ok(fs.setattr(file.open.file.ino(), change).map(|_| 0)?))
 }
 
@@ -127,7 +130,8 @@ pub unsafe extern "C" fn nvfold_preload_truncate(path: *const c_char, length: li
 /// umask(2): it also applies to new files on the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_umask(mask: libc::mode_t) -> libc::mode_t {
-    if let Some(of) = device::device() {
+    // A child of vfork sets its own alone.
+    if let Some(of) = device::device().filter(|_| process::is_owner()) {
         of.umask.store(mask & MODE_BITS, Ordering::Relaxed);
     }
     host!(libc::umask(mask))

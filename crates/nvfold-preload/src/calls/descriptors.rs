@@ -77,13 +77,23 @@ pub extern "C" fn nvfold_preload_dup(fd: c_int) -> c_int {
     if numbers::is_reserved(fd) {
         return bad_number();
     }
-    on_number("dup", fd, || forgotten(host!(libc::dup(fd))), |file| copy(fd, file, 0, false))
+    on_number("dup", fd, || host!(libc::dup(fd)), |file| copy(fd, file, 0, false))
 }
 
 /// Forgets a number that the kernel has just given to another file: if it was ours, it was closed past this library.
-fn forgotten(fd: c_int) -> c_int {
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_forgotten(fd: c_int) -> c_int {
     numbers::forget(fd);
     fd
+}
+
+/// As `forgotten`, after fcntl.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_forgotten_copy(answer: c_int, _fd: c_int, command: c_int) -> c_int {
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        numbers::forget(answer);
+    }
+    answer
 }
 
 /// Makes another number for a file; in a child of vfork, only in the kernel.
@@ -115,34 +125,35 @@ pub unsafe extern "C" fn nvfold_preload_fcntl(fd: c_int, command: c_int, argumen
     if numbers::is_reserved(fd) {
         return bad_number();
     }
-    let from_host = || {
-        let made = host!(libc::fcntl(fd, command, argument));
-        if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) { forgotten(made) } else { made }
-    };
-    on_number("fcntl", fd, from_host, |file| match command {
-        libc::F_DUPFD => copy(fd, file, argument as c_int, false),
-        libc::F_DUPFD_CLOEXEC => copy(fd, file, argument as c_int, true),
-        libc::F_GETFD | libc::F_SETFD => crate::answer::checked("fcntl", host!(libc::fcntl(fd, command, argument))),
-        libc::F_GETFL => Ok(file.flags.load(Ordering::Relaxed)),
-        libc::F_SETFL => {
-            let flags = file.flags.load(Ordering::Relaxed) & !CAN_CHANGE | argument as c_int & CAN_CHANGE;
-            file.flags.store(flags, Ordering::Relaxed);
-            file.open.set_appends(flags & libc::O_APPEND != 0);
-            Ok(0)
-        }
-        // There is only one process, so no other process ever holds a lock.
-        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Ok(0),
-        libc::F_GETLK | libc::F_OFD_GETLK => {
-            let lock = std::ptr::with_exposed_provenance_mut::<libc::flock>(argument as usize);
-            if lock.is_null() || !lock.is_aligned() {
-                return Err(Failure::new(libc::EFAULT, "the lock is a bad address"));
+    on_number(
+        "fcntl",
+        fd,
+        || host!(libc::fcntl(fd, command, argument)),
+        |file| match command {
+            libc::F_DUPFD => copy(fd, file, argument as c_int, false),
+            libc::F_DUPFD_CLOEXEC => copy(fd, file, argument as c_int, true),
+            libc::F_GETFD | libc::F_SETFD => crate::answer::checked("fcntl", host!(libc::fcntl(fd, command, argument))),
+            libc::F_GETFL => Ok(file.flags.load(Ordering::Relaxed)),
+            libc::F_SETFL => {
+                let flags = file.flags.load(Ordering::Relaxed) & !CAN_CHANGE | argument as c_int & CAN_CHANGE;
+                file.flags.store(flags, Ordering::Relaxed);
+                file.open.set_appends(flags & libc::O_APPEND != 0);
+                Ok(0)
             }
-            // SAFETY: the program passes a structure for this command, as fcntl requires.
-            unsafe { (*lock).l_type = libc::F_UNLCK as _ };
-            Ok(0)
-        }
-        _ => Err(Failure::invalid(format!("there is no fcntl {command} for files of the device"))),
-    })
+            // There is only one process, so no other process ever holds a lock.
+            libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => Ok(0),
+            libc::F_GETLK | libc::F_OFD_GETLK => {
+                let lock = std::ptr::with_exposed_provenance_mut::<libc::flock>(argument as usize);
+                if lock.is_null() || !lock.is_aligned() {
+                    return Err(Failure::new(libc::EFAULT, "the lock is a bad address"));
+                }
+                // SAFETY: the program passes a structure for this command, as fcntl requires.
+                unsafe { (*lock).l_type = libc::F_UNLCK as _ };
+                Ok(0)
+            }
+            _ => Err(Failure::invalid(format!("there is no fcntl {command} for files of the device"))),
+        },
+    )
 }
 
 /// Arguments of FICLONERANGE.
@@ -196,8 +207,7 @@ fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
     let length =
         if range.length == 0 { source.open.attr()?.size.saturating_sub(range.source_at) } else { range.length };
     if length > 0 {
-        let clone = || Ok(target.open.file.clone_from(&source.open.file, range.source_at, range.target_at, length)?);
-        target.open.run(|_| clone().map(drop))?;
+        target.open.clone_range(&source.open, range.source_at, range.target_at, length)?;
     }
     Ok(0)
 }
@@ -251,7 +261,7 @@ pub extern "C" fn nvfold_preload_readahead(fd: c_int, at: libc::off64_t, length:
 }
 
 fn sync(file: &Arc<File>) -> Outcome<c_int> {
-    file.open.run(|_| Ok(file.open.file.sync()?)).map(|()| 0)
+    file.open.sync().map(|()| 0)
 }
 
 /// fsync(2)

@@ -10,10 +10,11 @@
 //! ```
 
 use super::opening::open_path;
-use super::serve::{host, on_path};
+use super::serve::{host, on_number, on_path};
 use crate::answer::{answer, answer_or};
 use crate::numbers::{self, File};
 use nvfold::FileKind;
+use nvfold_c::caller::OutBytes;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::listing::Listing;
 use nvfold_c::paths::LastLink;
@@ -53,6 +54,16 @@ unsafe fn ours<'s>(stream: *mut c_void) -> Option<&'s Stream> {
     let is_ours = !stream.is_null() && unsafe { stream.cast::<u64>().read() } == MARK;
     // SAFETY: it has the mark, so `begin` made it; `closedir` removes the mark before it frees the stream.
     is_ours.then(|| unsafe { &*stream.cast::<Stream>() })
+}
+
+/// Returns whether a `DIR *` is one of ours.
+///
+/// # Safety
+///
+/// That of `ours`.
+pub unsafe fn is_ours(stream: *mut c_void) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { ours(stream) }.is_some()
 }
 
 /// Makes a stream on a number of ours, which the stream owns from then on. ENOTDIR.
@@ -160,20 +171,25 @@ pub unsafe extern "C" fn nvfold_preload_readdir_r(
 }
 
 /// Writes the next entry to `at`; returns false at the end.
-fn next(stream: &Stream, at: &mut At) -> Outcome<bool> {
+fn next(stream: &Stream, At { dots, entry }: &mut At) -> Outcome<bool> {
     let (file, listing) = listing(stream)?;
-    if at.dots < BEHIND_DOTS {
+    next_of(&file, &listing, dots, entry)
+}
+
+/// As `next`, of an open directory of which so many of "." and ".." were returned.
+fn next_of(file: &File, listing: &Listing, dots: &mut c_long, entry: &mut libc::dirent64) -> Outcome<bool> {
+    if *dots < BEHIND_DOTS {
         let own = file.open.file.ino();
-        let (name, ino): (&[u8], _) = match at.dots {
+        let (name, ino): (&[u8], _) = match *dots {
             0 => (b".", own),
             _ => (b"..", file.open.run(|fs| Ok(fs.parent(own)?))?),
         };
-        at.dots += 1;
-        put(&mut at.entry, ino.0, at.dots, FileKind::Directory, name);
+        *dots += 1;
+        put(entry, ino.0, *dots, FileKind::Directory, name);
         return Ok(true);
     }
     let Some(found) = listing.next()? else { return Ok(false) };
-    put(&mut at.entry, found.ino.0, BEHIND_DOTS + found.cookie as c_long, found.kind, &found.name);
+    put(entry, found.ino.0, BEHIND_DOTS + found.cookie as c_long, found.kind, &found.name);
     Ok(true)
 }
 
@@ -220,4 +236,93 @@ pub unsafe extern "C" fn nvfold_preload_rewinddir(stream: *mut c_void) {
         rewind(&*numbers::get(stream.fd)?)?;
         Ok(0)
     });
+}
+
+/// Offset of the name in the kernel's record of an entry.
+const NAME_AT: usize = 19;
+
+/// Puts an entry at the beginning of `room` as getdents64 does; returns how many bytes it takes, or `None` if it does
+/// not fit.
+fn record(room: &mut [u8], entry: &libc::dirent64) -> Option<usize> {
+    // SAFETY: `put` has ended the name with NUL.
+    let name = unsafe { std::ffi::CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes_with_nul();
+    let length = (NAME_AT + name.len()).next_multiple_of(8);
+    let room = room.get_mut(..length)?;
+    room.fill(0);
+    room[..8].copy_from_slice(&entry.d_ino.to_ne_bytes());
+    room[8..16].copy_from_slice(&entry.d_off.to_ne_bytes());
+    room[16..18].copy_from_slice(&(length as u16).to_ne_bytes());
+    room[18] = entry.d_type;
+    room[NAME_AT..NAME_AT + name.len()].copy_from_slice(name);
+    Some(length)
+}
+
+/// Fills `room` with the next entries of a directory. Its position says how many of "." and ".." were returned.
+fn records(file: &File, room: &mut [u8]) -> Outcome<usize> {
+    // SAFETY: a structure of integers: all zeros are a value.
+    let mut entry: libc::dirent64 = unsafe { std::mem::zeroed() };
+    let mut used = 0;
+    file.open.read_at_position(|start| {
+        if start == 0 {
+            rewind(file)?;
+        }
+        let listing = file.listing.lock().clone();
+        let listing = listing.ok_or_else(|| Failure::new(libc::ENOTDIR, "it is no directory"))?;
+        let mut dots = start as c_long;
+        loop {
+            let before = listing.tell();
+            if !next_of(file, &listing, &mut dots, &mut entry)? {
+                break;
+            }
+            match record(&mut room[used..], &entry) {
+                Some(length) => used += length,
+                None => {
+                    match entry.d_off {
+                        behind @ 0..=BEHIND_DOTS => dots = behind - 1,
+                        _ => listing.seek(before),
+                    }
+                    break;
+                }
+            }
+        }
+        Ok((dots - start as c_long) as usize)
+    })?;
+    if used == 0 && entry.d_reclen != 0 {
+        return Err(Failure::invalid("the buffer is too small for an entry"));
+    }
+    Ok(used)
+}
+
+/// getdents64(2)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getdents64(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+    let from_host = || host!(getdents64(fd, buffer, length));
+    on_number("getdents64", fd, from_host, |file| {
+        // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
+        let mut buffer = unsafe { OutBytes::of(buffer) };
+        records(file, buffer.slice(length)?).map(|used| used as isize)
+    })
+}
+
+/// getdirentries(3): also tells where the entries begin.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getdirentries(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    base: *mut libc::off_t,
+) -> isize {
+    let start = numbers::get(fd).ok().and_then(|file| Some(file.listing.lock().as_ref()?.tell()));
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe {
+        let answer = nvfold_preload_getdents64(fd, buffer, length);
+        if answer > 0 && !base.is_null() {
+            base.write(start.unwrap_or(0) as libc::off_t);
+        }
+        answer
+    }
+}
+
+unsafe extern "C" {
+    fn getdents64(fd: c_int, buffer: *mut c_void, length: usize) -> isize;
 }

@@ -1,6 +1,6 @@
 //! Changing the working directory, and real paths.
 
-use super::serve::on_path;
+use super::serve::{host, on_path};
 use super::status::nvfold_preload_stat as stat;
 use crate::answer::{answer, answer_or};
 use crate::device;
@@ -49,8 +49,12 @@ pub unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
 }
 
 fn host_chdir(path: *const c_char) -> c_int {
-    // SAFETY: the program's own string, or one of ours.
-    let answer = unsafe { libc::chdir(path) };
+    nvfold_preload_moved(host!(libc::chdir(path)))
+}
+
+/// Called after the host has answered chdir or fchdir.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_moved(answer: c_int) -> c_int {
     if answer == 0 && device::has_prefix() {
         go_to(None);
     }
@@ -70,20 +74,14 @@ pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
             Ok(0)
         });
     }
-    // SAFETY: fchdir takes any number.
-    let answer = unsafe { libc::fchdir(fd) };
-    if answer == 0 && device::has_prefix() {
-        go_to(None);
-    }
-    answer
+    nvfold_preload_moved(host!(libc::fchdir(fd)))
 }
 
 /// getcwd(3): a NULL buffer asks for new memory, as much as is needed if `size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
     let Some(directory) = working_directory() else {
-        // SAFETY: the arguments are the program's, under the contract of the libc function.
-        return unsafe { libc::getcwd(buffer, size) };
+        return host!(libc::getcwd(buffer, size));
     };
     let file = &directory.open;
     let path = answer_or("getcwd", None, || path_of(&file.device, file.file.ino(), &directory.path).map(Some));
@@ -124,6 +122,13 @@ pub unsafe extern "C" fn nvfold_preload_getwd(buffer: *mut c_char) -> *mut c_cha
     }
     // SAFETY: the program passes a buffer of PATH_MAX bytes.
     unsafe { nvfold_preload_getcwd(buffer, libc::PATH_MAX as usize) }
+}
+
+/// Replaces `__getwd_chk`; `room` is the size of the buffer as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_getwd_chk(buffer: *mut c_char, room: usize) -> *mut c_char {
+    // SAFETY: the buffer is the program's; the size is at most that of the buffer.
+    unsafe { nvfold_preload_getcwd(buffer, room.min(libc::PATH_MAX as usize)) }
 }
 
 /// get_current_dir_name(3): the path in PWD, if it leads to the working directory.

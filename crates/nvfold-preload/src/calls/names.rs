@@ -351,3 +351,28 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_readlinkat(dirfd, path, buffer, size.min(room)) }
 }
+
+/// `mknod` as programs built for older versions of libc call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_xmknod(
+    version: c_int,
+    path: *const c_char,
+    mode: libc::mode_t,
+    rdev: *const libc::dev_t,
+) -> c_int {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { nvfold_preload_xmknodat(version, HERE, path, mode, rdev) }
+}
+
+/// `mknodat` as programs built for older versions of libc call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_xmknodat(
+    _version: c_int,
+    dirfd: c_int,
+    path: *const c_char,
+    mode: libc::mode_t,
+    rdev: *const libc::dev_t,
+) -> c_int {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { nvfold_preload_mknodat(dirfd, path, mode, rdev.as_ref().copied().unwrap_or(0)) }
+}

@@ -9,7 +9,7 @@ use crate::numbers::{self, File};
 use crate::prefix::DevicePath;
 use nvfold::FileKind;
 use nvfold_c::failure::{Failure, Outcome};
-use nvfold_c::files;
+use nvfold_c::files::{self, Open};
 use nvfold_c::paths::LastLink;
 use parking_lot::Mutex;
 use std::ffi::{CStr, c_char, c_int};
@@ -30,8 +30,14 @@ pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome
     if path.is_root() && path.path().len() > 1 && flags & libc::O_CREAT != 0 {
         return Err(Failure::new(libc::EISDIR, "it is the prefix and ends in /"));
     }
-    let open = files::open(path.device(), path.start(), path.path(), flags, mode);
+    // Linux truncates also what it opens for reading alone; nvfold-c refuses to.
+    let truncates = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC;
+    let how = if truncates { flags & !libc::O_TRUNC } else { flags };
+    let open = files::open(path.device(), path.start(), path.path(), how, mode);
     let open = open.map_err(|failure| failure.at(path.path()))?;
+    if truncates {
+        truncate(&open)?;
+    }
     let file = File {
         path: if open.kind == FileKind::Directory { path.written() } else { Vec::new() },
         open,
@@ -52,6 +58,17 @@ pub unsafe fn last_link(path: *const c_char, flags: c_int) -> LastLink {
     }
     // SAFETY: the caller guarantees a C string.
     files::last_link(unsafe { CStr::from_ptr(path) }.to_bytes(), flags)
+}
+
+/// Makes a file empty that is open for reading. EISDIR, EROFS.
+fn truncate(open: &Open) -> Outcome<()> {
+    if open.kind == FileKind::Directory {
+        return Err(Failure::new(libc::EISDIR, "it is a directory"));
+    }
+    open.run(|fs| match fs.is_read_only() {
+        true => Err(Failure::new(libc::EROFS, "the device is open for reading alone")),
+        false => Ok(open.file.set_len(0)?),
+    })
 }
 
 /// Opens the file that a path leads to, on the device or on the host.

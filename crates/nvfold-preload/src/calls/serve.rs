@@ -10,15 +10,80 @@ use nvfold_c::paths::{LastLink, NAME_BYTES_MAX};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
-/// Calls libc.
+/// The next library's function of this name, as a pointer of the type that is expected: libc's, or that of another
+/// library which is preloaded behind this one.
+macro_rules! next {
+    ($name:expr) => {{
+        #[cfg(not(test))]
+        unsafe extern "C" {
+            // scripts/preload-library.sh makes it.
+            #[link_name = concat!("nvfold_next_", $name)]
+            fn next();
+        }
+        // A test of this crate is not linked by the script.
+        #[cfg(test)]
+        unsafe extern "C" fn next() {}
+        // SAFETY: a function of libc's name has the type that libc's has, which the caller says.
+        #[allow(unused_unsafe, clippy::missing_transmute_annotations, clippy::useless_transmute)]
+        unsafe {
+            std::mem::transmute(next as unsafe extern "C" fn())
+        }
+    }};
+}
+pub(crate) use next;
+
+/// Calls the next library's function: `host!(libc::chmod(path, mode))`. The type is that of libc's.
 macro_rules! host {
-    ($call:expr) => {{
-        // SAFETY: libc gets the program's arguments, or a string of ours in place of its path, for the function that
-        // was called.
+    (libc::fcntl($($argument:expr),*)) => {
+        $crate::calls::host!(@variadic "fcntl", (c_int, c_int), c_int, $($argument),*)
+    };
+    (libc::ioctl($($argument:expr),*)) => {
+        $crate::calls::host!(@variadic "ioctl", (c_int, std::ffi::c_ulong), c_int, $($argument),*)
+    };
+    (libc::openat($($argument:expr),*)) => {
+        $crate::calls::host!(@variadic "openat", (c_int, *const c_char, c_int), c_int, $($argument),*)
+    };
+    (libc::mremap($($argument:expr),*)) => {
+        $crate::calls::host!(@variadic "mremap", (*mut c_void, usize, usize, c_int), *mut c_void, $($argument),*)
+    };
+    (libc::syscall($($argument:expr),*)) => {
+        $crate::calls::host!(@variadic "syscall", (c_long), c_long, $($argument),*)
+    };
+    (@variadic $name:expr, ($($type:ty),*), $answer:ty, $($argument:expr),*) => {{
+        let call: unsafe extern "C" fn($($type,)* ...) -> $answer = $crate::calls::next!($name);
+        // SAFETY: as below.
         #[allow(unused_unsafe)]
-        let answer = unsafe { $call };
+        let answer = unsafe { call($($argument),*) };
         answer
     }};
+    // A function that the stub has passed.
+    (=> $next:ident($($argument:expr),*)) => {{
+        // SAFETY: as below.
+        #[allow(unused_unsafe)]
+        let answer = unsafe { $next($($argument),*) };
+        answer
+    }};
+    (libc::$name:ident($($argument:expr),* $(,)?)) => {
+        $crate::calls::host!(@call stringify!($name), libc::$name, $($argument),*)
+    };
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        $crate::calls::host!(@call stringify!($name), $name, $($argument),*)
+    };
+    (@call $name:expr, $type:expr, $($argument:expr),*) => {{
+        #[allow(unused_assignments)]
+        let call = {
+            // It says which type the function has, and is not called.
+            let mut call: unsafe extern "C" fn($($crate::calls::host!(@any $argument)),*) -> _ = $type;
+            call = $crate::calls::next!($name);
+            call
+        };
+        // SAFETY: the next library gets the program's arguments, or a string of ours in place of its path, for the
+        // function that was called.
+        #[allow(unused_unsafe)]
+        let answer = unsafe { call($($argument),*) };
+        answer
+    }};
+    (@any $argument:expr) => { _ };
 }
 pub(crate) use host;
 

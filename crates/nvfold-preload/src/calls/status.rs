@@ -312,4 +312,23 @@ pub unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_in
     }
 }
 
+/// fpathconf(3): as pathconf.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvfold_preload_fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
+    // SAFETY: the root is a string.
+    let limit = |_: &_| Ok(unsafe { libc::pathconf(c"/".as_ptr(), name) });
+    on_number("fpathconf", fd, || host!(libc::fpathconf(fd, name)), limit)
+}
+
+/// ftok(3): a key of the file's number, of the device's, and of `project`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_ftok(path: *const c_char, project: c_int) -> libc::key_t {
+    let mut found = caller::empty_stat();
+    // SAFETY: the path is the program's, and the structure ours.
+    match unsafe { nvfold_preload_stat(path, &raw mut found) } {
+        0 => (found.st_ino & 0xffff) as c_int | ((found.st_dev & 0xff) as c_int) << 16 | (project & 0xff) << 24,
+        _ => -1,
+    }
+}
+
 const _: () = assert!(size_of::<c_ulong>() == 8, "stat and stat64 are one");

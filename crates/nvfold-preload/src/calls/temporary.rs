@@ -4,10 +4,11 @@
 
 use super::opening::open_path;
 use super::serve::{host, on_path};
+use crate::prefix::DevicePath;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::names::Name;
 use nvfold_c::paths::LastLink;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -107,6 +108,38 @@ pub unsafe extern "C" fn nvfold_preload_mkostemp(template: *mut c_char, flags: c
 pub unsafe extern "C" fn nvfold_preload_mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, suffix, 0) }
+}
+
+unsafe extern "C" {
+    fn mktemp(template: *mut c_char) -> *mut c_char;
+}
+
+/// mktemp(3): an unused name; the template becomes empty if there is none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_mktemp(template: *mut c_char) -> *mut c_char {
+    let is_free = |path: &DevicePath, name: &[u8]| match (Name { path: path.with_end_of(name).path(), ..path.name() })
+        .attr(LastLink::Keep)
+    {
+        Ok(_) => Err(Failure::new(libc::EEXIST, "it exists")),
+        Err(failure) if failure.errno == libc::ENOENT => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    // SAFETY: the program passes a string that may be written to.
+    unsafe {
+        let found = on_path(
+            "mktemp",
+            (libc::AT_FDCWD, template, LastLink::Name),
+            |_, path| match on_host(path, template, |path| if *host!(mktemp(path)) == 0 { -1 } else { 0 }) {
+                0 => template.cast::<c_void>(),
+                _ => ptr::null_mut(),
+            },
+            |path| name_of(template, 0, |name| is_free(path, name)).map(|()| template.cast()),
+        );
+        if found.is_null() {
+            template.write(0);
+        }
+    }
+    template
 }
 
 /// mkdtemp(3)

@@ -1,6 +1,6 @@
 //! Reading, writing and copying.
 
-use super::serve::{host, on_number};
+use super::serve::{host, next, on_number};
 use crate::answer::{answer, os_failure};
 use crate::mounted;
 use crate::numbers::{self, File};
@@ -27,13 +27,22 @@ pub fn check_room(needed: usize, room: usize) {
     }
 }
 
-/// read(2)
+type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
+type ReadAt = unsafe extern "C" fn(c_int, *mut c_void, usize, libc::off_t) -> isize;
+type ReadChecked = unsafe extern "C" fn(c_int, *mut c_void, usize, usize) -> isize;
+type ReadAtChecked = unsafe extern "C" fn(c_int, *mut c_void, usize, libc::off_t, usize) -> isize;
+type Write = unsafe extern "C" fn(c_int, *const c_void, usize) -> isize;
+type WriteAt = unsafe extern "C" fn(c_int, *const c_void, usize, libc::off_t) -> isize;
+type VectorAt = unsafe extern "C" fn(c_int, *const libc::iovec, c_int, libc::off_t) -> isize;
+type VectorWith = unsafe extern "C" fn(c_int, *const libc::iovec, c_int, libc::off_t, c_int) -> isize;
+
+/// read(2); `next` is the function of the called name, here and below.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, length: usize, next: Read) -> isize {
     on_number(
         "read",
         fd,
-        || mounted::reading(fd, buffer, None, || host!(libc::read(fd, buffer, length))),
+        || mounted::reading(fd, buffer, None, || host!(=> next(fd, buffer, length))),
         |file| {
             // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let mut buffer = unsafe { OutBytes::of(buffer) };
@@ -44,11 +53,17 @@ pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, len
 
 /// pread(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
+pub unsafe extern "C" fn nvfold_preload_pread(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    at: libc::off_t,
+    next: ReadAt,
+) -> isize {
     on_number(
         "pread",
         fd,
-        || mounted::reading(fd, buffer, Some(at), || host!(libc::pread(fd, buffer, length, at))),
+        || mounted::reading(fd, buffer, Some(at), || host!(=> next(fd, buffer, length, at))),
         |file| {
             // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let mut buffer = unsafe { OutBytes::of(buffer) };
@@ -59,10 +74,19 @@ pub unsafe extern "C" fn nvfold_preload_pread(fd: c_int, buffer: *mut c_void, le
 
 /// Replaces `read` of programs compiled with checks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_read_chk(fd: c_int, buffer: *mut c_void, length: usize, room: usize) -> isize {
+pub unsafe extern "C" fn nvfold_preload_read_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    room: usize,
+    next: ReadChecked,
+) -> isize {
     check_room(length, room);
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_read(fd, buffer, length) }
+    match numbers::is_ours(fd) {
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
+        true => unsafe { read(fd, buffer, length) },
+        false => mounted::reading(fd, buffer, None, || host!(=> next(fd, buffer, length, room))),
+    }
 }
 
 /// Replaces `pread` of programs compiled with checks.
@@ -73,21 +97,65 @@ pub unsafe extern "C" fn nvfold_preload_pread_chk(
     length: usize,
     at: libc::off_t,
     room: usize,
+    next: ReadAtChecked,
 ) -> isize {
     check_room(length, room);
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_pread(fd, buffer, length, at) }
+    match numbers::is_ours(fd) {
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
+        true => unsafe { read_at(fd, buffer, length, at) },
+        false => mounted::reading(fd, buffer, Some(at), || host!(=> next(fd, buffer, length, at, room))),
+    }
+}
+
+/// Reads from any descriptor.
+///
+/// # Safety
+///
+/// `buffer` has room for `length` bytes, here and in `read_at`; in `write` and `write_at` it has that many.
+pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { nvfold_preload_read(fd, buffer, length, next!("read")) }
+}
+
+/// Reads from any descriptor at an offset.
+///
+/// # Safety
+///
+/// That of `read`.
+pub unsafe fn read_at(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { nvfold_preload_pread(fd, buffer, length, at, next!("pread")) }
+}
+
+/// Writes to any descriptor.
+///
+/// # Safety
+///
+/// That of `read`.
+pub unsafe fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { nvfold_preload_write(fd, buffer, length, next!("write")) }
+}
+
+/// Writes to any descriptor at an offset.
+///
+/// # Safety
+///
+/// That of `read`.
+pub unsafe fn write_at(fd: c_int, buffer: *const c_void, length: usize, at: libc::off_t) -> isize {
+    // SAFETY: the caller's contract.
+    unsafe { nvfold_preload_pwrite(fd, buffer, length, at, next!("pwrite")) }
 }
 
 /// write(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
+pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, length: usize, next: Write) -> isize {
     on_number(
         "write",
         fd,
         || {
             mounted::writing(fd, buffer, length, None);
-            host!(libc::write(fd, buffer, length))
+            host!(=> next(fd, buffer, length))
         },
         |file| {
             // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
@@ -104,18 +172,19 @@ pub unsafe extern "C" fn nvfold_preload_pwrite(
     buffer: *const c_void,
     length: usize,
     at: libc::off_t,
+    next: WriteAt,
 ) -> isize {
     on_number(
         "pwrite",
         fd,
         || {
             mounted::writing(fd, buffer, length, Some(at));
-            host!(libc::pwrite(fd, buffer, length, at))
+            host!(=> next(fd, buffer, length, at))
         },
         |file| {
             // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
             let buffer = unsafe { InBytes::of(buffer) };
-            transfers::write(&file.open, Target::Offset(offset(at)?), &buffer, length)
+            transfers::write(&file.open, target(file, Some(at), 0)?, &buffer, length)
         },
     )
 }
@@ -125,8 +194,32 @@ fn source(at: Option<libc::off_t>) -> Outcome<Source> {
     at.map_or(Ok(Source::Position), |at| Ok(Source::Offset(offset(at)?)))
 }
 
-fn target(at: Option<libc::off_t>) -> Outcome<Target> {
-    at.map_or(Ok(Target::Position), |at| Ok(Target::Offset(offset(at)?)))
+/// Returns the target of a write with flags of pwritev2; `None` stands for the position. As in Linux, a write with an
+/// offset goes to the end too if the file is open with O_APPEND.
+fn target(file: &File, at: Option<libc::off_t>, flags: c_int) -> Outcome<Target> {
+    let appends = match (flags & libc::RWF_APPEND != 0, flags & RWF_NOAPPEND != 0) {
+        (true, true) => return Err(Failure::invalid("RWF_APPEND and RWF_NOAPPEND exclude each other")),
+        (true, false) => true,
+        (false, true) => false,
+        (false, false) => file.open.appends(),
+    };
+    Ok(match at.map(offset).transpose()? {
+        None => Target::PositionAppending(appends),
+        Some(_) if appends => Target::End,
+        Some(at) => Target::Offset(at),
+    })
+}
+
+const RWF_NOAPPEND: c_int = 0x20;
+/// Flags of preadv2 and pwritev2 that change nothing, or only when the call returns.
+const WITHOUT_EFFECT: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
+
+/// EOPNOTSUPP for flags that are none of these.
+fn check_flags(flags: c_int, known: c_int) -> Outcome<()> {
+    match flags & !known {
+        0 => Ok(()),
+        unknown => Err(Failure::new(libc::EOPNOTSUPP, format!("there are no flags {unknown:#x} here"))),
+    }
 }
 
 /// # Safety
@@ -151,10 +244,11 @@ unsafe fn write_vector(
     vector: *const libc::iovec,
     count: c_int,
     at: Option<libc::off_t>,
+    flags: c_int,
 ) -> Outcome<isize> {
     // SAFETY: the caller's contract.
     let buffers = unsafe { CIovecs::of(vector) };
-    transfers::write_vector(&file.open, target(at)?, &buffers, count)
+    transfers::write_vector(&file.open, target(file, at, flags)?, &buffers, count)
 }
 
 /// readv(2)
@@ -177,15 +271,14 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
     vector: *const libc::iovec,
     count: c_int,
     at: libc::off_t,
+    next: VectorAt,
 ) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "preadv",
         fd,
         // SAFETY: the vector is the program's, and is read after libc has read it.
-        || unsafe {
-            mounted::reading_vector(fd, (vector, count), Some(at), || host!(libc::preadv(fd, vector, count, at)))
-        },
+        || unsafe { mounted::reading_vector(fd, (vector, count), Some(at), || host!(=> next(fd, vector, count, at))) },
         |file| unsafe { read_vector(file, vector, count, Some(at)) },
     )
 }
@@ -198,6 +291,7 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
     count: c_int,
     at: libc::off_t,
     flags: c_int,
+    next: VectorWith,
 ) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
@@ -206,10 +300,14 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
         // SAFETY: the vector is the program's, and is read after libc has read it.
         || unsafe {
             let at_or_position = (at != -1).then_some(at);
-            let read = || host!(libc::preadv2(fd, vector, count, at, flags));
+            let read = || host!(=> next(fd, vector, count, at, flags));
             mounted::reading_vector(fd, (vector, count), at_or_position, read)
         },
-        |file| unsafe { read_vector(file, vector, count, (at != -1).then_some(at)) },
+        |file| {
+            check_flags(flags, WITHOUT_EFFECT)?;
+            // SAFETY: the vector is the program's.
+            unsafe { read_vector(file, vector, count, (at != -1).then_some(at)) }
+        },
     )
 }
 
@@ -224,7 +322,7 @@ pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::i
             mounted::writing_vector(fd, vector, count, None);
             host!(libc::writev(fd, vector, count))
         },
-        |file| unsafe { write_vector(file, vector, count, None) },
+        |file| unsafe { write_vector(file, vector, count, None, 0) },
     )
 }
 
@@ -235,6 +333,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
     vector: *const libc::iovec,
     count: c_int,
     at: libc::off_t,
+    next: VectorAt,
 ) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
@@ -242,13 +341,13 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
         fd,
         || {
             mounted::writing_vector(fd, vector, count, Some(at));
-            host!(libc::pwritev(fd, vector, count, at))
+            host!(=> next(fd, vector, count, at))
         },
-        |file| unsafe { write_vector(file, vector, count, Some(at)) },
+        |file| unsafe { write_vector(file, vector, count, Some(at), 0) },
     )
 }
 
-/// pwritev2(2). With RWF_APPEND: EOPNOTSUPP.
+/// pwritev2(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_pwritev2(
     fd: c_int,
@@ -256,6 +355,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
     count: c_int,
     at: libc::off_t,
     flags: c_int,
+    next: VectorWith,
 ) -> isize {
     on_number(
         "pwritev2",
@@ -264,16 +364,14 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
             if flags & libc::RWF_APPEND == 0 {
                 mounted::writing_vector(fd, vector, count, (at != -1).then_some(at));
             }
-            host!(libc::pwritev2(fd, vector, count, at, flags))
+            host!(=> next(fd, vector, count, at, flags))
         },
         |file| {
-            if flags & libc::RWF_APPEND != 0 {
-                return Err(Failure::new(libc::EOPNOTSUPP, "there is no RWF_APPEND here"));
-            }
+            check_flags(flags, WITHOUT_EFFECT | libc::RWF_APPEND | RWF_NOAPPEND)?;
             // SAFETY: the arguments are the program's, under the contract of the libc function.
-            let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at)) }?;
+            let written = unsafe { write_vector(file, vector, count, (at != -1).then_some(at), flags) }?;
             if flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
-                file.open.run(|_| Ok(file.open.file.sync()?))?;
+                file.open.sync()?;
             }
             Ok(written)
         },
@@ -287,6 +385,9 @@ pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mu
         return host!(libc::sendfile(to, from, at, count));
     }
     answer("sendfile", || {
+        if appends(to) {
+            return Err(Failure::invalid("the target is open with O_APPEND"));
+        }
         // SAFETY: NULL, or an offset of the program's, as sendfile requires.
         let mut offset = unsafe { at.as_ref() }.copied();
         let mut buffer = nvfold_c::caller::room(count.min(AT_A_TIME))?;
@@ -317,13 +418,22 @@ pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mu
     })
 }
 
+fn appends(fd: c_int) -> bool {
+    if numbers::is_ours(fd) {
+        return numbers::get(fd).is_ok_and(|file| file.open.appends());
+    }
+    // SAFETY: F_GETFL changes nothing, for any number.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_APPEND != 0
+}
+
 fn receive(from: c_int, into: &mut [u8], at: Option<libc::off_t>) -> Outcome<usize> {
     let (pointer, length) = (into.as_mut_ptr().cast(), into.len());
     // SAFETY: the memory is ours, and as long as stated.
     let read = unsafe {
         match at {
-            Some(at) => nvfold_preload_pread(from, pointer, length, at),
-            None => nvfold_preload_read(from, pointer, length),
+            Some(at) => read_at(from, pointer, length, at),
+            None => self::read(from, pointer, length),
         }
     };
     usize::try_from(read).map_err(|_| os_failure("read"))
@@ -331,7 +441,7 @@ fn receive(from: c_int, into: &mut [u8], at: Option<libc::off_t>) -> Outcome<usi
 
 fn send(to: c_int, bytes: &[u8]) -> Outcome<usize> {
     // SAFETY: the memory is ours, and as long as stated.
-    let written = unsafe { nvfold_preload_write(to, bytes.as_ptr().cast(), bytes.len()) };
+    let written = unsafe { write(to, bytes.as_ptr().cast(), bytes.len()) };
     usize::try_from(written).map_err(|_| os_failure("write"))
 }
 
@@ -359,8 +469,7 @@ pub unsafe extern "C" fn nvfold_preload_copy_file_range(
         // SAFETY: NULL, or offsets of the program's, as copy_file_range requires.
         let (source_at, target_at) = unsafe { (start_of(&source, from_at)?, start_of(&target, to_at)?) };
         let length = length.min(isize::MAX as usize) as u64;
-        let clone = || Ok(target.open.file.clone_from(&source.open.file, source_at, target_at, length)?);
-        let cloned = target.open.run(|_| clone())?;
+        let cloned = target.open.clone_range(&source.open, source_at, target_at, length)?;
         // SAFETY: as above.
         unsafe {
             move_on(&source, from_at, source_at + cloned)?;

@@ -1,8 +1,10 @@
 //! Replacements for libc functions that read directories by calls that no interposition sees: scandir, glob and nftw.
 
 use super::directories::{
-    nvfold_preload_closedir as closedir, nvfold_preload_opendir as opendir, nvfold_preload_readdir as readdir,
+    nvfold_preload_closedir as closedir, nvfold_preload_fdopendir as fdopendir, nvfold_preload_opendir as opendir,
+    nvfold_preload_readdir as readdir,
 };
+use super::opening::open_at;
 use super::serve::host;
 use super::status::{nvfold_preload_lstat as lstat, nvfold_preload_stat as stat};
 use crate::device;
@@ -43,10 +45,44 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
         if !is_ours(path) {
             return host!(scandir(path, list, filter, compare));
         }
-        let stream = opendir(path);
-        if stream.is_null() {
+        list_of(opendir(path), list, filter, compare)
+    }
+}
+
+/// scandirat(3)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_scandirat(
+    dirfd: c_int,
+    path: *const c_char,
+    list: *mut *mut *mut Entry,
+    filter: Filter,
+    compare: Compare,
+) -> c_int {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe {
+        let fd = open_at(dirfd, path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0);
+        if fd < 0 {
             return -1;
         }
+        let stream = fdopendir(fd);
+        if stream.is_null() {
+            super::descriptors::close(fd);
+        }
+        list_of(stream, list, filter, compare)
+    }
+}
+
+/// Makes the list of scandir from a directory stream, and closes the stream; -1 for NULL.
+///
+/// # Safety
+///
+/// The arguments are the program's, under the contract of scandir.
+unsafe fn list_of(stream: *mut c_void, list: *mut *mut *mut Entry, filter: Filter, compare: Compare) -> c_int {
+    if stream.is_null() {
+        return -1;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
         let mut found = Vec::new();
         loop {
             let entry = readdir(stream);
@@ -91,13 +127,17 @@ pub struct Glob {
     stat: *const c_void,
 }
 
+type GlobError = Option<extern "C" fn(*const c_char, c_int) -> c_int>;
+type GlobFunction = unsafe extern "C" fn(*const c_char, c_int, GlobError, *mut Glob) -> c_int;
+
 /// glob(3), with our directory functions, which also serve the host's directories.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_glob(
     pattern: *const c_char,
     flags: c_int,
-    error: Option<extern "C" fn(*const c_char, c_int) -> c_int>,
+    error: GlobError,
     found: *mut Glob,
+    next: GlobFunction,
 ) -> c_int {
     const ALTDIRFUNC: c_int = 1 << 9;
     let asks_us = device::has_prefix() && flags & ALTDIRFUNC == 0 && !found.is_null();
@@ -110,7 +150,7 @@ pub unsafe extern "C" fn nvfold_preload_glob(
             (*found).lstat = lstat as *const c_void;
             (*found).stat = stat as *const c_void;
         }
-        libc::glob(pattern, flags | if asks_us { ALTDIRFUNC } else { 0 }, error, found.cast())
+        next(pattern, flags | if asks_us { ALTDIRFUNC } else { 0 }, error, found)
     }
 }
 

@@ -44,3 +44,10 @@ pub unsafe fn is_ours(stream: Stream) -> bool {
     // SAFETY: the caller's contract.
     !stream.is_null() && numbers::is_ours(unsafe { number_of(stream) })
 }
+
+/// Asks whether a stream is on a file of ours (`calls::asks`).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_asks_stream(stream: Stream) -> bool {
+    // SAFETY: the argument is the program's, under the contract of the libc function.
+    unsafe { is_ours(stream) }
+}

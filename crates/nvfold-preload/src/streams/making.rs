@@ -1,6 +1,6 @@
 //! Making streams on files of ours: fopen and fdopen.
 
-use super::front::{Front, Stream};
+use super::front::{Front, Stream, number_of};
 use crate::answer::answer_or;
 use crate::calls::{self, close, host, open_path};
 use crate::numbers;
@@ -84,7 +84,23 @@ pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
     }
     // SAFETY: it was just made, and no other code has it. In libc only fileno uses the number of such a stream.
     unsafe { (*stream.cast::<Front>()).number = fd };
+    if mode == c"a" {
+        // A stream that only appends begins at the end, for ftell and C++'s tellp.
+        let _ = calls::lseek(fd, 0, libc::SEEK_END);
+    }
     Ok(stream)
+}
+
+/// setmntent(3): a stream; the functions of its family work on any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_setmntent(path: *const c_char, mode: *const c_char) -> Stream {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    let stream = unsafe { nvfold_preload_fopen(path, mode) };
+    if !stream.is_null() {
+        // SAFETY: it was just made; F_SETFD takes any number.
+        unsafe { libc::fcntl(number_of(stream), libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    stream
 }
 
 /// fopen(3)

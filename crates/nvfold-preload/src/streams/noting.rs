@@ -1,7 +1,7 @@
 //! Recording of what stdio copies between the program and its buffers, where no memcpy is seen.
 
 use super::front::{Front, Stream, is_ours, number_of};
-use crate::calls;
+use crate::calls::host;
 use crate::{mounted, numbers};
 use nvfold_c::causality;
 use nvfold_c::failure::set_errno;
@@ -148,18 +148,46 @@ unsafe fn noting_write<T>(stream: Stream, buffer: *const c_void, length: usize, 
     answer
 }
 
+/// Lets the next library read, and records what came.
+///
+/// # Safety
+///
+/// The stream is open, and `read` fills the buffer with as many elements of `size` bytes as it returns.
+unsafe fn reading(buffer: *mut c_void, size: usize, stream: Stream, read: impl FnOnce() -> usize) -> usize {
+    let read = read();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if read > 0 && is_read_from(stream) {
+            note_read(stream, buffer, read * size);
+        }
+    }
+    read
+}
+
+/// As `reading`, of a line.
+///
+/// # Safety
+///
+/// The stream is open, and `read` puts a string into the buffer, or returns NULL.
+unsafe fn reading_line(buffer: *mut c_char, stream: Stream, read: impl FnOnce() -> *mut c_char) -> *mut c_char {
+    let line = read();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !line.is_null() && is_read_from(stream) {
+            note_read(stream, buffer.cast(), libc::strlen(buffer));
+        }
+    }
+    line
+}
+
 macro_rules! reads {
-    ($($name:ident $checked:ident = $real:ident;)*) => {$(
+    ($($name:ident $checked:ident = $real:ident $real_checked:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
-                let read = $real(buffer, size, count, stream);
-                if read > 0 && is_read_from(stream) {
-                    note_read(stream, buffer, read * size);
-                }
-                read
+                reading(buffer, size, stream, || host!($real(buffer, size, count, stream)))
             }
         }
 
@@ -168,25 +196,22 @@ macro_rules! reads {
         pub unsafe extern "C" fn $checked(
             buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream,
         ) -> usize {
-            calls::check_room(size.saturating_mul(count), room);
             // SAFETY: the arguments are the program's, under the contract of the libc function.
-            unsafe { $name(buffer, size, count, stream) }
+            unsafe {
+                reading(buffer, size, stream, || host!($real_checked(buffer, room, size, count, stream)))
+            }
         }
     )*};
 }
 
 macro_rules! lines {
-    ($($name:ident $checked:ident = $real:ident;)*) => {$(
+    ($($name:ident $checked:ident = $real:ident $real_checked:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
-                let line = $real(buffer, size, stream);
-                if !line.is_null() && is_read_from(stream) {
-                    note_read(stream, buffer.cast(), libc::strlen(buffer));
-                }
-                line
+                reading_line(buffer, stream, || host!($real(buffer, size, stream)))
             }
         }
 
@@ -195,9 +220,8 @@ macro_rules! lines {
         pub unsafe extern "C" fn $checked(
             buffer: *mut c_char, room: usize, size: c_int, stream: Stream,
         ) -> *mut c_char {
-            calls::check_room(size.max(0) as usize, room);
             // SAFETY: the arguments are the program's, under the contract of the libc function.
-            unsafe { $name(buffer, size, stream) }
+            unsafe { reading_line(buffer, stream, || host!($real_checked(buffer, room, size, stream))) }
         }
     )*};
 }
@@ -209,7 +233,7 @@ macro_rules! writes {
         pub unsafe extern "C" fn $name(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize {
             let length = size.saturating_mul(count);
             // SAFETY: the arguments are the program's, under the contract of the libc function.
-            unsafe { noting_write(stream, buffer, length, || $real(buffer, size, count, stream)) }
+            unsafe { noting_write(stream, buffer, length, || host!($real(buffer, size, count, stream))) }
         }
     )*};
 }
@@ -222,7 +246,7 @@ macro_rules! puts {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 let length = if causality::has_sources() { libc::strlen(text) } else { 0 };
-                noting_write(stream, text.cast(), length, || $real(text, stream))
+                noting_write(stream, text.cast(), length, || host!($real(text, stream)))
             }
         }
     )*};
@@ -231,6 +255,12 @@ macro_rules! puts {
 use libc::{fgets, fputs, fread, fwrite};
 
 unsafe extern "C" {
+    fn __fread_chk(buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream) -> usize;
+    fn __fread_unlocked_chk(buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream) -> usize;
+    fn __fgets_chk(buffer: *mut c_char, room: usize, size: c_int, stream: Stream) -> *mut c_char;
+    fn __fgets_unlocked_chk(buffer: *mut c_char, room: usize, size: c_int, stream: Stream) -> *mut c_char;
+    fn getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize;
+    fn __getdelim(line: *mut *mut c_char, room: *mut usize, delimiter: c_int, stream: Stream) -> isize;
     fn fread_unlocked(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize;
     fn fgets_unlocked(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char;
     fn fwrite_unlocked(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize;
@@ -240,12 +270,12 @@ unsafe extern "C" {
 }
 
 reads! {
-    nvfold_preload_fread nvfold_preload_fread_chk = fread;
-    nvfold_preload_fread_unlocked nvfold_preload_fread_unlocked_chk = fread_unlocked;
+    nvfold_preload_fread nvfold_preload_fread_chk = fread __fread_chk;
+    nvfold_preload_fread_unlocked nvfold_preload_fread_unlocked_chk = fread_unlocked __fread_unlocked_chk;
 }
 lines! {
-    nvfold_preload_fgets nvfold_preload_fgets_chk = fgets;
-    nvfold_preload_fgets_unlocked nvfold_preload_fgets_unlocked_chk = fgets_unlocked;
+    nvfold_preload_fgets nvfold_preload_fgets_chk = fgets __fgets_chk;
+    nvfold_preload_fgets_unlocked nvfold_preload_fgets_unlocked_chk = fgets_unlocked __fgets_unlocked_chk;
 }
 writes! {
     nvfold_preload_fwrite = fwrite;
@@ -254,6 +284,22 @@ writes! {
 puts! {
     nvfold_preload_fputs = fputs;
     nvfold_preload_fputs_unlocked = fputs_unlocked;
+}
+
+/// As `reading`, of a line for which memory is allocated.
+///
+/// # Safety
+///
+/// The stream is open, and `read` puts as many bytes at `line` as it returns.
+unsafe fn allocated(line: *mut *mut c_char, stream: Stream, read: impl FnOnce() -> isize) -> isize {
+    let length = read();
+    // SAFETY: the caller's contract.
+    unsafe {
+        if length > 0 && is_read_from(stream) {
+            note_read(stream, (*line).cast(), length as usize);
+        }
+    }
+    length
 }
 
 /// getdelim(3)
@@ -265,20 +311,26 @@ pub unsafe extern "C" fn nvfold_preload_getdelim(
     stream: Stream,
 ) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        let length = getdelim(line, room, delimiter, stream);
-        if length > 0 && is_read_from(stream) {
-            note_read(stream, (*line).cast(), length as usize);
-        }
-        length
-    }
+    unsafe { allocated(line, stream, || host!(getdelim(line, room, delimiter, stream))) }
+}
+
+/// getdelim(3) by its other name
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvfold_preload_other_getdelim(
+    line: *mut *mut c_char,
+    room: *mut usize,
+    delimiter: c_int,
+    stream: Stream,
+) -> isize {
+    // SAFETY: the arguments are the program's, under the contract of the libc function.
+    unsafe { allocated(line, stream, || host!(__getdelim(line, room, delimiter, stream))) }
 }
 
 /// getline(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { nvfold_preload_getdelim(line, room, b'\n'.into(), stream) }
+    unsafe { allocated(line, stream, || host!(getline(line, room, stream))) }
 }
 
 /// fflush(3)
@@ -287,7 +339,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
-        libc::fflush(stream)
+        host!(libc::fflush(stream))
     }
 }
 
@@ -297,7 +349,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
-        fflush_unlocked(stream)
+        host!(fflush_unlocked(stream))
     }
 }
 
@@ -307,6 +359,6 @@ pub unsafe extern "C" fn nvfold_preload_fclose(stream: Stream) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
-        libc::fclose(stream)
+        host!(libc::fclose(stream))
     }
 }

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn nvfold_preload_freopen(path: *const c_char, mode: *cons
     unsafe {
         let leads_to_host = matches!(look(libc::AT_FDCWD, path), Place::Host | Place::HostAt(_));
         if leads_to_host && !is_ours(stream) {
-            return libc::freopen(path, mode, stream);
+            return host!(libc::freopen(path, mode, stream));
         }
         if path.is_null() {
             set_errno(libc::EBADF);

@@ -81,6 +81,14 @@ int main(int count, char **arguments) {
     char *before = getcwd(NULL, 0);
     CHECK(chdir(arguments[1]) == 0);
     CHECK(lstat("f", &stat) == 0);
+    child = vfork();
+    if (child == 0) {
+        umask(0777);
+        _exit(chdir("/"));
+    }
+    CHECK(code_of(child) == 0 && lstat("f", &stat) == 0);
+    int made = open("made", O_CREAT | O_WRONLY, 0644);
+    CHECK(fstat(made, &stat) == 0 && (stat.st_mode & 0600) == 0600 && close(made) == 0 && unlink("made") == 0);
     fflush(NULL);
     child = fork();
     if (child == 0)

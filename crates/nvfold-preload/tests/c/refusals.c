@@ -2,10 +2,16 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <fts.h>
 #include <limits.h>
+#include <spawn.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -14,6 +20,9 @@
         errno = 0;                                                                                                     \
         CHECK((long long)(call) == -1 && errno == (number));                                                           \
     } while (0)
+
+/* RWF_NOAPPEND */
+#define NOAPPEND 0x20
 
 int main(int count, char **arguments) {
     CHECK(count == 3);
@@ -26,7 +35,6 @@ int main(int count, char **arguments) {
     CHECK(fd >= 0 && there >= 0 && write(fd, "content", 7) == 7 && write(there, "host", 4) == 4);
 
     /* Mappings. */
-    CHECK(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED && errno == ENODEV);
     CHECK(mmap(NULL, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0) == MAP_FAILED && errno == EACCES);
     void *place = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(mmap(place, 4096, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0) == MAP_FAILED && errno == EOPNOTSUPP);
@@ -58,12 +66,46 @@ int main(int count, char **arguments) {
     FAILS(open(".", O_TMPFILE | O_RDWR, 0600), EOPNOTSUPP);
     CHECK(mkfifo("fifo", 0600) == 0);
     FAILS(open("fifo", O_RDONLY | O_NONBLOCK), EOPNOTSUPP);
+    FAILS(open("fifo", O_RDONLY | O_DIRECTORY), ENOTDIR);
+    FAILS(open("to-host", O_RDONLY | O_DIRECTORY | O_NOFOLLOW), ENOTDIR);
     FAILS(setxattr("f", "system.posix_acl_access", "x", 1, 0), EOPNOTSUPP);
     int pipes[2];
     CHECK(pipe(pipes) == 0);
     FAILS(splice(fd, NULL, pipes[1], NULL, 7, 0), EINVAL);
     FAILS(fcntl(fd, F_SETPIPE_SZ, 4096), EINVAL);
     FAILS(execl(absolute, absolute, NULL), ENOENT);
+
+    FAILS(inotify_add_watch(inotify_init(), "f", IN_MODIFY), EOPNOTSUPP);
+    int fd_of_mount;
+    struct file_handle handle = {.handle_bytes = 0};
+    FAILS(name_to_handle_at(AT_FDCWD, "f", &handle, &fd_of_mount, 0), EOPNOTSUPP);
+    FAILS(tee(fd, pipes[1], 7, 0), EINVAL);
+    struct iovec part = {"x", 1};
+    FAILS(vmsplice(fd, &part, 1, 0), EINVAL);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/socket", arguments[1]);
+    FAILS(bind(socket(AF_UNIX, SOCK_STREAM, 0), (struct sockaddr *)&address, sizeof address), EOPNOTSUPP);
+    FAILS(chroot("."), EOPNOTSUPP);
+    FAILS(acct(absolute), EOPNOTSUPP);
+    FAILS(mount(absolute, "/mnt", "ext4", 0, NULL), EOPNOTSUPP);
+    FAILS(umount2(absolute, 0), EOPNOTSUPP);
+    char *roots[] = {absolute, NULL};
+    CHECK(fts_open(roots, FTS_PHYSICAL, NULL) == NULL && errno == EOPNOTSUPP);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_addopen(&actions, 5, absolute, O_RDONLY, 0) == EOPNOTSUPP);
+    CHECK(posix_spawn_file_actions_destroy(&actions) == 0);
+
+    /* Flags of the kernel that are newer than many a kernel. */
+    int appends = open("log", O_CREAT | O_RDWR | O_APPEND, 0644);
+    CHECK(write(appends, "0123", 4) == 4);
+    CHECK(pwritev2(appends, &part, 1, 1, NOAPPEND) == 1);
+    CHECK(lseek(appends, 2, SEEK_SET) == 2);
+    CHECK(pwritev2(appends, &part, 1, -1, NOAPPEND) == 1 && lseek(appends, 0, SEEK_CUR) == 3);
+    FAILS(pwritev2(appends, &part, 1, 0, NOAPPEND | RWF_APPEND), EINVAL);
+    FAILS(preadv2(appends, &part, 1, 0, 1 << 20), EOPNOTSUPP);
+    char text[10] = "";
+    CHECK(pread(appends, text, 9, 0) == 4 && strcmp(text, "0xx3") == 0);
 
     /* Addresses and lengths that are none. */
     char *volatile none = NULL;

@@ -17,6 +17,12 @@ int main(int, char **arguments) {
             out << "line " << at << '\n';
         std::cout << "tellp " << out.tellp() << '\n';
     }
+    {
+        std::ofstream more(dir / "one/text", std::ios::app);
+        std::cout << "at the end " << more.tellp() << '\n';
+        more << "more\n";
+        std::cout << "behind it " << more.tellp() << '\n';
+    }
     std::fstream both(dir / "one/text", std::ios::in | std::ios::out);
     both.seekp(5);
     both << "ZERO";

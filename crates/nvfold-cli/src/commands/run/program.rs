@@ -12,13 +12,16 @@
 //! | Go | a note named `Go`: the Go runtime makes system calls directly |
 //! | uses io_uring | needs liburing: the kernel reads and writes for it, past libc |
 //! | a script | `#!`: its interpreter is checked instead |
+//!
+//! A program built with AddressSanitizer needs the sanitizer's runtime, which refuses to start unless it is the first
+//! library. So it is preloaded before ours. (A runtime that is linked statically is part of the program and comes first.)
 
 use crate::failure::{Doing, Failure, Outcome};
 use rustix::fs::getxattr;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -46,8 +49,8 @@ pub fn find(name: &OsStr) -> Outcome<PathBuf> {
     found.ok_or_else(|| not_found("no folder of PATH has it"))
 }
 
-/// Refuses a program for which preloading does not work.
-pub fn check(program: &Path) -> Outcome<()> {
+/// Refuses a program for which preloading does not work. Returns the library that must be preloaded before any other.
+pub fn check(program: &Path) -> Outcome<Option<OsString>> {
     let mut program = program.to_owned();
     for _ in 0..INTERPRETERS_MAX {
         let refuse = |why: &str| Err(Failure::new(format!("run {}", program.display()), why));
@@ -74,11 +77,11 @@ pub fn check(program: &Path) -> Outcome<()> {
         }
         if !start.starts_with(b"\x7fELF") {
             // A script without `#!` is run by a shell, for which preloading works.
-            return Ok(());
+            return Ok(None);
         }
         return match look(&file) {
-            Ok(None) => Ok(()),
-            Ok(Some(why)) => refuse(why),
+            Ok(Ok(first)) => Ok(first),
+            Ok(Err(why)) => refuse(why),
             Err(error) => Err(Failure::new(format!("read {}", program.display()), error)),
         };
     }
@@ -127,11 +130,14 @@ const X86_64: u64 = 62;
 /// The part of a note or a dynamic section that is examined, in bytes.
 const SECTION_BYTES_MAX: u64 = 1 << 16;
 
-/// Returns why preloading does not work for an ELF file; `None` if it works.
-fn look(file: &File) -> io::Result<Option<&'static str>> {
+/// Beginnings of the names of AddressSanitizer's runtime: gcc's and clang's.
+const SANITIZERS: [&[u8]; 2] = [b"libasan.so", b"libclang_rt.asan"];
+
+/// Returns the library that must come first for an ELF file, or why preloading does not work for it.
+fn look(file: &File) -> io::Result<Result<Option<OsString>, &'static str>> {
     let header = Fields(read(file, 0, 64)?);
     if header.number(4, 1) != 2 || header.number(18, 2) != X86_64 {
-        return Ok(Some("it is not a program for x86-64, which libnvfold_preload is made for"));
+        return Ok(Err("it is not a program for x86-64, which libnvfold_preload is made for"));
     }
     let (table, entry_bytes, entries) = (header.number(32, 8), header.number(54, 2), header.number(56, 2));
     let mut segments = Vec::new();
@@ -146,18 +152,20 @@ fn look(file: &File) -> io::Result<Option<&'static str>> {
     }
     let has = |kind| segments.iter().any(|segment| segment.kind == kind);
     if !has(PT_INTERP) {
-        return Ok(Some("it is statically linked: nothing can be preloaded"));
+        return Ok(Err("it is statically linked: nothing can be preloaded"));
     }
     for segment in segments.iter().filter(|segment| segment.kind == PT_NOTE) {
         let note = read(file, segment.offset, segment.bytes.min(SECTION_BYTES_MAX) as usize)?;
         if note.windows(4).skip(12).step_by(4).any(|name| name == b"Go\0\0") {
-            return Ok(Some("it is a Go program, whose runtime calls the kernel past libc"));
+            return Ok(Err("it is a Go program, whose runtime calls the kernel past libc"));
         }
     }
-    if needed(file, &segments)?.iter().any(|name| name.starts_with(b"liburing.so")) {
-        return Ok(Some("it uses io_uring, by which the kernel reads and writes past libc"));
+    let needed = needed(file, &segments)?;
+    if needed.iter().any(|name| name.starts_with(b"liburing.so")) {
+        return Ok(Err("it uses io_uring, by which the kernel reads and writes past libc"));
     }
-    Ok(None)
+    let is_sanitizer = |name: &Vec<u8>| SANITIZERS.iter().any(|start| name.starts_with(start));
+    Ok(Ok(needed.into_iter().find(is_sanitizer).map(OsString::from_vec)))
 }
 
 /// Returns the names of the libraries that the file needs.
@@ -186,7 +194,7 @@ mod tests {
     #[test]
     fn this_program_can_be_served_and_needs_libc() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
-        assert_eq!(look(&file).unwrap(), None);
+        assert_eq!(look(&file).unwrap(), Ok(None));
         assert!(read(&file, 0, 4).unwrap() == b"\x7fELF");
     }
 
