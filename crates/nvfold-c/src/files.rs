@@ -126,22 +126,33 @@ fn check_flags(flags: c_int) -> Outcome<Access> {
     Ok(Access { reads, writes, syncs: flags & (libc::O_SYNC | libc::O_DSYNC) != 0 })
 }
 
+/// What `open` does with a link at the end of a path. O_EXCL does not follow it, and finds it there. With O_CREAT a `/` at
+/// the end is refused, whatever the name leads to.
+pub fn last_link(path: &[u8], flags: c_int) -> LastLink {
+    match flags & libc::O_CREAT != 0 {
+        true if flags & libc::O_EXCL != 0 || path.ends_with(b"/") => LastLink::Name,
+        _ if flags & libc::O_NOFOLLOW != 0 => LastLink::Keep,
+        _ => LastLink::Follow,
+    }
+}
+
 /// Finds what is to be opened, or makes it.
 fn find(device: &Device, fs: &FileSystem, start: Start<'_>, path: &[u8], flags: c_int, mode: u32) -> Outcome<Attr> {
     let creates = flags & libc::O_CREAT != 0;
     let is_exclusive = creates && flags & libc::O_EXCL != 0;
-    // O_EXCL does not follow a link at the end, and finds it there.
-    let last_link = if flags & libc::O_NOFOLLOW != 0 || is_exclusive { LastLink::Keep } else { LastLink::Follow };
+    let last_link = last_link(path, flags);
     for _ in 0..TRIES_MAX {
         let place = paths::locate(fs, start, path, last_link)?;
+        if creates && place.ends_in_slash && place.has_own_name() {
+            return Err(Failure::new(libc::EISDIR, "it ends in /"));
+        }
         match place.attr {
             Some(_) if is_exclusive => return Err(Failure::new(libc::EEXIST, "it exists")),
             Some(attr) if creates && attr.kind == FileKind::Directory => {
                 return Err(Failure::new(libc::EISDIR, "it is a directory"));
             }
-            Some(attr) => return Ok(attr),
+            Some(_) => return place.existing(),
             None if !creates => return place.existing(),
-            None if place.must_be_directory => return Err(Failure::new(libc::EISDIR, "it ends in /")),
             None => match fs.create(place.directory, &place.name, &new_inode(device, FileKind::Regular, mode)) {
                 // Somebody else has made it since: that one is opened.
                 Err(error) if error.errno() == libc::EEXIST && !is_exclusive => {}

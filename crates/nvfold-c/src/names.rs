@@ -26,15 +26,63 @@ pub struct Name<'n> {
 fn check_is_free(place: &Place) -> Outcome<()> {
     match place.attr {
         Some(_) => Err(Failure::new(libc::EEXIST, "it exists")),
-        None => Ok(()),
+        None => place.check_name(),
     }
 }
 
 /// The same, for what is no directory.
 fn check_takes_a_file(place: &Place) -> Outcome<()> {
     check_is_free(place)?;
-    if place.must_be_directory {
+    if place.ends_in_slash {
         return Err(Failure::new(libc::ENOENT, "it ends in / and is no directory"));
+    }
+    Ok(())
+}
+
+/// Whether a directory is another one, or above it.
+fn holds(fs: &FileSystem, above: InodeNumber, mut directory: InodeNumber) -> bool {
+    // No path has more names; damaged ones may lead in a circle.
+    for _ in 0..libc::PATH_MAX {
+        if directory == above || directory == InodeNumber::ROOT {
+            break;
+        }
+        match fs.parent(directory) {
+            Ok(parent) => directory = parent,
+            Err(_) => return false,
+        }
+    }
+    directory == above
+}
+
+/// Returns what the flags of renameat2 ask for. EINVAL.
+pub fn rename_mode(flags: c_uint) -> Outcome<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
+        libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ => Err(Failure::invalid(format!("there is no rename with flags {flags:#x}"))),
+    }
+}
+
+/// Refuses what a rename cannot do by the look of its two places, in Linux's order.
+fn check_rename(from: &Place, to: &Place, mode: RenameMode) -> Outcome<()> {
+    if !from.has_own_name() {
+        return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));
+    }
+    if !to.has_own_name() {
+        let errno = if mode == RenameMode::NoReplace { libc::EEXIST } else { libc::EBUSY };
+        return Err(Failure::new(errno, "the new name is the root, . or .."));
+    }
+    let what = from.named()?;
+    to.check_name()?;
+    match mode {
+        RenameMode::NoReplace => check_is_free(to)?,
+        RenameMode::Exchange => drop(to.existing()?),
+        RenameMode::Replace => {}
+    }
+    let has_slash = from.ends_in_slash || (to.ends_in_slash && mode != RenameMode::Exchange);
+    if has_slash && what.kind != FileKind::Directory {
+        return Err(Failure::new(libc::ENOTDIR, "a path ends in / and the old one leads to no directory"));
     }
     Ok(())
 }
@@ -87,7 +135,7 @@ impl<'n> Name<'n> {
     }
 
     pub fn mkdir(&self, mode: u32) -> Outcome<()> {
-        self.on_place(LastLink::Keep, |fs, place| {
+        self.on_place(LastLink::Name, |fs, place| {
             check_is_free(&place)?;
             let new = new_inode(self.device, FileKind::Directory, mode);
             Ok(fs.mkdir(place.directory, &place.name, &new).map(drop)?)
@@ -96,7 +144,7 @@ impl<'n> Name<'n> {
 
     /// Makes a file, a pipe, a socket or a device node. EEXIST.
     pub fn mknod(&self, kind: FileKind, mode: u32, rdev: u32) -> Outcome<()> {
-        self.on_place(LastLink::Keep, |fs, place| {
+        self.on_place(LastLink::Name, |fs, place| {
             check_takes_a_file(&place)?;
             let new = NewInode { rdev, ..new_inode(self.device, kind, mode) };
             Ok(fs.create(place.directory, &place.name, &new).map(drop)?)
@@ -104,19 +152,18 @@ impl<'n> Name<'n> {
     }
 
     pub fn rmdir(&self) -> Outcome<()> {
-        self.on_place(LastLink::Keep, |fs, place| {
-            if place.existing()?.ino == InodeNumber::ROOT {
-                return Err(Failure::new(libc::EBUSY, "it is the root of the device"));
-            }
-            Ok(fs.rmdir(place.directory, &place.name)?)
+        self.on_place(LastLink::Name, |fs, place| match place.name.as_slice() {
+            b"/" => Err(Failure::new(libc::EBUSY, "it is the root of the device")),
+            name => Ok(fs.rmdir(place.directory, name)?),
         })
     }
 
     pub fn unlink(&self) -> Outcome<()> {
-        self.on_place(LastLink::Keep, |fs, place| {
-            if place.existing()?.kind == FileKind::Directory {
+        self.on_place(LastLink::Name, |fs, place| {
+            if !place.has_own_name() || place.named()?.kind == FileKind::Directory {
                 return Err(Failure::new(libc::EISDIR, "it is a directory; use nvfold_rmdir"));
             }
+            place.existing()?;
             Ok(fs.unlink(place.directory, &place.name)?)
         })?;
         causality::name_removed();
@@ -125,8 +172,12 @@ impl<'n> Name<'n> {
 
     /// Gives what is here another name.
     pub fn link(&self, last_link: LastLink, new: &Name<'_>) -> Outcome<()> {
-        let ino = self.attr(last_link)?.ino;
-        new.on_place(LastLink::Keep, |fs, place| {
+        new.link_to(self.attr(last_link)?.ino)
+    }
+
+    /// Makes this a name of an inode.
+    pub fn link_to(&self, ino: InodeNumber) -> Outcome<()> {
+        self.on_place(LastLink::Name, |fs, place| {
             check_takes_a_file(&place)?;
             Ok(fs.link(ino, place.directory, &place.name).map(drop)?)
         })
@@ -134,7 +185,7 @@ impl<'n> Name<'n> {
 
     /// Makes a symbolic link here.
     pub fn symlink(&self, target: &[u8]) -> Outcome<()> {
-        self.on_place(LastLink::Keep, |fs, place| {
+        self.on_place(LastLink::Name, |fs, place| {
             check_takes_a_file(&place)?;
             // No umask applies to links, and nobody looks at their bits.
             let new = NewInode { mode: LINK_MODE, ..new_inode(self.device, FileKind::Symlink, 0) };
@@ -149,23 +200,18 @@ impl<'n> Name<'n> {
 
     /// Renames, with the flags of renameat2.
     pub fn rename(&self, new: &Name<'_>, flags: c_uint) -> Outcome<()> {
-        let mode = match flags {
-            0 => RenameMode::Replace,
-            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
-            libc::RENAME_EXCHANGE => RenameMode::Exchange,
-            _ => return Err(Failure::invalid(format!("there is no rename with flags {flags:#x}"))),
-        };
-        let (from, to) =
-            (self.on_place(LastLink::Keep, |_, place| Ok(place))?, new.on_place(LastLink::Keep, |_, place| Ok(place))?);
-        let what = from.existing().map_err(|failure| failure.at(self.path))?;
-        if !from.has_own_name() || !to.has_own_name() {
-            return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));
-        }
-        if to.must_be_directory && what.kind != FileKind::Directory {
-            let why = "the new path ends in / and the old one is no directory";
-            return Err(Failure::new(libc::ENOTDIR, why).at(new.path));
-        }
-        let renamed = self.device.run(|fs| Ok(fs.rename(from.directory, &from.name, to.directory, &to.name, mode)?));
+        let mode = rename_mode(flags)?;
+        let place = |name: &Name<'_>| name.on_place(LastLink::Name, |_, place| Ok(place));
+        let (from, to) = (place(self)?, place(new)?);
+        check_rename(&from, &to, mode).map_err(|failure| failure.at(self.path))?;
+        let renamed = self.device.run(|fs| match fs.rename(from.directory, &from.name, to.directory, &to.name, mode) {
+            Err(error)
+                if error.errno() == libc::EISDIR && to.attr.is_some_and(|to| holds(fs, to.ino, from.directory)) =>
+            {
+                Err(Failure::new(libc::ENOTEMPTY, "the new name is a directory above the old one"))
+            }
+            renamed => Ok(renamed?),
+        });
         renamed.map_err(|failure| failure.at(self.path))?;
         causality::name_removed();
         Ok(())

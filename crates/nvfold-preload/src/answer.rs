@@ -17,6 +17,14 @@ pub fn is_inside() -> bool {
     IS_INSIDE.get()
 }
 
+/// Runs a part of a call that may take locks of the file system.
+pub fn inside<T>(body: impl FnOnce() -> T) -> T {
+    let was_inside = IS_INSIDE.replace(true);
+    let answer = body();
+    IS_INSIDE.set(was_inside);
+    answer
+}
+
 /// Runs the body of a call. A call that succeeds keeps errno, because programs use it to tell the end of `readdir`
 /// from an error.
 pub fn answer<T: Answer>(function: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
@@ -31,9 +39,7 @@ pub fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Ou
         failure::set_errno(libc::EIO);
         return failed;
     }
-    let was_inside = IS_INSIDE.replace(true);
-    let answer = failure::answer(function, None, || body().map(Some));
-    IS_INSIDE.set(was_inside);
+    let answer = inside(|| failure::answer(function, None, || body().map(Some)));
     match answer {
         Some(answer) => {
             failure::set_errno(before);

@@ -1,16 +1,15 @@
 //! The device to which paths below the prefix lead.
 
 use crate::process;
-use nvfold::InodeNumber;
 use nvfold_c::device::Device;
 use nvfold_c::failure::Failure;
-use nvfold_c::paths::Start;
 use nvfold_c::shared;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 static PREFIX: OnceLock<Vec<u8>> = OnceLock::new();
+static LAST_NAME: OnceLock<Vec<u8>> = OnceLock::new();
 static HAS_PREFIX: AtomicBool = AtomicBool::new(false);
 static DEVICE: RwLock<Option<Arc<Device>>> = RwLock::new(None);
 
@@ -30,9 +29,9 @@ pub fn device() -> Option<Arc<Device>> {
     if process::is_not_owner() { None } else { DEVICE.read().clone() }
 }
 
-/// Returns the root directory of the prefix.
-pub fn root() -> Start<'static> {
-    Start { directory: InodeNumber::ROOT, prefix: prefix() }
+/// Returns the last name of the prefix, which every path of the host that leads below it has among its names.
+pub fn last_name() -> &'static [u8] {
+    LAST_NAME.get().map_or(b"", Vec::as_slice)
 }
 
 pub fn no_device() -> Failure {
@@ -42,6 +41,7 @@ pub fn no_device() -> Failure {
 /// Sets the prefix, before the device is open.
 pub fn name_prefix(prefix: &[u8]) {
     let _ = PREFIX.set(prefix.to_vec());
+    let _ = LAST_NAME.set(prefix.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec());
 }
 
 /// Starts to look at paths.

@@ -33,6 +33,7 @@
 //! | `streams` | stdio: streams on our files, and what their buffers hold |
 //! | `calls` | the functions, a file for each family |
 //! | `prefix` | is this path ours, and where does it lead? |
+//! | `host` | what does the host have at a path? |
 //! | `working` | the working directory, which may be on the device |
 //! | `mounted` | files on a mount, served by the kernel: where do the bytes of a write come from? |
 //! | `numbers` | which descriptor is which open file |
@@ -51,6 +52,7 @@ mod calls;
 pub mod copies;
 mod device;
 mod evaluation;
+mod host;
 mod mappings;
 mod mounted;
 mod numbers;

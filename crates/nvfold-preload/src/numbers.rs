@@ -37,8 +37,8 @@ const RESERVED_MAX: c_int = 16;
 /// An open file.
 pub struct File {
     pub open: Open,
-    /// Absolute path by which it was opened, with the prefix. It is kept for directories, for `fchdir` and paths with
-    /// `..`.
+    /// Of a directory, the absolute path by which it was opened, with the prefix: where it is looked for first when a
+    /// program asks for its path.
     pub path: Vec<u8>,
     /// Flags that F_GETFL returns.
     pub flags: AtomicI32,

@@ -1,27 +1,34 @@
-//! Whether a path is ours, and where it leads.
+//! Whether a path is ours, and where it leads: the walk that every call makes over host and device.
 //!
-//! The problem: the kernel does not know the prefix, so the path itself must tell: an absolute path by its beginning,
-//! a relative one by its starting directory, which is the working directory or an open one.
+//! The problem: the kernel does not know the prefix. It must look to a program as if the device were mounted there, while
+//! a plain path of the host costs next to nothing.
 //!
-//! | path | leads to |
-//! |---|---|
-//! | `/nvfold`, `/nvfold/a/b` | the device |
-//! | `/tmp/../nvfold/a` | the device: `.`, `..` and `//` are first removed as text |
-//! | `/nvfold/../etc` | the host, for the same reason |
-//! | `a/b`, with a working directory or a descriptor below the prefix | the device, from that very directory |
-//! | `../../etc` from there | the host, if it goes above the prefix |
-//! | `nvfold/a`, with `/` as the working directory | the device |
+//! The idea: a path of the host that names the prefix has the last name of the prefix (`nvfold`) among its own names. So
+//! all others go to the kernel as they are. The rest is followed name by name, as path_resolution(7) says: on the host
+//! with lstat and readlink, on the device with the walk of nvfold-c, from one to the other wherever the path goes.
 //!
-//! Removing `..` as text is wrong where the directory before it is a symbolic link. So the text only decides whether
-//! the path leaves the prefix; a path that stays within is followed on the device as it was written. A symbolic link
-//! on the host that leads below the prefix is not followed.
+//! | path | what is asked | leads to |
+//! |---|---|---|
+//! | any, without the last name of the prefix, from a directory of the host | its bytes, once | the host, unchanged |
+//! | `/nvfold`, `/nvfold/a/b` | each name, on the device | the device |
+//! | `/tmp/../nvfold/a`, `nvfold/a` in `/` | each name: lstat on the host | the device |
+//! | `a/b`, from a directory of the device | each name, on the device | the device |
+//! | `..` from the root of the device, `/nvfold/../etc` | the same | the host: the directory that holds the prefix |
+//! | through a link on the device to the host, and back | the same, both sides | where Linux would go, 40 links at most |
+//!
+//! The prefix is compared as text with the real path that the walk is at. It need not exist on the host, nor need the
+//! directories above it; what the host has there is hidden. A link of the host to below the prefix is followed where the
+//! walk meets it. A path of the first row that leads through one is the kernel's, which finds what is hidden, or nothing.
+//! Links in `/proc` are the kernel's alone: their text is no path.
 
+use crate::answer::inside;
 use crate::numbers::{self, File};
-use crate::{device, process, working};
+use crate::{device, host, process, working};
 use nvfold::InodeNumber;
 use nvfold_c::device::Device;
+use nvfold_c::failure::Failure;
 use nvfold_c::names::Name;
-use nvfold_c::paths::{Start, below};
+use nvfold_c::paths::{self, LINKS_MAX, LastLink, Start, Walked, below, first_name, is_last};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
@@ -29,8 +36,13 @@ use std::sync::Arc;
 pub struct DevicePath {
     device: Arc<Device>,
     /// The directory it starts from, kept open; `None`: the root.
-    from: Option<Arc<File>>,
+    directory: Option<nvfold::File>,
     path: Vec<u8>,
+    links_left: u32,
+    /// The open file that the program's path was relative to.
+    from: Option<Arc<File>>,
+    /// The absolute path that the program wrote, or means, as text: a hint.
+    written: Vec<u8>,
 }
 
 /// Where a path leads.
@@ -40,8 +52,8 @@ pub enum Place {
     /// To the host, by this absolute path.
     HostAt(CString),
     Device(DevicePath),
-    /// Below the prefix, but there is no device.
-    Nowhere,
+    /// Nowhere: it has no end (ELOOP), or the device is another process's or closed (EIO).
+    Refused(Failure),
 }
 
 impl DevicePath {
@@ -54,8 +66,8 @@ impl DevicePath {
     }
 
     pub fn start(&self) -> Start<'_> {
-        let directory = self.from.as_ref().map_or(InodeNumber::ROOT, |from| from.open.file.ino());
-        Start { directory, prefix: device::prefix() }
+        let directory = self.directory.as_ref().map_or(InodeNumber::ROOT, nvfold::File::ino);
+        Start { directory, prefix: device::prefix(), links_left: self.links_left }
     }
 
     /// Returns the path relative to its starting directory.
@@ -63,25 +75,226 @@ impl DevicePath {
         &self.path
     }
 
-    /// Returns another name in the same directory: the end of `path`, as long as this path.
-    pub fn with_end_of(&self, path: &[u8]) -> DevicePath {
-        let path = path[path.len().saturating_sub(self.path.len())..].to_vec();
-        DevicePath { device: self.device.clone(), from: self.from.clone(), path }
+    /// Returns the open file that an empty path means, with AT_EMPTY_PATH. `None`: the path is not empty.
+    pub fn open_file(&self) -> Option<&Arc<File>> {
+        self.from.as_ref().filter(|_| self.path.is_empty())
     }
 
-    /// Returns the whole path as the program sees it, without `.`, `..` and `//`.
-    pub fn absolute(&self) -> Vec<u8> {
-        match &self.from {
-            Some(from) if self.path.first() != Some(&b'/') => {
-                normalized(&[&from.path, b"/".as_slice(), &self.path].concat())
+    /// Whether it is the root of the device, by the name of the prefix.
+    pub fn is_root(&self) -> bool {
+        !self.path.is_empty() && is_last(&self.path)
+    }
+
+    /// Returns another name in the same directory: the last of `path`.
+    pub fn with_end_of(&self, path: &[u8]) -> DevicePath {
+        let name_at = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let path = [&self.path[..name_at(&self.path)], &path[name_at(path)..]].concat();
+        let (directory, from) = (self.directory.clone(), self.from.clone());
+        DevicePath { device: self.device.clone(), directory, path, from, written: Vec::new(), ..*self }
+    }
+
+    /// Returns the absolute path that the program wrote, without `.`, `..` and `//`: a hint at where a directory is.
+    pub fn written(&self) -> Vec<u8> {
+        normalized(&self.written)
+    }
+}
+
+/// Where the walk is.
+enum At {
+    /// In a directory of the device; `None`: its root.
+    Device(Option<Arc<File>>),
+    /// In a directory of the host: its real path; empty for `/`.
+    Host(Vec<u8>),
+}
+
+/// Returns whether a path has a name among its names.
+fn has_name(path: &[u8], name: &[u8]) -> bool {
+    let mut rest = path;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'/') {
+        if &rest[..at] == name {
+            return true;
+        }
+        rest = &rest[at + 1..];
+    }
+    rest == name
+}
+
+/// Returns where a path leads that starts from a descriptor or, with AT_FDCWD, from the working directory, for a call
+/// that follows a link at its end.
+///
+/// # Safety
+///
+/// `path` is NULL or a C string.
+pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
+    // SAFETY: the caller's contract.
+    unsafe { look_for((dirfd, path, LastLink::Follow)) }
+}
+
+/// Returns where a path leads, for a call that does this with a link at its end.
+///
+/// # Safety
+///
+/// `path` is NULL or a C string.
+pub unsafe fn look_for((dirfd, path, last_link): (c_int, *const c_char, LastLink)) -> Place {
+    if !device::has_prefix() || path.is_null() {
+        return Place::Host;
+    }
+    // SAFETY: the caller guarantees a C string.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let is_absolute = path.first() == Some(&b'/');
+    let starts_from_ours = !is_absolute && (numbers::is_ours(dirfd) || (dirfd == libc::AT_FDCWD && working::is_ours()));
+    if !starts_from_ours && (path.len() >= libc::PATH_MAX as usize || !has_name(path, device::last_name())) {
+        return Place::Host;
+    }
+    // A child of fork must not take a lock.
+    if starts_from_ours && process::is_not_owner() {
+        return Place::Refused(device::no_device());
+    }
+    let at = match starts_from_ours {
+        _ if is_absolute => Some(At::Host(Vec::new())),
+        true if dirfd == libc::AT_FDCWD => working::working_directory().map(|file| At::Device(Some(file))),
+        true => numbers::get(dirfd).ok().map(|file| At::Device(Some(file))),
+        false => match host::real_path(dirfd) {
+            Some(directory) => Some(At::Host(directory)),
+            None => return Place::Host,
+        },
+    };
+    match at {
+        None => Place::Refused(device::no_device()),
+        Some(at) => inside(|| walk(at, path, last_link)),
+    }
+}
+
+/// Follows a path over both sides to its end.
+fn walk(mut at: At, path: &[u8], last_link: LastLink) -> Place {
+    let mut written = match &at {
+        At::Device(from) => from.as_ref().map_or_else(Vec::new, |from| [&from.path, b"/".as_slice(), path].concat()),
+        At::Host(directory) => [directory, b"/".as_slice(), path].concat(),
+    };
+    let (mut path, mut links_left, mut was_on_device) = (path.to_vec(), LINKS_MAX, false);
+    if let (At::Host(_), Some(inside)) = (&at, below(device::prefix(), &path)) {
+        path = [b"/", inside].concat();
+        at = At::Device(None);
+    }
+    loop {
+        match at {
+            At::Host(directory) => match walk_host(directory, path, last_link, links_left) {
+                OnHost::To(_) if !was_on_device => return Place::Host,
+                OnHost::To(path) => return CString::new(path).map_or(Place::Host, Place::HostAt),
+                // The kernel counts its links itself.
+                OnHost::Endless(_) if !was_on_device => return Place::Host,
+                OnHost::Endless(failure) => return Place::Refused(failure),
+                OnHost::Below { rest, left } => {
+                    (path, links_left, at) = (rest, left, At::Device(None));
+                    written = [device::prefix(), b"/", &path].concat();
+                }
+            },
+            At::Device(from) => {
+                was_on_device = true;
+                let Some(device) = device::device() else { return Place::Refused(device::no_device()) };
+                let directory = from.as_ref().map(|from| from.open.file.clone());
+                let path_there =
+                    DevicePath { device, directory, path, links_left, from, written: std::mem::take(&mut written) };
+                match settle(path_there, last_link) {
+                    Settled::To(place) => return Place::Device(place),
+                    Settled::Out { path: outside, left } => {
+                        (path, links_left, at) = (outside, left, At::Host(Vec::new()));
+                    }
+                }
             }
-            _ => normalized(&[device::prefix(), b"/", &self.path].concat()),
+        }
+    }
+}
+
+enum Settled {
+    To(DevicePath),
+    Out { path: Vec<u8>, left: u32 },
+}
+
+/// Follows a path on the device. What is found is a name in a directory, so that the call itself has nothing left to
+/// follow. A path that cannot be followed stays as it is: the call finds out why, in its turn.
+fn settle(path: DevicePath, last_link: LastLink) -> Settled {
+    let walked = path.device.run(|fs| match paths::walk(fs, path.start(), &path.path, last_link)? {
+        Walked::To(place) => {
+            let held = if place.directory == InodeNumber::ROOT { None } else { Some(fs.open(place.directory)?) };
+            Ok((Walked::To(place), held))
+        }
+        out => Ok((out, None)),
+    });
+    match walked {
+        Err(_) => Settled::To(path),
+        Ok((Walked::Out { path, links_left }, _)) => Settled::Out { path, left: links_left },
+        Ok((Walked::To(place), directory)) => {
+            let here = match place.name.as_slice() {
+                // A second slash says that there is one behind the prefix.
+                b"/" => path.path[..path.path.len().min(2)].to_vec(),
+                name if place.ends_in_slash => [name, b"/"].concat(),
+                name => name.to_vec(),
+            };
+            Settled::To(DevicePath { directory, path: here, from: None, ..path })
+        }
+    }
+}
+
+/// Where a path on the host leads.
+enum OnHost {
+    /// To this absolute path, which the kernel takes as it is, or fails with.
+    To(Vec<u8>),
+    /// Below the prefix: the rest of the path from there, and the links that are left.
+    Below { rest: Vec<u8>, left: u32 },
+    /// Through too many links.
+    Endless(Failure),
+}
+
+/// Follows a path from a directory of the host, given by its real path.
+fn walk_host(mut at: Vec<u8>, mut path: Vec<u8>, last_link: LastLink, mut left: u32) -> OnHost {
+    if path.first() == Some(&b'/') {
+        at.clear();
+    }
+    loop {
+        let (name, rest) = first_name(&path);
+        let whole = [&at, b"/".as_slice(), name].concat();
+        let to_kernel = || OnHost::To([&whole, rest].concat());
+        match name {
+            b"" => return to_kernel(),
+            b"." | b".." if is_last(rest) && last_link == LastLink::Name => return to_kernel(),
+            b"." | b".." => {
+                if name == b".." {
+                    at.truncate(at.iter().rposition(|byte| *byte == b'/').unwrap_or(0));
+                }
+                if is_last(rest) {
+                    return OnHost::To([&at, b"/".as_slice()].concat());
+                }
+                path = rest.to_vec();
+                continue;
+            }
+            _ if whole == device::prefix() => {
+                return OnHost::Below { rest: [b"/", rest].concat(), left };
+            }
+            _ => {}
+        }
+        match host::kind_of(&whole) {
+            Some(libc::S_IFLNK) if paths::follows(rest, last_link) && !whole.starts_with(b"/proc/") => {
+                left = match paths::count_link(left) {
+                    Ok(left) => left,
+                    Err(failure) => return OnHost::Endless(failure),
+                };
+                let Some(target) = host::target_of(&whole) else { return to_kernel() };
+                if target.first() == Some(&b'/') {
+                    at.clear();
+                }
+                path = [&target, rest].concat();
+            }
+            Some(libc::S_IFDIR) if !is_last(rest) => (at, path) = (whole, rest.to_vec()),
+            // The directories above the prefix need not exist.
+            None if !is_last(rest) && below(&whole, device::prefix()).is_some() => (at, path) = (whole, rest.to_vec()),
+            _ => return to_kernel(),
         }
     }
 }
 
 /// Removes `.`, `..` and `//` as text.
-pub fn normalized(path: &[u8]) -> Vec<u8> {
+fn normalized(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
         match name {
@@ -90,112 +303,7 @@ pub fn normalized(path: &[u8]) -> Vec<u8> {
             name => names.push(name),
         }
     }
-    let mut whole: Vec<u8> = names.iter().flat_map(|name| [b"/".as_slice(), name].concat()).collect();
-    if whole.is_empty() {
-        whole.push(b'/');
-    }
-    whole
-}
-
-/// Returns whether `normalized` would remove nothing except a `/` at the end.
-fn is_plain(path: &[u8]) -> bool {
-    let has = |what: &[u8]| path.windows(what.len()).any(|window| window == what);
-    !has(b"//") && !has(b"/./") && !has(b"/../") && !path.ends_with(b"/..") && !path.ends_with(b"/.")
-}
-
-fn has_parents(path: &[u8]) -> bool {
-    path.split(|byte| *byte == b'/').any(|name| name == b"..")
-}
-
-/// Returns where a path leads that starts from a descriptor or, with AT_FDCWD, from the working directory.
-///
-/// # Safety
-///
-/// `path` is NULL or a C string.
-pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
-    if !device::has_prefix() || path.is_null() {
-        return Place::Host;
-    }
-    // SAFETY: the caller guarantees a C string.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if path.len() >= libc::PATH_MAX as usize {
-        // The host answers with ENAMETOOLONG.
-        return Place::Host;
-    }
-    if path.first() == Some(&b'/') {
-        return absolute(path);
-    }
-    let starts_from_ours = numbers::is_ours(dirfd) || (dirfd == libc::AT_FDCWD && working::is_ours());
-    // A child of fork must not take a lock.
-    if starts_from_ours && process::is_not_owner() {
-        return Place::Nowhere;
-    }
-    match numbers::is_ours(dirfd) {
-        true => match numbers::get(dirfd) {
-            Ok(from) => relative(from, path),
-            Err(_) => Place::Nowhere,
-        },
-        false if dirfd == libc::AT_FDCWD => from_working_directory(path),
-        false => Place::Host,
-    }
-}
-
-fn on_device(from: Option<Arc<File>>, path: &[u8]) -> Place {
-    match device::device() {
-        Some(device) => Place::Device(DevicePath { device, from, path: path.to_vec() }),
-        None => Place::Nowhere,
-    }
-}
-
-fn on_host(path: &[u8]) -> Place {
-    CString::new(path).map_or(Place::Host, Place::HostAt)
-}
-
-fn absolute(path: &[u8]) -> Place {
-    let prefix = device::prefix();
-    match below(prefix, path) {
-        Some(rest) if !has_parents(rest) => on_device(None, if rest.is_empty() { b"/" } else { rest }),
-        // The path stays within the prefix, or leaves it.
-        Some(rest) => match below(prefix, &normalized(path)) {
-            Some(_) => on_device(None, rest),
-            None => on_host(&normalized(path)),
-        },
-        None if is_plain(path) => Place::Host,
-        None => match below(prefix, &normalized(path)) {
-            Some(b"") => on_device(None, b"/"),
-            Some(rest) if path.ends_with(b"/") => on_device(None, &[rest, b"/"].concat()),
-            Some(rest) => on_device(None, rest),
-            None => Place::Host,
-        },
-    }
-}
-
-fn relative(from: Arc<File>, path: &[u8]) -> Place {
-    if has_parents(path) {
-        let whole = normalized(&[&from.path, b"/".as_slice(), path].concat());
-        if below(device::prefix(), &whole).is_none() {
-            return on_host(&whole);
-        }
-    }
-    on_device(Some(from), path)
-}
-
-fn from_working_directory(path: &[u8]) -> Place {
-    if path.is_empty() {
-        return Place::Host;
-    }
-    match working::working_directory() {
-        Some(directory) => relative(directory, path),
-        None if !working::may_lead_below(path) => Place::Host,
-        None => match working::host_working_directory() {
-            Some(directory) => match absolute(&[&directory, b"/".as_slice(), path].concat()) {
-                // The host gets the path as it was written.
-                Place::HostAt(_) => Place::Host,
-                place => place,
-            },
-            None => Place::Host,
-        },
-    }
+    names.iter().flat_map(|name| [b"/".as_slice(), name].concat()).collect()
 }
 
 #[cfg(test)]
@@ -203,13 +311,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_lose_what_they_take_back() {
+    fn hints_lose_what_they_take_back() {
         for (path, expected) in
-            [("/a/b", "/a/b"), ("//a//b/", "/a/b"), ("/a/./b/../c", "/a/c"), ("/../..", "/"), ("/a/b/../../..", "/")]
+            [("/a/b", "/a/b"), ("//a//b/", "/a/b"), ("/a/./b/../c", "/a/c"), ("/../..", ""), ("/a/b/../../..", "")]
         {
             assert_eq!(normalized(path.as_bytes()), expected.as_bytes(), "{path}");
         }
-        assert!(is_plain(b"/a/b/") && is_plain(b"/a/..b") && !is_plain(b"/a/..") && !is_plain(b"/a/../b"));
-        assert!(has_parents(b"..") && has_parents(b"a/..") && !has_parents(b"a/..b"));
+    }
+
+    #[test]
+    fn a_name_is_found_among_the_names_of_a_path() {
+        for path in ["x", "/x", "x/", "/a/x", "a//x/b", "../x"] {
+            assert!(has_name(path.as_bytes(), b"x"), "{path}");
+        }
+        for path in ["", "/", "xx", "/xx", "a/xy", "a/.x", "yx/a"] {
+            assert!(!has_name(path.as_bytes(), b"x"), "{path}");
+        }
     }
 }

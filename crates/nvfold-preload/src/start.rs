@@ -67,7 +67,6 @@ pub extern "C" fn nvfold_preload_start() {
         // SAFETY: nothing of ours is open.
         unsafe { libc::_exit(NO_DEVICE) };
     }
-    working::look_again();
     device::begin();
     if !raw::begin() {
         process::say(

@@ -8,8 +8,7 @@
 //! previous directory, and there is nothing that would have to be removed later.
 
 use crate::numbers::File;
-use crate::{device, process};
-use nvfold_c::paths::below;
+use crate::process;
 use parking_lot::RwLock;
 use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -21,8 +20,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static CURRENT: RwLock<Option<Arc<File>>> = RwLock::new(None);
 /// Whether `CURRENT` is set, for the lock-free check.
 static IS_OURS: AtomicBool = AtomicBool::new(false);
-/// Whether the prefix is below the kernel's working directory, so that a relative path without `..` may lead to it.
-static IS_ABOVE_PREFIX: AtomicBool = AtomicBool::new(true);
 
 /// Returns whether the working directory is one of ours. Takes no lock.
 pub fn is_ours() -> bool {
@@ -32,33 +29,6 @@ pub fn is_ours() -> bool {
 /// Returns our working directory, if the program is in one. A child of fork gets `None`.
 pub fn working_directory() -> Option<Arc<File>> {
     if !is_ours() || process::is_not_owner() { None } else { CURRENT.read().clone() }
-}
-
-/// Returns whether a path relative to the kernel's working directory may lead below the prefix.
-pub fn may_lead_below(path: &[u8]) -> bool {
-    IS_ABOVE_PREFIX.load(Ordering::Relaxed) || path.windows(2).any(|window| window == b"..")
-}
-
-/// Returns the kernel's working directory.
-pub fn host_working_directory() -> Option<Vec<u8>> {
-    let mut room = vec![0_u8; libc::PATH_MAX as usize];
-    // SAFETY: `room` is ours and has the given length.
-    let got = unsafe { libc::getcwd(room.as_mut_ptr().cast(), room.len()) };
-    if got.is_null() {
-        return None;
-    }
-    room.truncate(room.iter().position(|byte| *byte == 0)?);
-    Some(room)
-}
-
-/// Updates the state after the kernel's working directory has changed or counts again.
-pub fn look_again() {
-    if !process::is_owner() {
-        return;
-    }
-    let directory = host_working_directory().unwrap_or_else(|| b"/".to_vec());
-    let is_above = directory == b"/" || below(&directory, device::prefix()).is_some();
-    IS_ABOVE_PREFIX.store(is_above, Ordering::Relaxed);
 }
 
 /// An empty directory in which nobody can make anything, root included.

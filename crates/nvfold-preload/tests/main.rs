@@ -3,7 +3,12 @@
 mod chains;
 mod cost;
 mod differential;
+mod generated;
 mod lab;
 mod library;
 mod processes;
 mod programs;
+/// The seeds of all random tests.
+#[allow(dead_code)]
+#[path = "../../../tests/src/random.rs"]
+mod random;

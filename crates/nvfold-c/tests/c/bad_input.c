@@ -78,6 +78,30 @@ int main(void)
     CHECK(nvfold_write(fd, "0123456789", 10) == 10);
     FAILS(ENOTDIR, nvfold_openat(fd, "x", O_RDONLY, 0));
     FAILS(ENOTDIR, nvfold_stat(device, "/file/", &stat));
+
+    /* A slash at the end: what is removed, renamed or made is the name before it, and never what a link there leads to. */
+    CHECK(nvfold_mkdir(device, "d", 0755) == 0 && nvfold_symlink(device, "d", "to-d") == 0);
+    CHECK(nvfold_symlink(device, "none", "to-none") == 0);
+    FAILS(ENOTDIR, nvfold_rmdir(device, "to-d/"));
+    FAILS(ENOTDIR, nvfold_unlink(device, "to-d/"));
+    FAILS(ENOTDIR, nvfold_unlink(device, "file/"));
+    FAILS(EISDIR, nvfold_unlink(device, "d/"));
+    FAILS(ENOTDIR, nvfold_rename(device, "to-d/", "e", 0));
+    FAILS(ENOTDIR, nvfold_rename(device, "file", "e/", 0));
+    FAILS(ENOTDIR, nvfold_rename(device, "d", "to-d/", RENAME_EXCHANGE));
+    FAILS(EEXIST, nvfold_mkdir(device, "to-none/", 0755));
+    FAILS(EISDIR, nvfold_open(device, "file/", O_RDWR | O_CREAT, 0644));
+    FAILS(EISDIR, nvfold_open(device, "to-none/", O_RDWR | O_CREAT, 0644));
+    FAILS(ENOENT, nvfold_link(device, "file", "new/"));
+    FAILS(ENOENT, nvfold_symlink(device, "file", "new/"));
+    FAILS(EINVAL, nvfold_readlink(device, "to-d/", buffer, 10));
+    CHECK(nvfold_lstat(device, "to-d/", &stat) == 0 && S_ISDIR(stat.st_mode));
+    CHECK(nvfold_mkdir(device, "new/", 0755) == 0 && nvfold_rename(device, "new/", "e/", 0) == 0);
+    CHECK(nvfold_rmdir(device, "e/") == 0 && nvfold_rmdir(device, "d") == 0);
+    CHECK(nvfold_unlink(device, "to-d") == 0 && nvfold_unlink(device, "to-none") == 0);
+    FAILS(EINVAL, nvfold_rmdir(device, "."));
+    FAILS(ENOTEMPTY, nvfold_rmdir(device, ".."));
+
     CHECK(nvfold_opendir(device, "/file") == NULL && errno == ENOTDIR);
 
     /* Buffers and lengths: a pointer that cannot be, with no byte asked for, is none of our business. */

@@ -1,11 +1,12 @@
 //! Modes, owners and sizes.
 
 use super::serve::{host, on_number, on_path};
-use crate::numbers::{self, File};
+use super::status::last_link;
+use crate::numbers::File;
 use crate::prefix::DevicePath;
 use crate::{device, process};
 use nvfold::SetAttr;
-use nvfold_c::failure::Outcome;
+use nvfold_c::failure::{Outcome, set_errno};
 use nvfold_c::files::offset;
 use nvfold_c::paths::LastLink;
 use nvfold_c::shared;
@@ -23,12 +24,11 @@ pub fn change_open(file: &File, change: &SetAttr) -> Outcome<c_int> {
 }
 
 /// Changes the attributes of the file that a path leads to; with AT_EMPTY_PATH and no path, of the descriptor's file.
-pub fn change_at(dirfd: c_int, path: &DevicePath, flags: c_int, change: &SetAttr) -> Outcome<c_int> {
-    if path.path().is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-        return change_open(&*numbers::get(dirfd)?, change);
+pub fn change_at(path: &DevicePath, flags: c_int, change: &SetAttr) -> Outcome<c_int> {
+    match path.open_file().filter(|_| flags & libc::AT_EMPTY_PATH != 0) {
+        Some(file) => change_open(file, change),
+        None => path.name().change(last_link(flags), change).map(|()| 0),
     }
-    let last_link = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
-    path.name().change(last_link, change).map(|()| 0)
 }
 
 fn mode_change(mode: libc::mode_t) -> SetAttr {
@@ -51,7 +51,9 @@ pub unsafe extern "C" fn nvfold_preload_fchmodat(
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::fchmodat(dirfd, path, mode, flags));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("chmod", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &mode_change(mode))) }
+    unsafe {
+        on_path("chmod", (dirfd, path, last_link(flags)), from_host, |path| change_at(path, flags, &mode_change(mode)))
+    }
 }
 
 /// chmod(2)
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn nvfold_preload_fchownat(
     let from_host = |dirfd, path| host!(libc::fchownat(dirfd, path, owner, group, flags));
     let change = owner_change(owner, group);
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("chown", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change)) }
+    unsafe { on_path("chown", (dirfd, path, last_link(flags)), from_host, |path| change_at(path, flags, &change)) }
 }
 
 /// chown(2)
@@ -113,12 +115,16 @@ pub extern "C" fn nvfold_preload_fchown(fd: c_int, owner: libc::uid_t, group: li
 /// truncate(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_truncate(path: *const c_char, length: libc::off_t) -> c_int {
+    if length < 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
     let ours = |path: &DevicePath| {
         let change = SetAttr { size: Some(offset(length)?), ..SetAttr::default() };
         path.name().change(LastLink::Follow, &change).map(|()| 0)
     };
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("truncate", (HERE, path), |_, path| host!(libc::truncate(path, length)), ours) }
+    unsafe { on_path("truncate", (HERE, path, LastLink::Follow), |_, path| host!(libc::truncate(path, length)), ours) }
 }
 
 /// umask(2): it also applies to new files on the device.

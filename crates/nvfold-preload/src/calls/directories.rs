@@ -17,6 +17,7 @@ use nvfold::FileKind;
 use nvfold_c::caller::OutBytes;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::listing::Listing;
+use nvfold_c::paths::LastLink;
 use nvfold_c::status::entry_type;
 use parking_lot::Mutex;
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -97,7 +98,9 @@ pub unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_v
         begin(fd).inspect_err(|_| drop(numbers::close(fd)))
     };
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("opendir", (libc::AT_FDCWD, path), |_, path| host!(libc::opendir(path)).cast(), open) }
+    unsafe {
+        on_path("opendir", (libc::AT_FDCWD, path, LastLink::Follow), |_, path| host!(libc::opendir(path)).cast(), open)
+    }
 }
 
 /// fdopendir(3)

@@ -25,6 +25,6 @@ mod words;
 mod xattrs;
 
 pub use descriptors::{close, duplicate, nvfold_preload_lseek as lseek};
-pub use opening::open_path;
+pub use opening::{last_link, open_path};
 pub(crate) use serve::{host, next};
 pub use transfers::{read, write};

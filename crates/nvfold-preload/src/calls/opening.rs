@@ -10,13 +10,16 @@ use crate::prefix::DevicePath;
 use nvfold::FileKind;
 use nvfold_c::failure::{Failure, Outcome};
 use nvfold_c::files::{self, Open};
+use nvfold_c::paths::LastLink;
 use parking_lot::Mutex;
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
 
 /// Flags that say how to open, and that F_GETFL does not return.
 const ONLY_TO_OPEN: c_int = libc::O_CREAT | libc::O_EXCL | libc::O_NOCTTY | libc::O_TRUNC | libc::O_CLOEXEC;
+/// O_LARGEFILE as the kernel has it, which sets it for every file; to libc it is 0.
+const LARGE_FILE: c_int = 0o100_000;
 /// Flags that O_PATH keeps.
 const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
@@ -24,6 +27,9 @@ const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
     // A descriptor of O_PATH allows fewer operations than this one; the difference does no harm.
     let flags = if flags & libc::O_PATH != 0 { flags & WITH_PATH } else { flags };
+    if path.is_root() && path.path().len() > 1 && flags & libc::O_CREAT != 0 {
+        return Err(Failure::new(libc::EISDIR, "it is the prefix and ends in /"));
+    }
     // Linux truncates also what it opens for reading alone; nvfold-c refuses to.
     let truncates = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY | libc::O_TRUNC;
     let how = if truncates { flags & !libc::O_TRUNC } else { flags };
@@ -33,12 +39,25 @@ pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome
         truncate(&open)?;
     }
     let file = File {
+        path: if open.kind == FileKind::Directory { path.written() } else { Vec::new() },
         open,
-        path: path.absolute(),
-        flags: AtomicI32::new(flags & !ONLY_TO_OPEN | libc::O_LARGEFILE),
+        flags: AtomicI32::new(flags & !ONLY_TO_OPEN | LARGE_FILE),
         listing: Mutex::new(None),
     };
     numbers::insert(Arc::new(file), 0, flags & libc::O_CLOEXEC != 0)
+}
+
+/// Returns what `open` does with a link at the end of a path.
+///
+/// # Safety
+///
+/// `path` is NULL or a C string.
+pub unsafe fn last_link(path: *const c_char, flags: c_int) -> LastLink {
+    if flags & (libc::O_CREAT | libc::O_NOFOLLOW) == 0 || path.is_null() {
+        return LastLink::Follow;
+    }
+    // SAFETY: the caller guarantees a C string.
+    files::last_link(unsafe { CStr::from_ptr(path) }.to_bytes(), flags)
 }
 
 /// Makes a file empty that is open for reading. EISDIR, EROFS.
@@ -65,7 +84,10 @@ pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: lib
         fd
     };
     // SAFETY: the caller guarantees a C string.
-    unsafe { on_path("open", (dirfd, path), from_host, |path| open_path(path, flags, mode)) }
+    unsafe {
+        let path = (dirfd, path, last_link(path, flags));
+        on_path("open", path, from_host, |path| open_path(path, flags, mode))
+    }
 }
 
 /// open(2)

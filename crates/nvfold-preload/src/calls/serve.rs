@@ -1,10 +1,13 @@
 //! Dispatch of a call: to libc, with the program's arguments, or to our code, with the path or the open file.
 
-use crate::answer::answer;
-use crate::prefix::{DevicePath, Place, look};
-use crate::{device, numbers};
+use crate::answer::{answer, checked};
+use crate::numbers;
+use crate::prefix::{DevicePath, Place, look_for};
+use nvfold::FileKind;
+use nvfold_c::caller;
 use nvfold_c::failure::{Answer, Failure, Outcome};
-use std::ffi::{c_char, c_int};
+use nvfold_c::paths::{LastLink, NAME_BYTES_MAX};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
 /// The next library's function of this name, as a pointer of the type that is expected: libc's, or that of another
@@ -84,53 +87,162 @@ macro_rules! host {
 }
 pub(crate) use host;
 
+/// A path as a program passes it: the directory where it starts, the path, and what is done with a link at its end.
+pub type Path = (c_int, *const c_char, LastLink);
+
 /// Serves a call on one path. `host` gets the directory where the path starts, and the path.
 ///
 /// # Safety
 ///
-/// `path` is NULL or a C string.
+/// The path is NULL or a C string.
 pub unsafe fn on_path<T: Answer>(
     function: &'static str,
-    (dirfd, path): (c_int, *const c_char),
+    path: Path,
     host: impl FnOnce(c_int, *const c_char) -> T,
     ours: impl FnOnce(&DevicePath) -> Outcome<T>,
 ) -> T {
     // SAFETY: the caller guarantees a C string.
-    match unsafe { look(dirfd, path) } {
-        Place::Host => host(dirfd, path),
+    match unsafe { look_for(path) } {
+        Place::Host => host(path.0, path.1),
         Place::HostAt(path) => host(libc::AT_FDCWD, path.as_ptr()),
-        Place::Nowhere => answer(function, || Err(device::no_device())),
+        Place::Refused(failure) => answer(function, || Err(failure)),
         Place::Device(path) => answer(function, || ours(&path)),
     }
 }
 
-/// Serves a call on two paths, which must both be ours or both be the host's, else EXDEV.
+/// One of two paths of a call.
+pub enum Side<'s> {
+    Host(c_int, *const c_char),
+    Device(&'s DevicePath),
+    Refused(&'s Failure),
+}
+
+/// Serves a call on two paths, which are both the host's, or both ours, or fail (`across`).
 ///
 /// # Safety
 ///
 /// Each path is NULL or a C string.
 pub unsafe fn on_paths(
     function: &'static str,
-    (dirfd, path): (c_int, *const c_char),
-    (new_dirfd, new_path): (c_int, *const c_char),
+    (path, new_path): (Path, Path),
     host: impl FnOnce((c_int, *const c_char), (c_int, *const c_char)) -> c_int,
     ours: impl FnOnce(&DevicePath, &DevicePath) -> Outcome<c_int>,
+    across: impl FnOnce(&Side<'_>, &Side<'_>) -> Failure,
 ) -> c_int {
     // SAFETY: the caller guarantees C strings.
-    let (from, to) = unsafe { (look(dirfd, path), look(new_dirfd, new_path)) };
-    let host_of = |place: &Place, dirfd, path| match place {
-        Place::Host => Some((dirfd, path)),
-        Place::HostAt(path) => Some((libc::AT_FDCWD, path.as_ptr())),
-        _ => None,
-    };
-    if let (Some(from), Some(to)) = (host_of(&from, dirfd, path), host_of(&to, new_dirfd, new_path)) {
-        return host(from, to);
+    let (from, to) = unsafe { (look_for(path), look_for(new_path)) };
+    match (Side::of(&from, path), Side::of(&to, new_path)) {
+        (Side::Host(dirfd, path), Side::Host(new_dirfd, new)) => host((dirfd, path), (new_dirfd, new)),
+        (Side::Device(path), Side::Device(new)) => answer(function, || ours(path, new)),
+        (from, to) => answer(function, || Err(across(&from, &to))),
     }
-    answer(function, || match (&from, &to) {
-        (Place::Device(from), Place::Device(to)) => ours(from, to),
-        (Place::Nowhere, _) | (_, Place::Nowhere) => Err(device::no_device()),
-        _ => Err(Failure::new(libc::EXDEV, "one of the paths is on the device, and the other is not")),
-    })
+}
+
+/// Returns the failure of a call between the device and the host that could do all else.
+pub fn between() -> Failure {
+    Failure::new(libc::EXDEV, "one of the paths is on the device, and the other is not")
+}
+
+impl<'s> Side<'s> {
+    fn of(place: &'s Place, (dirfd, path, _): Path) -> Side<'s> {
+        match place {
+            Place::Host => Side::Host(dirfd, path),
+            Place::HostAt(path) => Side::Host(libc::AT_FDCWD, path.as_ptr()),
+            Place::Device(path) => Side::Device(path),
+            Place::Refused(failure) => Side::Refused(failure),
+        }
+    }
+
+    /// Returns what has the name, as the mode of its type; `None`: nothing. Fails if the directories on the way are not
+    /// there.
+    pub fn kind(&self) -> Outcome<Option<libc::mode_t>> {
+        match self {
+            Side::Refused(failure) => Err(Failure::new(failure.errno, failure.message.clone())),
+            Side::Device(path) => path.name().on_place(LastLink::Name, |_, place| {
+                Ok(place.attr.map(|attr| if attr.kind == FileKind::Directory { libc::S_IFDIR } else { libc::S_IFREG }))
+            }),
+            Side::Host(dirfd, _) => {
+                let path = self.checked_text()?;
+                let end = path.iter().rposition(|byte| *byte != b'/').map_or(path.len(), |at| at + 1);
+                match kind_on_host(*dirfd, &path[..end], libc::AT_SYMLINK_NOFOLLOW) {
+                    Err(failure) if matches!(failure.errno, libc::ENOENT | libc::ENAMETOOLONG) => {
+                        let name_at = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+                        kind_on_host(*dirfd, &[&path[..name_at], b"."].concat(), 0).map(|_| None)
+                    }
+                    other => other.map(Some),
+                }
+            }
+        }
+    }
+
+    /// Fails if the path leads to nothing, by the flags of linkat.
+    pub fn check_exists(&self, flags: c_int) -> Outcome<()> {
+        let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let takes_empty = flags & libc::AT_EMPTY_PATH;
+        match self {
+            Side::Refused(_) => self.kind().map(drop),
+            Side::Device(path) if takes_empty != 0 && path.open_file().is_some() => Ok(()),
+            Side::Device(path) => path.name().attr(if follows { LastLink::Follow } else { LastLink::Keep }).map(drop),
+            Side::Host(dirfd, _) => {
+                let path = if takes_empty != 0 { self.text() } else { self.checked_text()? };
+                let no_follow = if follows { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+                kind_on_host(*dirfd, path, takes_empty | no_follow).map(drop)
+            }
+        }
+    }
+
+    /// Returns the path as text.
+    pub fn text(&self) -> &[u8] {
+        match self {
+            Side::Refused(_) => b"",
+            Side::Device(path) => path.path(),
+            // SAFETY: the program's string, or one of ours, which outlives this value.
+            Side::Host(_, path) => unsafe { CStr::from_ptr(*path) }.to_bytes(),
+        }
+    }
+
+    /// The same, if it is a path. ENOENT, ENAMETOOLONG.
+    fn checked_text(&self) -> Outcome<&[u8]> {
+        match self.text() {
+            b"" => Err(Failure::new(libc::ENOENT, "the path is empty")),
+            text if text.len() >= libc::PATH_MAX as usize => {
+                Err(Failure::new(libc::ENAMETOOLONG, "the path is longer than PATH_MAX"))
+            }
+            text => Ok(text),
+        }
+    }
+
+    /// Returns the last name of the path.
+    pub fn last_name(&self) -> &[u8] {
+        self.text().rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default()
+    }
+
+    /// Fails if no directory can have the last name of the path. ENAMETOOLONG.
+    pub fn check_last_name(&self) -> Outcome<()> {
+        match self.last_name().len() > NAME_BYTES_MAX {
+            true => Err(Failure::new(libc::ENAMETOOLONG, "the name is too long")),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether it is the root of the device.
+    pub fn is_root(&self) -> bool {
+        matches!(self, Side::Device(path) if path.is_root())
+    }
+
+    /// Whether the path ends in `/`, behind a name.
+    pub fn ends_in_slash(&self) -> bool {
+        if self.is_root() { self.text().len() > 1 } else { self.text().ends_with(b"/") }
+    }
+}
+
+/// Returns the mode of what fstatat finds, or its failure.
+fn kind_on_host(dirfd: c_int, path: &[u8], flags: c_int) -> Outcome<libc::mode_t> {
+    let path = CString::new(path).map_err(|_| Failure::invalid("the path has a NUL"))?;
+    let mut found = caller::empty_stat();
+    // SAFETY: a C string, and a structure of ours.
+    checked("stat", unsafe { libc::fstatat(dirfd, path.as_ptr(), &raw mut found, flags) })?;
+    Ok(found.st_mode & libc::S_IFMT)
 }
 
 /// Serves a call on one descriptor.

@@ -1,7 +1,6 @@
 //! The status of files and of the device: stat, access, statfs.
 
 use super::serve::{host, on_number, on_path};
-use crate::numbers;
 use crate::prefix::DevicePath;
 use nvfold::{Attr, FileKind};
 use nvfold_c::caller;
@@ -35,16 +34,16 @@ unsafe fn tell(into: *mut libc::stat, attr: &Attr, device: &Device) -> Outcome<c
     Ok(0)
 }
 
-fn last_link(flags: c_int) -> LastLink {
+pub fn last_link(flags: c_int) -> LastLink {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow }
 }
 
 /// Returns the attributes of the file that a path leads to; with AT_EMPTY_PATH and no path, of the descriptor's file.
-fn attr_at(dirfd: c_int, path: &DevicePath, flags: c_int) -> Outcome<Attr> {
-    if path.path().is_empty() && flags & libc::AT_EMPTY_PATH != 0 {
-        return numbers::get(dirfd)?.open.attr();
+fn attr_at(path: &DevicePath, flags: c_int) -> Outcome<Attr> {
+    match path.open_file().filter(|_| flags & libc::AT_EMPTY_PATH != 0) {
+        Some(file) => file.open.attr(),
+        None => path.name().attr(last_link(flags)),
     }
-    path.name().attr(last_link(flags))
 }
 
 /// # Safety
@@ -54,7 +53,9 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
     let from_host = |dirfd, path| host!(libc::fstatat(dirfd, path, into, flags));
     // SAFETY: the caller's contract.
     unsafe {
-        on_path("stat", (dirfd, path), from_host, |path| tell(into, &attr_at(dirfd, path, flags)?, path.device()))
+        on_path("stat", (dirfd, path, last_link(flags)), from_host, |path| {
+            tell(into, &attr_at(path, flags)?, path.device())
+        })
     }
 }
 
@@ -143,13 +144,13 @@ pub unsafe extern "C" fn nvfold_preload_statx(
     let ours = |path: &DevicePath| {
         check(into)?;
         let mut found = caller::empty_stat();
-        status::fill(&mut found, &attr_at(dirfd, path, flags)?, path.device().handle);
+        status::fill(&mut found, &attr_at(path, flags)?, path.device().handle);
         // SAFETY: the program passed it to be filled; it is aligned.
         unsafe { into.write(extended(&found)) };
         Ok(0)
     };
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("statx", (dirfd, path), from_host, ours) }
+    unsafe { on_path("statx", (dirfd, path, last_link(flags)), from_host, ours) }
 }
 
 fn extended(stat: &libc::stat) -> libc::statx {
@@ -192,7 +193,7 @@ pub unsafe extern "C" fn nvfold_preload_faccessat(
 ) -> c_int {
     let from_host = |dirfd, path| host!(libc::faccessat(dirfd, path, mode, flags));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("access", (dirfd, path), from_host, |path| may(&attr_at(dirfd, path, flags)?, mode)) }
+    unsafe { on_path("access", (dirfd, path, last_link(flags)), from_host, |path| may(&attr_at(path, flags)?, mode)) }
 }
 
 /// access(2)
@@ -261,7 +262,11 @@ fn device_of(path: &DevicePath) -> Outcome<&Device> {
 pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut libc::statvfs) -> c_int {
     let from_host = |_, path| host!(libc::statvfs(path, into));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("statvfs", (libc::AT_FDCWD, path), from_host, |path| fill_statvfs(into, device_of(path)?)) }
+    unsafe {
+        on_path("statvfs", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
+            fill_statvfs(into, device_of(path)?)
+        })
+    }
 }
 
 /// fstatvfs(3)
@@ -281,7 +286,11 @@ pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::sta
 pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
     let from_host = |_, path| host!(libc::statfs(path, into));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { on_path("statfs", (libc::AT_FDCWD, path), from_host, |path| fill_statfs(into, device_of(path)?)) }
+    unsafe {
+        on_path("statfs", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
+            fill_statfs(into, device_of(path)?)
+        })
+    }
 }
 
 /// fstatfs(2)
@@ -297,7 +306,7 @@ pub unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_in
     let from_host = |_, path| host!(libc::pathconf(path, name));
     // SAFETY: the arguments are the program's; the root is a string.
     unsafe {
-        on_path("pathconf", (libc::AT_FDCWD, path), from_host, |path| {
+        on_path("pathconf", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
             device_of(path).map(|_| libc::pathconf(c"/".as_ptr(), name))
         })
     }

@@ -51,6 +51,28 @@ unsafe fn name_of<T>(template: *mut c_char, suffix: c_int, mut make: impl FnMut(
     Err(Failure::new(libc::EEXIST, "all names that were tried are there"))
 }
 
+/// Has libc make a file or directory by a path of the host, and puts the end of its name into the template.
+///
+/// # Safety
+///
+/// Both are C strings, the template may be written to, and both end in the same name.
+unsafe fn on_host(path: *const c_char, template: *mut c_char, make: impl FnOnce(*mut c_char) -> c_int) -> c_int {
+    if ptr::eq(path, template) {
+        return make(template);
+    }
+    // SAFETY: the caller guarantees C strings; what is copied is at most as long as both.
+    unsafe {
+        let mut path = CStr::from_ptr(path).to_bytes_with_nul().to_vec();
+        let made = make(path.as_mut_ptr().cast());
+        let whole = CStr::from_ptr(template).to_bytes_with_nul();
+        let name_at = whole.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
+        let name_bytes = (whole.len() - name_at).min(path.len());
+        let (from, to) = (path.len() - name_bytes, whole.len() - name_bytes);
+        ptr::copy_nonoverlapping(path[from..].as_ptr(), template.add(to).cast(), name_bytes);
+        made
+    }
+}
+
 /// mkostemps(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
@@ -60,8 +82,8 @@ pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix:
     unsafe {
         on_path(
             "mkstemp",
-            (libc::AT_FDCWD, template),
-            |_, _| host!(libc::mkostemps(template, suffix, flags)),
+            (libc::AT_FDCWD, template, LastLink::Name),
+            |_, path| on_host(path, template, |path| host!(libc::mkostemps(path, suffix, flags))),
             |path| name_of(template, suffix, |name| open_path(&path.with_end_of(name), flags, 0o600)),
         )
     }
@@ -106,8 +128,11 @@ pub unsafe extern "C" fn nvfold_preload_mktemp(template: *mut c_char) -> *mut c_
     unsafe {
         let found = on_path(
             "mktemp",
-            (libc::AT_FDCWD, template),
-            |_, _| host!(mktemp(template)).cast::<c_void>(),
+            (libc::AT_FDCWD, template, LastLink::Name),
+            |_, path| match on_host(path, template, |path| if *host!(mktemp(path)) == 0 { -1 } else { 0 }) {
+                0 => template.cast::<c_void>(),
+                _ => ptr::null_mut(),
+            },
             |path| name_of(template, 0, |name| is_free(path, name)).map(|()| template.cast()),
         );
         if found.is_null() {
@@ -124,13 +149,13 @@ pub unsafe extern "C" fn nvfold_preload_mkdtemp(template: *mut c_char) -> *mut c
     let made = unsafe {
         on_path(
             "mkdtemp",
-            (libc::AT_FDCWD, template),
-            |_, _| host!(libc::mkdtemp(template)).cast(),
+            (libc::AT_FDCWD, template, LastLink::Name),
+            |_, path| on_host(path, template, |path| if host!(libc::mkdtemp(path)).is_null() { -1 } else { 0 }),
             |path| {
                 let make = |name: &[u8]| Name { path: path.with_end_of(name).path(), ..path.name() }.mkdir(0o700);
-                name_of(template, 0, make).map(|()| template.cast())
+                name_of(template, 0, make).map(|()| 0)
             },
         )
     };
-    made.cast()
+    if made == 0 { template } else { ptr::null_mut() }
 }

@@ -2,6 +2,7 @@
 
 use super::attributes::{change_at, change_open};
 use super::serve::{host, on_number, on_path};
+use super::status::last_link;
 use crate::numbers;
 use nvfold::SetAttr;
 use nvfold_c::failure::Outcome;
@@ -49,7 +50,11 @@ unsafe fn set(
         return on_number("futimens", dirfd, || -1, |file| change_open(file, &change_of(times)?));
     }
     // SAFETY: the caller's contract.
-    unsafe { on_path("utimensat", (dirfd, path), from_host, |path| change_at(dirfd, path, flags, &change_of(times)?)) }
+    unsafe {
+        on_path("utimensat", (dirfd, path, last_link(flags)), from_host, |path| {
+            change_at(path, flags, &change_of(times)?)
+        })
+    }
 }
 
 /// utimensat(2)

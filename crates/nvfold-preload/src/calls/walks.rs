@@ -19,12 +19,14 @@ type Entry = libc::dirent64;
 type Filter = Option<unsafe extern "C" fn(*const Entry) -> c_int>;
 type Compare = Option<unsafe extern "C" fn(*const c_void, *const c_void) -> c_int>;
 
+/// Returns whether a path leads to the device, or by way of it to the host, where libc would not find it.
+///
 /// # Safety
 ///
 /// `path` is NULL or a C string.
 unsafe fn is_ours(path: *const c_char) -> bool {
     // SAFETY: the caller's contract.
-    !matches!(unsafe { look(libc::AT_FDCWD, path) }, Place::Host | Place::HostAt(_))
+    !matches!(unsafe { look(libc::AT_FDCWD, path) }, Place::Host)
 }
 
 /// scandir(3)
@@ -181,8 +183,8 @@ struct Walk<V> {
     visit: V,
     flags: c_int,
     levels: Vec<Level>,
-    /// The directories that were met, by their numbers. Damaged names may lead from one to itself.
-    met: HashSet<libc::ino_t>,
+    /// The directories that were met, by their devices and numbers. Damaged names may lead from one to itself.
+    met: HashSet<(libc::dev_t, libc::ino_t)>,
 }
 
 /// A directory on the way, with the names that have not been visited.
@@ -241,7 +243,7 @@ impl<V: FnMut(*const c_char, *const libc::stat, c_int, *mut FtwPlace) -> c_int> 
             libc::S_IFLNK => return self.tell(path, &found, FTW_SL),
             _ => return self.tell(path, &found, FTW_F),
         }
-        let is_new = self.met.insert(found.st_ino);
+        let is_new = self.met.insert((found.st_dev, found.st_ino));
         if !is_new && self.flags & FTW_PHYS == 0 {
             // Symbolic links lead to one directory by several paths; it is visited once.
             return 0;
@@ -325,7 +327,9 @@ unsafe fn walk(
         if lstat(path, &raw mut found) != 0 {
             return -1;
         }
-        walk.go(CStr::from_ptr(path))
+        let path = CStr::from_ptr(path).to_bytes();
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(1, |at| at + 1);
+        CString::new(&path[..end]).map_or(-1, |path| walk.go(&path))
     }
 }
 

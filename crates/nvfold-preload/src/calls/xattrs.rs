@@ -37,7 +37,7 @@ impl About {
             About::Path(path, last_link) => unsafe {
                 on_path(
                     function,
-                    (libc::AT_FDCWD, path),
+                    (libc::AT_FDCWD, path, last_link),
                     |_, path| host(path),
                     |path| path.name().on(last_link, |fs, attr| ours(fs, attr.ino)),
                 )

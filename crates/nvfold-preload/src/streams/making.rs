@@ -3,9 +3,10 @@
 use super::front::{Front, Stream, number_of};
 use crate::answer::answer_or;
 use crate::calls::{self, close, host, open_path};
-use crate::prefix::{Place, look};
-use crate::{device, numbers};
+use crate::numbers;
+use crate::prefix::{Place, look_for};
 use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::paths::LastLink;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
@@ -106,16 +107,26 @@ pub unsafe extern "C" fn nvfold_preload_setmntent(path: *const c_char, mode: *co
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const c_char) -> Stream {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    match unsafe { look(libc::AT_FDCWD, path) } {
+    match unsafe { look_for((libc::AT_FDCWD, path, last_link(path, mode))) } {
         Place::Host => host!(libc::fopen(path, mode)),
         Place::HostAt(path) => host!(libc::fopen(path.as_ptr(), mode)),
-        Place::Nowhere => answer_or("fopen", ptr::null_mut(), || Err(device::no_device())),
+        Place::Refused(failure) => answer_or("fopen", ptr::null_mut(), || Err(failure)),
         Place::Device(path) => answer_or("fopen", ptr::null_mut(), || {
             let (flags, mode) = checked(mode)?;
             let fd = open_path(&path, flags, 0o666)?;
             stream_on(fd, mode).inspect_err(|_| drop(numbers::close(fd)))
         }),
     }
+}
+
+/// Returns what `open` does with a link at the end of a path for a mode.
+///
+/// # Safety
+///
+/// Both are NULL or C strings.
+unsafe fn last_link(path: *const c_char, mode: *const c_char) -> LastLink {
+    // SAFETY: the caller's contract.
+    unsafe { calls::last_link(path, checked(mode).map_or(0, |(flags, _)| flags)) }
 }
 
 fn checked(mode: *const c_char) -> Outcome<(c_int, &'static CStr)> {
