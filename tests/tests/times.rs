@@ -169,15 +169,11 @@ impl Maker<'_> {
         match how {
             Other::SetTimes => futimens(file, &times(self.random)).expect("utimens"),
             Other::Touch => {
-                let now = Timestamps {
-                    last_access: special(UTIME_OMIT as i64),
-                    last_modification: special(UTIME_NOW as i64),
-                };
+                let now = Timestamps { last_access: special(UTIME_OMIT), last_modification: special(UTIME_NOW) };
                 futimens(file, &now).expect("utimens");
             }
             Other::SetAccess => {
-                let access =
-                    Timestamps { last_access: time(self.random), last_modification: special(UTIME_OMIT as i64) };
+                let access = Timestamps { last_access: time(self.random), last_modification: special(UTIME_OMIT) };
                 futimens(file, &access).expect("utimens");
             }
             Other::Chmod => {
@@ -227,7 +223,7 @@ impl Maker<'_> {
     /// Makes a directory with a file of each kind of content, and what is no file. Returns the paths of the files.
     fn fill(&mut self, dir: &Path) -> Vec<PathBuf> {
         let open =
-            |path: &Path| File::options().read(true).write(true).create(true).mode(0o640).open(path).expect("open");
+            |path: &Path| File::options().read(true).write(true).create_new(true).mode(0o640).open(path).expect("open");
         let source = open(&dir.join("source"));
         let mut bytes = vec![0; LENGTH_MAX];
         random::fill(self.random, &mut bytes);
