@@ -8,7 +8,7 @@
 #     nvfold_next_NAME;
 #   - nvfold_next_NAME jumps to NAME of the next library that has one: other preloaded libraries get what the program called;
 #   - NAME within the library is renamed by the linker (--wrap) to __wrap_NAME, which jumps to NAME of libc itself. So neither the
-#     core nor Rust's std ever runs through an interposition, ours or another's.
+#     core nor Rust's std ever runs through an interposition, ours or another's. (Not a NAME with the word `own`.)
 # Which addresses these are dlsym tells at the first call; the functions that copy memory are asked for when the library starts.
 set -euo pipefail
 archive=$1
@@ -87,6 +87,7 @@ awk '
         for (at = 2; at <= NF; at++) {
             if ($at == ">") before = $(++at)
             else if ($at == "then") hook = $(++at)
+            else if ($at == "own") continue
             else if (split($at, word, "=") == 1) served_by = $at
             else if (word[1] == "next") next_at = word[2]
             else if (word[1] == "variadic") fixed = word[2]
@@ -181,7 +182,7 @@ awk '
         for (at = 0; at < count; at++) printf "name_%d: .asciz \"%s\"\n", at, names[at]
         print ".section .note.GNU-stack, \"\", @progbits"
     }' "$list" >"$made/names.s"
-awk '/^[A-Za-z_]/ { print "-Wl,--wrap=" $1 }' "$list" >"$made/wraps"
+awk '/^[A-Za-z_]/ && !/ own$/ { print "-Wl,--wrap=" $1 }' "$list" >"$made/wraps"
 {
     echo '{ global:'
     awk '/^[A-Za-z_]/ { print "    " $1 ";" }' "$list"

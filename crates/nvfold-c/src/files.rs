@@ -271,6 +271,12 @@ impl Open {
         Ok((at, length))
     }
 
+    /// Moves the position to the start, of a directory too; returns it.
+    pub fn rewind(&self) -> Outcome<libc::off_t> {
+        *self.position.lock() = 0;
+        Ok(0)
+    }
+
     /// Writes all of `data`, or nothing. Returns where.
     pub fn write(&self, target: Target, data: &[u8], origins: &[Origin<'_>]) -> Outcome<u64> {
         let write = |offset: Option<u64>| {

@@ -493,7 +493,16 @@ unsafe extern "C" fn serve_words(words: *const [usize; 8]) -> Served {
     }
 }
 
-/// syscall(2). What is not ours goes to libc with all registers and the stack as they were: it may return twice.
+#[cfg(not(test))]
+unsafe extern "C" {
+    /// `syscall` of the next library (scripts/preload-library.sh).
+    #[link_name = "nvfold_next_syscall"]
+    fn next_syscall();
+}
+#[cfg(test)]
+unsafe extern "C" fn next_syscall() {}
+
+/// syscall(2). What is not ours goes on with all registers and the stack as they were: it may return twice.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 pub extern "C" fn nvfold_preload_syscall(_number: c_long) -> c_long {
@@ -521,6 +530,6 @@ pub extern "C" fn nvfold_preload_syscall(_number: c_long) -> c_long {
         "2: mov rax, r10",
         "ret",
         serve = sym serve_words,
-        syscall = sym libc::syscall,
+        syscall = sym next_syscall,
     )
 }
