@@ -216,13 +216,18 @@ fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
 /// lseek(2)
 #[unsafe(no_mangle)]
 pub extern "C" fn nvfold_preload_lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
-    on_number("lseek", fd, || host!(libc::lseek(fd, offset, whence)), |file| {
-        // getdents64 begins again at the start of a directory; telldir's positions are another matter.
-        match file.open.kind == FileKind::Directory && (offset, whence) == (0, libc::SEEK_SET) {
-            true => file.open.rewind(),
-            false => file.open.seek(offset, whence),
-        }
-    })
+    on_number(
+        "lseek",
+        fd,
+        || host!(libc::lseek(fd, offset, whence)),
+        |file| {
+            // getdents64 begins again at the start of a directory; telldir's positions are another matter.
+            match file.open.kind == FileKind::Directory && (offset, whence) == (0, libc::SEEK_SET) {
+                true => file.open.rewind(),
+                false => file.open.seek(offset, whence),
+            }
+        },
+    )
 }
 
 /// ftruncate(2)
