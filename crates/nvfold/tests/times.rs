@@ -103,7 +103,8 @@ fn space(fs: &FileSystem, file: &File) -> (u64, u64) {
 
 #[test]
 fn a_size_that_is_set_takes_what_is_reserved_behind_it() {
-    for policy in Policy::ALL {
+    // Those that keep the end of a file in a block, so that blocks can be counted; the cut is the same code for all.
+    for policy in [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova] {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
         for (name, bytes) in [("empty", 0), ("end in a block", 5000), ("end of a block", 2 * BLOCK)] {
