@@ -4,12 +4,20 @@
 use crate::failure::{Doing, Failure, Outcome};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
+use std::fs;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The signals that ask a program to end.
-pub const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+/// Returns the signals that ask this program to end: SIGTERM, and SIGINT and SIGHUP unless they are ignored, as `nohup`
+/// and the shell want it for what runs in the background.
+pub fn signals() -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
+    let is_heard = |signal: &i32| *signal == SIGTERM || ignored >> (signal - 1) & 1 == 0;
+    [SIGINT, SIGTERM, SIGHUP].into_iter().filter(is_heard).collect()
+}
 
 /// Whether the work must stop: the number of the signal that asked for it, or 0.
 #[derive(Clone, Default)]
@@ -20,7 +28,7 @@ impl Stop {
     pub fn on_signals() -> Outcome<Stop> {
         let stop = Stop::default();
         let is_second = Arc::new(AtomicBool::new(false));
-        for signal in SIGNALS {
+        for signal in signals() {
             flag::register_conditional_default(signal, is_second.clone())
                 .and_then(|_| flag::register(signal, is_second.clone()))
                 .and_then(|_| flag::register_usize(signal, stop.0.clone(), signal as usize))

@@ -29,7 +29,9 @@ impl Started {
     fn new(scratch: &Scratch, arguments: &[&str]) -> Started {
         let mark = format!("NVFOLD_TEST_MARK={}", scratch.path(&arguments.join("_")).display());
         let (name, value) = mark.split_once('=').unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));
+        // The tests may run where signals are ignored, as under nohup.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,TERM,HUP").arg(env!("CARGO_BIN_EXE_nvfold"));
         command.args(arguments).current_dir(scratch.path(".")).env(name, value).env("LIBMOUNT_UTAB", "/dev/null/utab");
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Started { child, mark }

@@ -207,12 +207,8 @@ impl Random {
         path
     }
 
-    /// A place for a descriptor. Files that are open to append have places of their own.
+    /// A place for a descriptor.
     fn place(&mut self) -> String {
-        format!("#{}", self.0.u32(..4))
-    }
-
-    fn any_place(&mut self) -> String {
         format!("#{}", self.0.u32(..6))
     }
 
@@ -240,12 +236,10 @@ impl Random {
             };
             flags |= if fits && self.in_100(percent) { flag } else { 0 };
         }
-        if access != O_RDONLY && self.in_100(20) {
+        if self.in_100(15) {
             flags |= O_TRUNC;
         }
-        let appends = access != O_RDONLY && self.in_100(20);
-        let place = if appends { format!("#{}", 4 + self.0.u32(..2)) } else { self.place() };
-        (place, flags | if appends { O_APPEND } else { 0 })
+        (self.place(), flags | if self.in_100(15) { O_APPEND } else { 0 })
     }
 
     fn link(&mut self) -> String {
@@ -276,21 +270,17 @@ impl Random {
                 format!("openat {place} {} {path} {flags} {}", self.at(), self.mode())
             }
             8 => format!("creat {} {path} {}", self.place(), self.mode()),
-            9 => format!("close {}", self.any_place()),
-            10 => match self.0.u32(..3) {
-                0 => format!("dup {} {}", self.place(), self.place()),
-                1 => format!("dup2 {} {}", self.place(), self.place()),
-                _ => "dup #5 #4".to_owned(),
-            },
-            11 => format!("{} {}", self.one(&["getfl", "getfd", "fsync", "fstat", "fdopendir"]), self.any_place()),
+            9 => format!("close {}", self.place()),
+            10 => format!("{} {} {}", self.one(&["dup", "dup2"]), self.place(), self.place()),
+            11 => format!("{} {}", self.one(&["getfl", "getfd", "fsync", "fstat", "fdopendir"]), self.place()),
             12 => {
                 format!("lseek {} {} {}", self.place(), self.number(&[0, 5, 100, -1, -5]), self.number(&[0, 1, 2]))
             }
-            13 => format!("read {} {}", self.any_place(), self.length()),
-            14 => format!("pread {} {} {}", self.any_place(), self.length(), self.number(&[0, 3, 50])),
-            15 => format!("write {} {}", self.any_place(), self.length()),
+            13 => format!("read {} {}", self.place(), self.length()),
+            14 => format!("pread {} {} {}", self.place(), self.length(), self.number(&[0, 3, 50])),
+            15 => format!("write {} {}", self.place(), self.length()),
             16 => format!("pwrite {} {} {}", self.place(), self.length(), self.number(&[0, 3, 5000, -1])),
-            17 => format!("ftruncate {} {}", self.any_place(), self.number(&[0, 5, 5000, -1])),
+            17 => format!("ftruncate {} {}", self.place(), self.number(&[0, 5, 5000, -1])),
             18..21 => format!("mkdir {path} {}", self.mode()),
             21 => format!("mkdirat {} {path} {}", self.at(), self.mode()),
             22 => format!("mknod {path} {}", self.mode()),
@@ -320,7 +310,7 @@ impl Random {
             50 => format!("truncate {path} {}", self.number(&[0, 9, 5000, -1])),
             51 => format!("chmod {path} {}", self.mode()),
             52 => format!("fchmodat {} {path} {}", self.at(), self.mode()),
-            53 => format!("fchmod {} {}", self.any_place(), self.mode()),
+            53 => format!("fchmod {} {}", self.place(), self.mode()),
             54 => format!("utimensat {} {path} {} {}", self.at(), self.number(&[1, 77]), self.stat_flags()),
             55..58 => format!("chdir {path}"),
             58 => format!("fchdir {}", self.place()),
@@ -338,10 +328,12 @@ impl Random {
                 _ => format!("glob {} 0", self.one(&["*", "l?", "?"])),
             },
             66 => format!("{} {path}/tXXXXXX", self.one(&["mkstemp", "mkdtemp"])),
-            67 => format!("fopen ${} {path} {}", self.0.u32(..3), self.one(&["r", "w", "r+", "w+", "wx", "q"])),
+            67 => {
+                format!("fopen ${} {path} {}", self.0.u32(..3), self.one(&["r", "w", "a", "r+", "w+", "a+", "wx", "q"]))
+            }
             68 => match self.0.u32(..3) {
                 0 => format!("append {path}"),
-                1 => format!("freopen ${} {path} {}", self.0.u32(..3), self.one(&["r", "w", "r+"])),
+                1 => format!("freopen ${} {path} {}", self.0.u32(..3), self.one(&["r", "w", "r+", "a", "a+"])),
                 _ => format!("fclose ${}", self.0.u32(..3)),
             },
             _ => {

@@ -9,7 +9,7 @@ use std::thread;
 
 /// Runs a benchmark; its report goes to standard output. A signal takes down what it has put up, at whatever it is.
 pub fn run(bench: &BenchArgs, output: &Output) -> Outcome<u8> {
-    let mut signals = Signals::new(stop::SIGNALS).doing("wait for signals")?;
+    let mut signals = Signals::new(stop::signals()).doing("wait for signals")?;
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             nvfold_bench::take_down();

@@ -1,8 +1,9 @@
 //! `nvfold mount`: mounts in the background; returns when the mount works, or reports why it failed.
 //!
-//! The command starts itself again as a child, with a pipe as the child's standard output. The child mounts and
-//! serves. When the mount works, the child writes a line of JSON into the pipe and detaches from the terminal.
-//! Otherwise it reports the failure on stderr and ends, and the parent ends with its exit code.
+//! The command starts itself again as a child, with a socket as the child's standard output. The child mounts and
+//! serves. When the mount works, the child writes a line of JSON, waits until the parent has heard it, and detaches from
+//! the terminal. Otherwise it reports the failure on stderr and ends, and the parent ends with its exit code. If the
+//! parent is ended by a signal before it has heard, the child takes the mount down.
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
@@ -11,13 +12,19 @@ use crate::output::Output;
 use crate::report;
 use crate::size;
 use crate::snapshot::Snapshot;
+use crate::stop::Stop;
 use crate::text::escaped;
 use clap::Args;
 use rustix::process::Signal;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// What the parent answers when it has heard that the mount works.
+const HEARD: u8 = 1;
 
 /// Mount a device (or `mem:`, a new one in memory) on a directory
 #[derive(Args, Debug)]
@@ -118,10 +125,12 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     let mut command = Command::new(program);
     command.arg("mount").arg("--background-child").arg(&plan.device).arg(&plan.dir);
     command.args(option_arguments(&skip_names));
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().doing(doing)?;
-    let pipe = child.stdout.take().ok_or_else(|| Failure::new(doing, "it has no standard output"))?;
+    let (here, there) = UnixStream::pair().doing(doing)?;
+    let mut child = command.stdin(Stdio::null()).stdout(OwnedFd::from(there)).spawn().doing(doing)?;
+    // It holds the other end too, and so would hide the end of the child.
+    drop(command);
     let mut line = String::new();
-    BufReader::new(pipe).read_line(&mut line).doing(doing)?;
+    BufReader::new(&here).read_line(&mut line).doing(doing)?;
     if line.is_empty() {
         let status = child.wait().doing(doing)?;
         return match status.code() {
@@ -131,6 +140,9 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
         };
     }
     let snapshot: Snapshot = serde_json::from_str(&line).doing("read the report of the serving process")?;
+    // A signal that came before has ended this command, and the server takes the mount down. From here on the mount stays.
+    let _stop = Stop::on_signals()?;
+    (&here).write_all(&[HEARD]).doing(doing)?;
     describe(mount, &snapshot, json)?;
     Ok(0)
 }
@@ -152,19 +164,25 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
     kept
 }
 
-/// Tells the waiting parent that the mount works, and detaches from terminal, session and directory.
+/// Tells the waiting parent that the mount works, and detaches from terminal, session and directory. Fails if the parent
+/// has ended: nobody knows of the mount then.
 fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
     let doing = "go to the background";
     rustix::process::setsid().doing(doing)?;
     rustix::process::chdir("/").doing(doing)?;
     let line = serde_json::to_string(snapshot).doing(doing)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").doing(doing)?;
-    if !with_parent {
-        // Before the line is there, after which the command ends. If it ends earlier, writing fails.
-        rustix::process::set_parent_process_death_signal(None).doing(doing)?;
-    }
     let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing(doing)?;
+    if with_parent {
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing(doing)?;
+    } else {
+        // Before the parent may end.
+        rustix::process::set_parent_process_death_signal(None).doing(doing)?;
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).doing(doing)?;
+        if rustix::io::read(&stdout, &mut [0]).doing(doing)? == 0 {
+            return Err(Failure::new(doing, "the command that mounts was ended"));
+        }
+    }
     rustix::stdio::dup2_stdout(&null).doing(doing)?;
     rustix::stdio::dup2_stderr(&null).doing(doing)
 }

@@ -85,7 +85,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let dir = check_dir(&plan.dir)?;
     let region = open_device(plan)?;
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
-    let signals = Signals::new(stop::SIGNALS).doing("wait for signals")?;
+    let signals = Signals::new(stop::signals()).doing("wait for signals")?;
     let fs = mount_device(plan, region)?;
     let device = mounts::show(&plan.device);
     memory::prepare(fs.region(), &device);
