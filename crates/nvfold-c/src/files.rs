@@ -10,32 +10,15 @@ use crate::failure::{Failure, Outcome};
 use crate::paths::{self, LastLink, Start};
 use crate::shared;
 use crate::status::MODE_BITS;
-use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, InodeNumber, NewInode, Origin, Whence};
+use crate::written::note_write;
+use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, NewInode, Origin, Whence};
 use parking_lot::Mutex;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 /// How often `open` with O_CREAT looks again when a name comes and goes meanwhile.
 const TRIES_MAX: usize = 100;
-
-/// Who is told of each write: of what file, where, and what. `nvfold bench paper icid` cuts the same writes in other ways.
-static WATCH: OnceLock<Box<Watch>> = OnceLock::new();
-
-type Watch = dyn Fn(InodeNumber, u64, &[u8]) + Send + Sync;
-
-/// A write was made.
-pub fn note_write(device: &Device, ino: InodeNumber, at: u64, data: &[u8]) {
-    device.written_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
-    if let Some(watch) = WATCH.get() {
-        watch(ino, at, data);
-    }
-}
-
-/// From now on `watch` is told of each write.
-pub fn watch_writes(watch: impl Fn(InodeNumber, u64, &[u8]) + Send + Sync + 'static) {
-    let _ = WATCH.set(Box::new(watch));
-}
 
 /// What an open file may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +80,8 @@ pub fn open<'p>(
             return Err(Failure::new(libc::EROFS, "the device is open for reading alone"));
         }
         let file = fs.open(attr.ino)?;
-        if flags & libc::O_TRUNC != 0 && file.attr().size > 0 {
+        // What is reserved behind the end of an empty file goes too.
+        if flags & libc::O_TRUNC != 0 && (attr.size > 0 || attr.blocks > 0) {
             shared::change(device, attr.ino, || Ok((file.set_len(0)?, 0..0)))?;
         }
         let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
@@ -358,6 +342,11 @@ impl Open {
             return Err(Failure::invalid("it is not open for writing"));
         }
         shared::change(&self.device, self.file.ino(), || self.run(|_| Ok((self.file.set_len(length)?, 0..0))))
+    }
+
+    /// Drops all content, also of a file that is open for reading alone.
+    pub fn make_empty(&self) -> Outcome<()> {
+        shared::change(&self.device, self.file.ino(), || self.run(|_| Ok((self.file.set_len(0)?, 0..0))))
     }
 
     /// `fallocate` with its flags. EOPNOTSUPP for those that there are not.

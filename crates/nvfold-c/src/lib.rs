@@ -20,6 +20,7 @@
 //! | `shared` | pages of files that several mappings have in common, and that are written back (`nvfold run`) |
 //! | `listing` | directories that are being read |
 //! | `files` | open files: reads, writes, positions |
+//! | `written` | how much a program writes, and who is told |
 //! | `table` | which descriptor is which open file |
 //! | `causality` | which memory came from which file |
 //! | `names` | what is asked of a path |
@@ -71,3 +72,5 @@ pub mod shared;
 pub mod status;
 #[doc(hidden)]
 pub mod transfers;
+#[doc(hidden)]
+pub mod written;

@@ -21,7 +21,7 @@
 
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
-use crate::files::{self, Open};
+use crate::written::note_write;
 use nvfold::{File, InodeNumber};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -134,24 +134,29 @@ fn find(device: &Device, ino: InodeNumber) -> Option<Arc<Pages>> {
     PAGES.read().get(&(device.handle, ino.0)).cloned()
 }
 
-/// Whether a file has pages.
-pub fn has_pages(open: &Open) -> bool {
-    find(&open.device, open.file.ino()).is_some()
+/// Returns whether a file has pages.
+pub fn has_pages(device: &Device, ino: InodeNumber) -> bool {
+    find(device, ino).is_some()
 }
 
 /// Returns the pages of a file, which have this range of it then. `memory` makes an empty memory file.
-pub fn pages(open: &Open, range: Range<u64>, memory: impl FnOnce() -> Outcome<Memory>) -> Outcome<Arc<Pages>> {
-    let (device, ino) = (&open.device, open.file.ino());
+pub fn pages(
+    device: &Arc<Device>,
+    file: &File,
+    range: Range<u64>,
+    memory: impl FnOnce() -> Outcome<Memory>,
+) -> Outcome<Arc<Pages>> {
+    let ino = file.ino();
     let _alone = gate(device, ino).write();
     let pages = match find(device, ino) {
         Some(pages) => pages,
         None => {
-            let size = open.run(|_| Ok(open.file.attr().size))?;
+            let size = device.run(|_| Ok(file.attr().size))?;
             let memory = memory()?;
             on_memory(memory.file.set_len(size))?;
             let held = Mutex::new(Held { ranges: BTreeMap::new(), size });
             let is_written = AtomicBool::new(false);
-            Arc::new(Pages { device: device.clone(), file: open.file.clone(), memory, is_written, held })
+            Arc::new(Pages { device: device.clone(), file: file.clone(), memory, is_written, held })
         }
     };
     pages.hold(range)?;
@@ -207,7 +212,7 @@ pub fn write_back_all() -> Outcome<()> {
     outcomes.into_iter().find(Result::is_err).unwrap_or(Ok(()))
 }
 
-/// Whether a program may still store to pages, or stores were not written back.
+/// Returns whether a program may still store to pages, or stores were not written back.
 pub fn are_written() -> bool {
     PAGES.read().values().any(|pages| pages.is_written.load(Ordering::Relaxed))
 }
@@ -238,12 +243,12 @@ pub fn leave(device: usize) {
 }
 
 impl Pages {
-    /// The descriptor of the memory file.
+    /// Returns the descriptor of the memory file.
     pub fn descriptor(&self) -> RawFd {
         self.memory.file.as_raw_fd()
     }
 
-    /// From now on a program may store to them.
+    /// Notes that a program may store to them from now on.
     pub fn may_be_written(&self) {
         self.is_written.store(true, Ordering::Relaxed);
     }
@@ -327,7 +332,7 @@ impl Pages {
 
     fn write_run(&self, at: u64, data: &[u8]) -> Outcome<()> {
         self.device.run(|_| Ok(self.file.write_at(at, data)?))?;
-        files::note_write(&self.device, self.file.ino(), at, data);
+        note_write(&self.device, self.file.ino(), at, data);
         Ok(())
     }
 }

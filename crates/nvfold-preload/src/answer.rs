@@ -53,6 +53,16 @@ pub fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// Returns what the kernel would of a call of libc's kind, and leaves errno alone: above -4096 and below 0, an error
+/// number.
+pub fn as_the_kernel(call: impl FnOnce() -> isize) -> isize {
+    let before = errno();
+    let answer = call();
+    let answer = if answer == -1 { -(errno() as isize) } else { answer };
+    failure::set_errno(before);
+    answer
+}
+
 /// Turns a result of libc below 0 into a failure with its errno.
 pub fn checked(doing: &'static str, answer: i32) -> Outcome<i32> {
     if answer >= 0 { Ok(answer) } else { Err(os_failure(doing)) }

@@ -14,7 +14,7 @@
 use crate::{device, process};
 use nvfold::dedup::icid::{Options, Variant};
 use nvfold_c::causality;
-use nvfold_c::files::watch_writes;
+use nvfold_c::written::watch_writes;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write as _};

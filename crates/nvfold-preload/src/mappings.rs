@@ -129,7 +129,10 @@ fn end(taken: Taken) {
 /// Returns whether a mapping of a file is to be of its pages: where a program stores to it, or might.
 pub fn shares(open: &Open, prot: c_int, flags: c_int) -> bool {
     let is_shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
-    is_shared && (prot & libc::PROT_WRITE != 0 || open.check_writes().is_ok() || shared::has_pages(open))
+    is_shared
+        && (prot & libc::PROT_WRITE != 0
+            || open.check_writes().is_ok()
+            || shared::has_pages(&open.device, open.file.ino()))
 }
 
 /// mmap(2) of pages of a file. EACCES, EINVAL, and what the kernel says.
@@ -148,7 +151,7 @@ pub fn map(
     let is_length = length > 0 && length <= isize::MAX as usize - PAGE_BYTES;
     let end_offset = is_length.then(|| offset.checked_add(pages_of(length) as u64)).flatten();
     let range = offset..end_offset.ok_or_else(|| Failure::invalid(format!("no mapping has {length} bytes there")))?;
-    let pages = shared::pages(open, range, numbers::memory)?;
+    let pages = shared::pages(&open.device, &open.file, range, numbers::memory)?;
     let mut table = TABLE.lock();
     let fixed = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0;
     let replaced = if fixed { address.addr()..address.addr().saturating_add(pages_of(length)) } else { 0..0 };

@@ -13,22 +13,22 @@
 //! ```
 //!
 //! The kernel arms a thread, and forgets that in children and when a program is executed; so each new thread arms itself
-//! before it starts. SIGSYS must never be blocked, for the kernel would end the program: it is taken out of all masks that
-//! the program sets, and its own action for SIGSYS is kept here.
+//! before it starts. SIGSYS must never be blocked (`calls::signals`).
 //!
 //! The program was at an instruction of its own, so this thread holds no lock of ours when the handler begins.
 
-use crate::answer::errno;
-use crate::calls::{by_number, host};
+use crate::answer::{as_the_kernel, errno};
+use crate::calls::by_number::{self, Arguments};
+use crate::calls::host;
+use crate::calls::signals::{self, KERNEL_SET_BYTES, SIGSYS, is_armed};
 use crate::process;
 use nvfold_c::failure::set_errno;
-use parking_lot::Mutex;
 use std::arch::{asm, naked_asm};
 use std::ffi::{c_int, c_long, c_ulong, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
 const PR_SYS_DISPATCH_OFF: c_ulong = 0;
@@ -37,18 +37,8 @@ const PR_SYS_DISPATCH_ON: c_ulong = 1;
 const SYS_USER_DISPATCH: c_int = 2;
 /// Bytes of the `syscall` instruction.
 const INSTRUCTION_BYTES: i64 = 2;
-/// Bytes of the kernel's signal set, and SIGSYS in it.
-const KERNEL_SET_BYTES: usize = 8;
-const SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
-
-/// Arguments of a system call.
-pub type Arguments = [usize; 6];
-
 /// libc's code: the first byte and the length.
 static LIBC: OnceLock<(usize, usize)> = OnceLock::new();
-static IS_ARMED: AtomicBool = AtomicBool::new(false);
-/// What the program wants to happen at SIGSYS.
-static PROGRAMS: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 /// Where libc lets handlers return to: `mov $15, %rax; syscall`.
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
 
@@ -60,18 +50,13 @@ pub fn begin() -> bool {
     let Some(range) = code_of_libc() else { return false };
     let _ = LIBC.set(range);
     let Some(before) = set_handler() else { return false };
-    *PROGRAMS.lock() = Some(before);
     if !arm() {
         // SAFETY: the action that was there.
         unsafe { libc::sigaction(libc::SIGSYS, &raw const before, ptr::null_mut()) };
         return false;
     }
-    IS_ARMED.store(true, Ordering::Relaxed);
+    signals::begin(before);
     true
-}
-
-fn is_armed() -> bool {
-    IS_ARMED.load(Ordering::Relaxed)
 }
 
 /// Valgrind makes the program's system calls by code of its own, which the kernel would send SIGSYS for.
@@ -166,7 +151,7 @@ fn serve(number: c_long, arguments: &Arguments) -> isize {
     by_number::serve(number, arguments).unwrap_or_else(|| {
         let [a, b, c, d, e, f] = *arguments;
         // SAFETY: the program's own system call.
-        by_number::told(|| unsafe { libc::syscall(number, a, b, c, d, e, f) as isize })
+        as_the_kernel(|| unsafe { libc::syscall(number, a, b, c, d, e, f) as isize })
     })
 }
 
@@ -246,36 +231,6 @@ fn change_mask(program: &mut libc::ucontext_t, arguments: &Arguments) -> isize {
     0
 }
 
-/// rt_sigaction for the program: no handler runs with SIGSYS blocked, and that of SIGSYS stays ours.
-pub fn set_action(arguments: &Arguments) -> isize {
-    let [signal, action, before, bytes, ..] = *arguments;
-    if signal == libc::SIGSYS as usize {
-        return 0;
-    }
-    /// Handler, flags, restorer, mask.
-    type Action = [u64; 4];
-    let action: *const Action = ptr::with_exposed_provenance(action);
-    // SAFETY: the program passes NULL or an action of the kernel's form, and room for another.
-    unsafe {
-        let copy =
-            action.as_ref().map(|[handler, flags, restorer, mask]| [*handler, *flags, *restorer, mask & !SIGSYS]);
-        let action: *const Action = copy.as_ref().map_or(ptr::null(), ptr::from_ref);
-        by_number::told(|| libc::syscall(libc::SYS_rt_sigaction, signal, action, before, bytes) as isize)
-    }
-}
-
-/// rt_sigprocmask by `syscall`: SIGSYS is not blocked.
-pub fn set_mask(arguments: &Arguments) -> isize {
-    let [how, set, before, bytes, ..] = *arguments;
-    let set: *const u64 = ptr::with_exposed_provenance(set);
-    // SAFETY: the program passes NULL or a set of the kernel's form, and room for another.
-    unsafe {
-        let copy = set.as_ref().map(|set| if how as c_int == libc::SIG_UNBLOCK { *set } else { set & !SIGSYS });
-        let set: *const u64 = copy.as_ref().map_or(ptr::null(), ptr::from_ref);
-        by_number::told(|| libc::syscall(libc::SYS_rt_sigprocmask, how, set, before, bytes) as isize)
-    }
-}
-
 /// sigaltstack for the program, whose stack the handler returns to as well.
 fn change_stack(program: &mut libc::ucontext_t, arguments: &Arguments) -> isize {
     let answer = serve(libc::SYS_sigaltstack, arguments);
@@ -293,7 +248,7 @@ fn change_stack(program: &mut libc::ucontext_t, arguments: &Arguments) -> isize 
 ///
 /// The arguments are those of a handler.
 unsafe fn as_the_program_wants(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    let action = *PROGRAMS.lock();
+    let action = signals::of_the_program();
     let Some(action) = action else { return };
     match action.sa_sigaction {
         libc::SIG_IGN => {}
@@ -309,95 +264,6 @@ unsafe fn as_the_program_wants(signal: c_int, info: *mut libc::siginfo_t, contex
             handler(signal, info, context);
         },
     }
-}
-
-/// sigaction(2)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sigaction(
-    signal: c_int,
-    action: *const libc::sigaction,
-    before: *mut libc::sigaction,
-) -> c_int {
-    // In a child of fork nothing is armed, and no lock may be taken.
-    if !is_armed() || process::is_not_owner() {
-        return host!(libc::sigaction(signal, action, before));
-    }
-    // SAFETY: the program passes NULL or actions.
-    unsafe {
-        let Some(action) = action.as_ref() else {
-            if signal == libc::SIGSYS && !before.is_null() {
-                before.write(PROGRAMS.lock().unwrap_or(std::mem::zeroed()));
-                return 0;
-            }
-            return host!(libc::sigaction(signal, action, before));
-        };
-        let mut action = *action;
-        if signal == libc::SIGSYS {
-            let old = PROGRAMS.lock().replace(action);
-            if let (false, Some(old)) = (before.is_null(), old) {
-                before.write(old);
-            }
-            return 0;
-        }
-        libc::sigdelset(&raw mut action.sa_mask, libc::SIGSYS);
-        host!(libc::sigaction(signal, &raw const action, before))
-    }
-}
-
-/// signal(2)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
-    if signal != libc::SIGSYS || !is_armed() || process::is_not_owner() {
-        return host!(libc::signal(signal, handler));
-    }
-    // SAFETY: all zeros are an action.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = handler;
-    PROGRAMS.lock().replace(action).map_or(libc::SIG_DFL, |before| before.sa_sigaction)
-}
-
-/// Passes on a set of signals to be blocked without SIGSYS.
-///
-/// # Safety
-///
-/// `set` is NULL or a set.
-unsafe fn without_sigsys(
-    how: c_int,
-    set: *const libc::sigset_t,
-    call: impl FnOnce(*const libc::sigset_t) -> c_int,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    match unsafe { set.as_ref() } {
-        Some(set) if how != libc::SIG_UNBLOCK && is_armed() => {
-            let mut set = *set;
-            // SAFETY: the set is ours.
-            unsafe { libc::sigdelset(&raw mut set, libc::SIGSYS) };
-            call(&raw const set)
-        }
-        _ => call(set),
-    }
-}
-
-/// sigprocmask(2)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sigprocmask(
-    how: c_int,
-    set: *const libc::sigset_t,
-    before: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { without_sigsys(how, set, |set| host!(libc::sigprocmask(how, set, before))) }
-}
-
-/// pthread_sigmask(3)
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pthread_sigmask(
-    how: c_int,
-    set: *const libc::sigset_t,
-    before: *mut libc::sigset_t,
-) -> c_int {
-    // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe { without_sigsys(how, set, |set| host!(libc::pthread_sigmask(how, set, before))) }
 }
 
 /// What a new thread is to call.

@@ -15,7 +15,7 @@
 //! constructor   the files of that mount are followed, in this process and in all that inherit the environment
 //! ```
 
-use crate::calls::host;
+use crate::calls::children;
 use crate::{device, evaluation, mappings, mounted, numbers, process, raw, working};
 use nvfold_c::device as devices;
 use nvfold_c::failure::{self, Outcome};
@@ -95,35 +95,8 @@ fn open(path: &[u8], options: &[u8]) -> Outcome<()> {
     // program and of its libraries, their destructors too.
     unsafe { __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut()) };
     // SAFETY: `in_child` stays loaded, and closes descriptors, which is allowed after fork.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    unsafe { libc::pthread_atfork(None, None, Some(children::in_child)) };
     Ok(())
-}
-
-/// Runs in a child of fork: closes the library's descriptors, so that the child does not keep the device.
-extern "C" fn in_child() {
-    for fd in numbers::reserved() {
-        // SAFETY: the descriptors are the library's, and the child does not use them.
-        unsafe { libc::close(fd) };
-    }
-}
-
-/// Replaces `_Fork`, which calls no handlers.
-#[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
-    unsafe extern "C" {
-        fn _Fork() -> libc::pid_t;
-    }
-    let child = host!(_Fork());
-    if child == 0 {
-        in_child_without_handlers();
-    }
-    child
-}
-
-/// What handlers of fork do, in a child that was made without them.
-pub fn in_child_without_handlers() {
-    failure::mark_as_forked_child();
-    in_child();
 }
 
 extern "C" fn at_exit(_: *mut c_void) {
@@ -150,10 +123,4 @@ extern "C" fn at_exit(_: *mut c_void) {
 pub extern "C" fn nvfold_preload_missing() -> isize {
     failure::set_errno(libc::ENOSYS);
     -1
-}
-
-/// Called before the program leaves without exit, by exec or `_exit`. Makes acknowledged data durable.
-#[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_leaving() {
-    device::sync();
 }

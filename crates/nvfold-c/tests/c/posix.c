@@ -54,6 +54,9 @@ int main(void)
     CHECK(nvfold_pread(fd, buffer, 300, 0) == 8 && memcmp(buffer, "Jello\0\0\0", 8) == 0);
     int truncates = nvfold_open(device, "/d/f", O_WRONLY | O_TRUNC, 0);
     CHECK(truncates >= 0 && stat_of("/d/f").st_size == 0);
+    /* What is reserved behind the end of an empty file goes as well. */
+    CHECK(nvfold_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 1 << 20) == 0 && stat_of("/d/f").st_blocks == 2048);
+    CHECK(nvfold_open(device, "/d/f", O_WRONLY | O_TRUNC, 0) >= 0 && stat_of("/d/f").st_blocks == 0);
     CHECK(nvfold_fallocate(fd, 0, 0, 100000) == 0 && stat_of("/d/f").st_size == 100000);
     CHECK(nvfold_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 8192) == 0);
     CHECK(nvfold_fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 200000) == 0 && stat_of("/d/f").st_size == 100000);

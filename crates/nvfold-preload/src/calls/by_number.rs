@@ -1,16 +1,20 @@
 //! System calls by their numbers (`raw`): those that are about our files are served by the functions that stand for libc's.
 
 use super::serve::{host, next};
-use super::{attributes, descriptors, directories, folders, memory, names, opening, status, times, transfers, xattrs};
-use crate::answer::{errno, is_inside};
+use super::{
+    attributes, children, descriptors, directories, folders, memory, names, opening, signals, status, times, transfers,
+    xattrs,
+};
+use crate::answer::{as_the_kernel, is_inside};
 use crate::prefix::{Place, look};
-use crate::raw::{self, Arguments};
-use crate::{device, mappings, numbers, start};
-use nvfold_c::failure::set_errno;
+use crate::{device, mappings, numbers};
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::ptr;
 
 const HERE: c_int = libc::AT_FDCWD;
+
+/// Arguments of a system call.
+pub type Arguments = [usize; 6];
 
 /// Arguments of openat2.
 #[repr(C)]
@@ -20,16 +24,7 @@ struct OpenHow {
     resolve: u64,
 }
 
-/// Returns what the kernel would of a call of libc's kind, and leaves errno alone.
-pub fn told(call: impl FnOnce() -> isize) -> isize {
-    let before = errno();
-    let answer = call();
-    let answer = if answer == -1 { -(errno() as isize) } else { answer };
-    set_errno(before);
-    answer
-}
-
-/// Whether a call makes a child that shares the memory of this process, or begins on a stack of its own.
+/// Returns whether a call makes a child that shares the memory of this process, or begins on a stack of its own.
 pub fn shares_memory(number: c_long, arguments: &Arguments) -> bool {
     match number {
         libc::SYS_vfork => true,
@@ -66,7 +61,7 @@ fn by_path(number: c_long, &[a, b, c, d, e, _]: &Arguments) -> Option<isize> {
     // SAFETY: the program passes NULL or strings, as for these system calls.
     let ours = |dirfd: c_int, path: usize| !matches!(unsafe { look(dirfd, text(path)) }, Place::Host);
     let (here, at, at_c) = (|| ours(HERE, a), || ours(a as c_int, b), || ours(c as c_int, d));
-    let int = |call: &dyn Fn() -> c_int| Some(told(|| call() as isize));
+    let int = |call: &dyn Fn() -> c_int| Some(as_the_kernel(|| call() as isize));
     let (dirfd, path, path_at) = (a as c_int, text(a), text(b));
     // SAFETY: the arguments are the program's, under the contracts of the system calls, which the functions share.
     unsafe {
@@ -127,8 +122,10 @@ fn by_path(number: c_long, &[a, b, c, d, e, _]: &Arguments) -> Option<isize> {
             libc::SYS_symlinkat if ours(b as c_int, c) => {
                 int(&|| names::nvfold_preload_symlinkat(path, b as c_int, text(c)))
             }
-            libc::SYS_readlink if here() => Some(told(|| names::nvfold_preload_readlink(path, room(b), c))),
-            libc::SYS_readlinkat if at() => Some(told(|| names::nvfold_preload_readlinkat(dirfd, path_at, room(c), d))),
+            libc::SYS_readlink if here() => Some(as_the_kernel(|| names::nvfold_preload_readlink(path, room(b), c))),
+            libc::SYS_readlinkat if at() => {
+                Some(as_the_kernel(|| names::nvfold_preload_readlinkat(dirfd, path_at, room(c), d)))
+            }
             libc::SYS_chmod if here() => int(&|| attributes::nvfold_preload_chmod(path, b as libc::mode_t)),
             libc::SYS_fchmodat if at() => {
                 int(&|| attributes::nvfold_preload_fchmodat(dirfd, path_at, c as libc::mode_t, 0))
@@ -152,16 +149,22 @@ fn by_path(number: c_long, &[a, b, c, d, e, _]: &Arguments) -> Option<isize> {
             libc::SYS_utimes if here() => int(&|| times::nvfold_preload_utimes(path, room(b))),
             libc::SYS_utime if here() => int(&|| times::nvfold_preload_utime(path, room(b))),
             libc::SYS_chdir if here() || crate::working::is_ours() => int(&|| folders::nvfold_preload_chdir(path)),
-            libc::SYS_getxattr if here() => Some(told(|| xattrs::nvfold_preload_getxattr(path, path_at, room(c), d))),
-            libc::SYS_lgetxattr if here() => Some(told(|| xattrs::nvfold_preload_lgetxattr(path, path_at, room(c), d))),
+            libc::SYS_getxattr if here() => {
+                Some(as_the_kernel(|| xattrs::nvfold_preload_getxattr(path, path_at, room(c), d)))
+            }
+            libc::SYS_lgetxattr if here() => {
+                Some(as_the_kernel(|| xattrs::nvfold_preload_lgetxattr(path, path_at, room(c), d)))
+            }
             libc::SYS_setxattr if here() => {
                 int(&|| xattrs::nvfold_preload_setxattr(path, path_at, room::<c_void>(c), d, e as c_int))
             }
             libc::SYS_lsetxattr if here() => {
                 int(&|| xattrs::nvfold_preload_lsetxattr(path, path_at, room::<c_void>(c), d, e as c_int))
             }
-            libc::SYS_listxattr if here() => Some(told(|| xattrs::nvfold_preload_listxattr(path, room(b), c))),
-            libc::SYS_llistxattr if here() => Some(told(|| xattrs::nvfold_preload_llistxattr(path, room(b), c))),
+            libc::SYS_listxattr if here() => Some(as_the_kernel(|| xattrs::nvfold_preload_listxattr(path, room(b), c))),
+            libc::SYS_llistxattr if here() => {
+                Some(as_the_kernel(|| xattrs::nvfold_preload_llistxattr(path, room(b), c)))
+            }
             libc::SYS_removexattr if here() => int(&|| xattrs::nvfold_preload_removexattr(path, path_at)),
             libc::SYS_lremovexattr if here() => int(&|| xattrs::nvfold_preload_lremovexattr(path, path_at)),
             _ => None,
@@ -174,26 +177,26 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
     let fd = a as c_int;
     let (one, other) = (numbers::is_ours(fd), |argument: usize| numbers::is_ours(argument as c_int));
     let (offset, argument) = (b as libc::off_t, c as c_int);
-    let int = |call: &dyn Fn() -> c_int| Some(told(|| call() as isize));
+    let int = |call: &dyn Fn() -> c_int| Some(as_the_kernel(|| call() as isize));
     // SAFETY: the arguments are the program's, under the contracts of the system calls, which the functions share.
     unsafe {
         match number {
-            libc::SYS_read if one => Some(told(|| transfers::read(fd, room(b), c))),
-            libc::SYS_pread64 if one => Some(told(|| transfers::read_at(fd, room(b), c, d as libc::off_t))),
-            libc::SYS_readv if one => Some(told(|| transfers::nvfold_preload_readv(fd, room(b), argument))),
-            libc::SYS_preadv if one => Some(told(|| {
+            libc::SYS_read if one => Some(as_the_kernel(|| transfers::read(fd, room(b), c))),
+            libc::SYS_pread64 if one => Some(as_the_kernel(|| transfers::read_at(fd, room(b), c, d as libc::off_t))),
+            libc::SYS_readv if one => Some(as_the_kernel(|| transfers::nvfold_preload_readv(fd, room(b), argument))),
+            libc::SYS_preadv if one => Some(as_the_kernel(|| {
                 transfers::nvfold_preload_preadv(fd, room(b), argument, d as libc::off_t, next!("preadv"))
             })),
-            libc::SYS_preadv2 if one => Some(told(|| {
+            libc::SYS_preadv2 if one => Some(as_the_kernel(|| {
                 transfers::nvfold_preload_preadv2(fd, room(b), argument, d as libc::off_t, f as c_int, next!("preadv2"))
             })),
-            libc::SYS_write if one => Some(told(|| transfers::write(fd, room(b), c))),
-            libc::SYS_pwrite64 if one => Some(told(|| transfers::write_at(fd, room(b), c, d as libc::off_t))),
-            libc::SYS_writev if one => Some(told(|| transfers::nvfold_preload_writev(fd, room(b), argument))),
-            libc::SYS_pwritev if one => Some(told(|| {
+            libc::SYS_write if one => Some(as_the_kernel(|| transfers::write(fd, room(b), c))),
+            libc::SYS_pwrite64 if one => Some(as_the_kernel(|| transfers::write_at(fd, room(b), c, d as libc::off_t))),
+            libc::SYS_writev if one => Some(as_the_kernel(|| transfers::nvfold_preload_writev(fd, room(b), argument))),
+            libc::SYS_pwritev if one => Some(as_the_kernel(|| {
                 transfers::nvfold_preload_pwritev(fd, room(b), argument, d as libc::off_t, next!("pwritev"))
             })),
-            libc::SYS_pwritev2 if one => Some(told(|| {
+            libc::SYS_pwritev2 if one => Some(as_the_kernel(|| {
                 transfers::nvfold_preload_pwritev2(
                     fd,
                     room(b),
@@ -204,14 +207,14 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
                 )
             })),
             libc::SYS_sendfile if one || other(b) => {
-                Some(told(|| transfers::nvfold_preload_sendfile(fd, b as c_int, room(c), d)))
+                Some(as_the_kernel(|| transfers::nvfold_preload_sendfile(fd, b as c_int, room(c), d)))
             }
-            libc::SYS_copy_file_range if one || other(c) => Some(told(|| {
+            libc::SYS_copy_file_range if one || other(c) => Some(as_the_kernel(|| {
                 transfers::nvfold_preload_copy_file_range(fd, room(b), c as c_int, room(d), e, f as c_uint)
             })),
-            libc::SYS_splice if one || other(c) => {
-                Some(told(|| transfers::nvfold_preload_splice(fd, room(b), c as c_int, room(d), e, f as c_uint)))
-            }
+            libc::SYS_splice if one || other(c) => Some(as_the_kernel(|| {
+                transfers::nvfold_preload_splice(fd, room(b), c as c_int, room(d), e, f as c_uint)
+            })),
             libc::SYS_fstat if one => int(&|| status::nvfold_preload_fstat(fd, room(b))),
             libc::SYS_fstatfs if one => int(&|| status::nvfold_preload_fstatfs(fd, room(b))),
             libc::SYS_close if one || numbers::is_reserved(fd) => int(&|| descriptors::nvfold_preload_close(fd)),
@@ -231,7 +234,9 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
                 int(&|| descriptors::nvfold_preload_fcntl(fd, b as c_int, c as c_long))
             }
             libc::SYS_ioctl if one => int(&|| descriptors::nvfold_preload_ioctl(fd, b as c_ulong, room(c))),
-            libc::SYS_lseek if one => Some(told(|| descriptors::nvfold_preload_lseek(fd, offset, argument) as isize)),
+            libc::SYS_lseek if one => {
+                Some(as_the_kernel(|| descriptors::nvfold_preload_lseek(fd, offset, argument) as isize))
+            }
             libc::SYS_ftruncate if one => int(&|| descriptors::nvfold_preload_ftruncate(fd, offset)),
             libc::SYS_fallocate if one => {
                 int(&|| descriptors::nvfold_preload_fallocate(fd, b as c_int, c as libc::off_t, d as libc::off_t))
@@ -247,12 +252,16 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
             }
             libc::SYS_utimensat if one && b == 0 => int(&|| times::nvfold_preload_futimens(fd, room(c))),
             libc::SYS_fchdir if one || crate::working::is_ours() => int(&|| folders::nvfold_preload_fchdir(fd)),
-            libc::SYS_getdents64 if one => Some(told(|| directories::nvfold_preload_getdents64(fd, room(b), c))),
-            libc::SYS_fgetxattr if one => Some(told(|| xattrs::nvfold_preload_fgetxattr(fd, text(b), room(c), d))),
+            libc::SYS_getdents64 if one => {
+                Some(as_the_kernel(|| directories::nvfold_preload_getdents64(fd, room(b), c)))
+            }
+            libc::SYS_fgetxattr if one => {
+                Some(as_the_kernel(|| xattrs::nvfold_preload_fgetxattr(fd, text(b), room(c), d)))
+            }
             libc::SYS_fsetxattr if one => {
                 int(&|| xattrs::nvfold_preload_fsetxattr(fd, text(b), room::<c_void>(c), d, e as c_int))
             }
-            libc::SYS_flistxattr if one => Some(told(|| xattrs::nvfold_preload_flistxattr(fd, room(b), c))),
+            libc::SYS_flistxattr if one => Some(as_the_kernel(|| xattrs::nvfold_preload_flistxattr(fd, room(b), c))),
             libc::SYS_fremovexattr if one => int(&|| xattrs::nvfold_preload_fremovexattr(fd, text(b))),
             _ => None,
         }
@@ -263,8 +272,8 @@ fn by_descriptor(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isiz
 fn of_process(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isize> {
     let flags = d as c_int;
     let maps_ours = flags & libc::MAP_ANONYMOUS == 0 && numbers::is_ours(e as c_int);
-    let mapped = |call: &dyn Fn() -> *mut c_void| Some(told(|| call().addr() as isize));
-    let int = |call: &dyn Fn() -> c_int| Some(told(|| call() as isize));
+    let mapped = |call: &dyn Fn() -> *mut c_void| Some(as_the_kernel(|| call().addr() as isize));
+    let int = |call: &dyn Fn() -> c_int| Some(as_the_kernel(|| call() as isize));
     // SAFETY: the arguments are the program's, under the contracts of the system calls, which the functions share.
     unsafe {
         match number {
@@ -279,7 +288,7 @@ fn of_process(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isize> 
                 int(&|| memory::nvfold_preload_mprotect(room(a), b, c as c_int))
             }
             libc::SYS_msync if mappings::is_used() => int(&|| memory::nvfold_preload_msync(room(a), b, c as c_int)),
-            libc::SYS_getcwd if crate::working::is_ours() => Some(told(|| {
+            libc::SYS_getcwd if crate::working::is_ours() => Some(as_the_kernel(|| {
                 let path = folders::nvfold_preload_getcwd(room(a), b);
                 if path.is_null() { -1 } else { libc::strlen(path) as isize + 1 }
             })),
@@ -288,17 +297,17 @@ fn of_process(number: c_long, &[a, b, c, d, e, f]: &Arguments) -> Option<isize> 
                 descriptors::nvfold_preload_sync();
                 Some(0)
             }
-            libc::SYS_rt_sigaction => Some(raw::set_action(&[a, b, c, d, e, f])),
-            libc::SYS_rt_sigprocmask => Some(raw::set_mask(&[a, b, c, d, e, f])),
+            libc::SYS_rt_sigaction => Some(signals::set_action(&[a, b, c, d, e, f])),
+            libc::SYS_rt_sigprocmask => Some(signals::set_mask(&[a, b, c, d, e, f])),
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 if !shares_memory(number, &[a, b, c, d, e, f]) => {
-                let child = told(|| libc::syscall(number, a, b, c, d, e, f) as isize);
+                let child = as_the_kernel(|| libc::syscall(number, a, b, c, d, e, f) as isize);
                 if child == 0 {
-                    start::in_child_without_handlers();
+                    children::in_child_without_handlers();
                 }
                 Some(child)
             }
             libc::SYS_execve | libc::SYS_execveat | libc::SYS_exit_group => {
-                start::nvfold_preload_leaving();
+                children::nvfold_preload_leaving();
                 None
             }
             _ => None,

@@ -65,10 +65,10 @@ fn truncate(open: &Open) -> Outcome<()> {
     if open.kind == FileKind::Directory {
         return Err(Failure::new(libc::EISDIR, "it is a directory"));
     }
-    open.run(|fs| match fs.is_read_only() {
-        true => Err(Failure::new(libc::EROFS, "the device is open for reading alone")),
-        false => Ok(open.file.set_len(0)?),
-    })
+    if open.run(|fs| Ok(fs.is_read_only()))? {
+        return Err(Failure::new(libc::EROFS, "the device is open for reading alone"));
+    }
+    open.make_empty()
 }
 
 /// Opens the file that a path leads to, on the device or on the host.

@@ -84,6 +84,15 @@ static void appends(void) {
     TELL(fclose(file));
     TELL(mkdir("folder", 0755));
     TELL(open("folder", O_RDONLY | O_TRUNC));
+    struct stat reserved;
+    for (int flags = O_RDONLY; flags <= O_RDWR; flags++) {
+        fd = open("reserved", O_CREAT | O_RDWR, 0644);
+        TELL(fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, 1 << 20));
+        TELL(fstat(fd, &reserved) == 0 && reserved.st_blocks == 2048);
+        TELL(close(open("reserved", flags | O_TRUNC)));
+        TELL(fstat(fd, &reserved) == 0 && reserved.st_blocks == 0);
+        CHECK(close(fd) == 0);
+    }
     fd = open("log", O_RDONLY | O_TRUNC);
     TELL(lseek(fd, 0, SEEK_END));
     TELL(write(fd, "x", 1));
