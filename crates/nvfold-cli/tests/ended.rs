@@ -33,7 +33,8 @@ impl Started {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,TERM,HUP").arg(env!("CARGO_BIN_EXE_nvfold"));
         command.args(arguments).current_dir(scratch.path(".")).env(name, value).env("LIBMOUNT_UTAB", "/dev/null/utab");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let stderr = fs::File::create(scratch.path("stderr")).unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().unwrap();
         Started { child, mark }
     }
 
@@ -147,6 +148,8 @@ fn end_at_work(
         }
         let status = started.end();
         if !status.success() {
+            let said = fs::read_to_string(scratch.path("stderr")).unwrap();
+            assert!(status.signal().is_some(), "{arguments:?}: {status}: {said}");
             return status;
         }
     }
@@ -161,7 +164,8 @@ fn prepared() -> Scratch {
     for file in 0..FILES {
         fs::write(scratch.path("tree").join(format!("{file}")), noise(512 << 10, file as u64 / 2)).unwrap();
     }
-    scratch.device("device", "128M");
+    // Room for all that is tried again, and for undoing its sharing.
+    scratch.device("device", "1G");
     scratch.nvfold(&["import", "device", "tree", "--policy", "off"]).ok();
     scratch
 }

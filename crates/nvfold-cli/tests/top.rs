@@ -70,6 +70,16 @@ impl Terminal {
         contents
     }
 
+    /// Waits until each text is shown in the row that begins with its name; without a name, anywhere. All at once: a screen may
+    /// be looked at while it is drawn.
+    fn wait_for_rows(&mut self, what: &str, expected: &[(&str, &str)]) -> String {
+        let is_shown = |screen: &str, (name, text): &(&str, &str)| match *name {
+            "" => screen.contains(text),
+            name => row(screen, name).contains(text),
+        };
+        self.wait_for(what, |screen| expected.iter().all(|one| is_shown(screen, one)))
+    }
+
     fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
@@ -126,17 +136,14 @@ fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
     let scratch = Scratch::new();
     let mount = scratch.mount("mem:", "size=64M,policy=inline");
     let mut terminal = Terminal::start(&scratch, 100, 30, &["top", "mnt", "--interval", "0.2"]);
-    let idle = terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));
-    assert!(idle.contains("policy inline") && idle.contains("every 0.2 s"), "{idle}");
-    assert!(row(&idle, "writes").contains("0 B in all"), "{idle}");
-    assert!(row(&idle, "mem:").contains("64 MiB"), "{idle}");
+    let idle = [("writes", "0 B in all"), ("mem:", "64 MiB"), ("", "policy inline"), ("", "every 0.2 s")];
+    terminal.wait_for_rows("figures are shown", &idle);
 
     let data = noise(4 << 20, 1);
     write(mount.path("one"), &data);
     write(mount.path("two"), &data);
-    let busy = terminal.wait_for("the writes are seen", |screen| row(screen, "writes").contains("8 MiB in all"));
-    assert!(busy.contains("4 MiB (50.0 %) of 8 MiB"), "{busy}");
-    assert!(row(&busy, "inline").contains("1024 of 2048 (50.0 %)"), "{busy}");
+    let busy = [("writes", "8 MiB in all"), ("", "4 MiB (50.0 %) of 8 MiB"), ("inline", "1024 of 2048 (50.0 %)")];
+    terminal.wait_for_rows("the writes are seen", &busy);
     terminal.wait_for("it is quiet again", |screen| row(screen, "writes").contains(" 0/s"));
 
     terminal.press("q");
@@ -154,22 +161,26 @@ fn the_screen_shows_a_queue_that_grows_and_is_worked_off() {
     let mount = scratch.mount("mem:", "size=64M,policy=denova,index=pm");
     scratch.nvfold(&["dedup", "--pause", "mnt"]).ok();
     let mut terminal = Terminal::start(&scratch, 100, 30, &["top", "mnt", "--interval", "0.2"]);
-    let paused = terminal.wait_for("figures are shown", |screen| row(screen, "queue").contains("empty"));
-    assert!(paused.contains("queue of policy denova, mode immediate, paused"), "{paused}");
-    assert!(row(&paused, "index").contains("pm by xxh3, 0 entries"), "{paused}");
+    let paused = [
+        ("queue", "empty"),
+        ("", "queue of policy denova, mode immediate, paused"),
+        ("index", "pm by xxh3, 0 entries"),
+    ];
+    terminal.wait_for_rows("figures are shown", &paused);
     let data = noise(4 << 20, 1);
     write(mount.path("one"), &data);
     write(mount.path("two"), &data);
     terminal.wait_for("the queue has grown", |screen| row(screen, "queue").contains("entries, 8 MiB, the oldest"));
     scratch.nvfold(&["dedup", "--resume", "mnt"]).ok();
-    // The last rows too: a screen may be looked at while it is drawn from above.
-    let done = terminal.wait_for("the queue is worked off", |screen| {
-        row(screen, "queue").contains("empty")
-            && row(screen, "since mount").contains("4 MiB shared")
-            && row(screen, "index").contains("1024 entries")
-            && row(screen, "denova").contains("1024 of 2048 (50.0 %)")
-    });
-    assert!(!done.contains("paused") && done.contains("4 MiB (50.0 %) of 8 MiB"), "{done}");
+    let done = [
+        ("queue", "empty"),
+        ("since mount", "4 MiB shared"),
+        ("", "4 MiB (50.0 %) of 8 MiB"),
+        ("index", "1024 entries"),
+        ("denova", "1024 of 2048 (50.0 %)"),
+    ];
+    let done = terminal.wait_for_rows("the queue is worked off", &done);
+    assert!(!done.contains("paused"), "{done}");
     terminal.press("q");
     assert!(terminal.end().0.success());
     mount.unmount();
@@ -245,8 +256,7 @@ fn the_list_of_all_mounts_opens_one() {
     let mount = scratch.mount("mem:", "size=64M,policy=off");
     let dir = mount.dir.display().to_string();
     let mut terminal = Terminal::start(&scratch, 120, 40, &["top", "--interval", "0.2"]);
-    let list = terminal.wait_for("the mount is listed", |screen| row(screen, &dir).contains("off"));
-    assert!(list.contains("mounted on") && list.contains("Enter"), "{list}");
+    terminal.wait_for_rows("the mount is listed", &[(&dir, "off"), ("", "mounted on"), ("", "Enter")]);
     // Other tests mount too: ours is somewhere in the list.
     let mounts = std::iter::once("\r").chain(["\x1bOB\r"; 100]);
     for keys in mounts {
