@@ -129,7 +129,7 @@ const HOUSES: [House; 6] = [
             ("evaluation", "device process"),
             ("streams", "calls prefix numbers mounted device answer process"),
             ("raw", "calls answer process"),
-            ("calls", "prefix working mappings numbers mounted device answer process"),
+            ("calls", "prefix host working mappings numbers mounted device answer process"),
             ("prefix", "host working numbers device answer process"),
             ("working", "numbers process"),
             ("mappings", "numbers answer process"),

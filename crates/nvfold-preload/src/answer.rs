@@ -53,14 +53,21 @@ pub fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
+/// Runs what must not change the errno that the program sees.
+pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+    let before = errno();
+    let answer = body();
+    failure::set_errno(before);
+    answer
+}
+
 /// Returns what the kernel would of a call of libc's kind, and leaves errno alone: above -4096 and below 0, an error
 /// number.
 pub fn as_the_kernel(call: impl FnOnce() -> isize) -> isize {
-    let before = errno();
-    let answer = call();
-    let answer = if answer == -1 { -(errno() as isize) } else { answer };
-    failure::set_errno(before);
-    answer
+    keeping_errno(|| match call() {
+        -1 => -(errno() as isize),
+        answer => answer,
+    })
 }
 
 /// Turns a result of libc below 0 into a failure with its errno.

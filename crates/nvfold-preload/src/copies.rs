@@ -210,6 +210,24 @@ pub unsafe extern "C" fn nvfold_preload_strlcpy_chk(
     unsafe { copy_string(target, source, room.saturating_sub(1), false, || next(target, source, room, size)) }
 }
 
+/// Copies a string behind the one in a buffer that has `room` bytes in all; `next` does it.
+///
+/// # Safety
+///
+/// The contract of strlcat(3).
+unsafe fn append_string(
+    target: *mut c_char,
+    source: *const c_char,
+    room: usize,
+    next: impl FnOnce() -> usize,
+) -> usize {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let most = room.saturating_sub(libc::strnlen(target, room) + 1);
+        copy_string(target, source, most, most > 0, next)
+    }
+}
+
 /// strlcat(3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvfold_preload_strlcat(
@@ -219,10 +237,7 @@ pub unsafe extern "C" fn nvfold_preload_strlcat(
     next: CopyStringIn,
 ) -> usize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        let most = room.saturating_sub(libc::strnlen(target, room) + 1);
-        copy_string(target, source, most, most > 0, || next(target, source, room))
-    }
+    unsafe { append_string(target, source, room, || next(target, source, room)) }
 }
 
 /// Replaces `strlcat` of programs compiled with checks.
@@ -235,10 +250,7 @@ pub unsafe extern "C" fn nvfold_preload_strlcat_chk(
     next: CopyStringInChecked,
 ) -> usize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    unsafe {
-        let most = room.saturating_sub(libc::strnlen(target, room) + 1);
-        copy_string(target, source, most, most > 0, || next(target, source, room, size))
-    }
+    unsafe { append_string(target, source, room, || next(target, source, room, size)) }
 }
 
 /// Replaces `strcpy` and `stpcpy` of programs compiled with checks.

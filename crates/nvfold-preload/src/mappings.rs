@@ -103,17 +103,16 @@ fn take(table: &mut Table, range: &Range<usize>) -> Taken {
     taken
 }
 
-/// Makes a call that replaces what a range of memory maps, and says whether it did.
-fn replace<T>(table: &mut Table, range: Range<usize>, call: impl FnOnce() -> (T, bool)) -> (T, Taken) {
+/// Makes a call that replaces what a range of memory maps. If it answers `failed`, the table stays as it is.
+fn replace<T: PartialEq>(table: &mut Table, range: Range<usize>, failed: T, call: impl FnOnce() -> T) -> (T, Taken) {
     let before = table.clone();
     let taken = take(table, &range);
-    match call() {
-        (answer, true) => (answer, taken),
-        (answer, false) => {
-            *table = before;
-            (answer, Vec::new())
-        }
+    let answer = call();
+    if answer == failed {
+        *table = before;
+        return (answer, Vec::new());
     }
+    (answer, taken)
 }
 
 /// Writes back what was mapped there, which the kernel maps no more. What fails stays with the pages.
@@ -155,10 +154,9 @@ pub fn map(
     let mut table = TABLE.lock();
     let fixed = flags & libc::MAP_FIXED != 0 && flags & libc::MAP_FIXED_NOREPLACE == 0;
     let replaced = if fixed { address.addr()..address.addr().saturating_add(pages_of(length)) } else { 0..0 };
-    let (start, taken) = replace(&mut table, replaced, || {
+    let (start, taken) = replace(&mut table, replaced, libc::MAP_FAILED, || {
         // SAFETY: the program's own arguments, with the memory file in place of its descriptor.
-        let start = unsafe { libc::mmap(address, length, prot, flags, pages.descriptor(), at) };
-        (start, start != libc::MAP_FAILED)
+        unsafe { libc::mmap(address, length, prot, flags, pages.descriptor(), at) }
     });
     if start == libc::MAP_FAILED {
         let failure = crate::answer::os_failure("map");
@@ -181,10 +179,10 @@ pub fn map(
     Ok(start)
 }
 
-/// Makes a call of the kernel that maps something else over a range of memory, or nothing.
-pub fn replacing<T>(address: usize, length: usize, call: impl FnOnce() -> (T, bool)) -> T {
+/// Makes a call of the kernel that maps something else over a range of memory, or nothing; it answers `failed` if it fails.
+pub fn replacing<T: PartialEq>(address: usize, length: usize, failed: T, call: impl FnOnce() -> T) -> T {
     let mut table = TABLE.lock();
-    let (answer, taken) = replace(&mut table, address..address.saturating_add(pages_of(length)), call);
+    let (answer, taken) = replace(&mut table, address..address.saturating_add(pages_of(length)), failed, call);
     drop(table);
     end(taken);
     answer
@@ -245,10 +243,7 @@ pub fn remap(
     if flags & libc::MREMAP_DONTUNMAP == 0 {
         take(&mut table, &(old..old + old_bytes));
     }
-    let (start, taken) = replace(&mut table, target, || {
-        let start = call();
-        (start, start != libc::MAP_FAILED)
-    });
+    let (start, taken) = replace(&mut table, target, libc::MAP_FAILED, call);
     if start == libc::MAP_FAILED {
         *table = before;
         return Err(crate::answer::os_failure("mremap"));

@@ -5,12 +5,10 @@
 //! Nothing here changes errno.
 
 use super::directories;
-use crate::answer::errno;
+use crate::answer::keeping_errno;
 use crate::prefix::{Place, look};
-use crate::{device, mounted, numbers, working};
-use nvfold_c::failure::set_errno;
+use crate::{device, host, mounted, numbers, working};
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStringExt;
 
 /// Offset of the path in the address of a local socket.
 const SOCKET_PATH_AT: usize = 2;
@@ -22,11 +20,8 @@ unsafe fn leads_to_us(dirfd: c_int, path: *const c_char) -> bool {
     if !device::has_prefix() {
         return false;
     }
-    let before = errno();
     // SAFETY: the caller's contract.
-    let is_ours = !matches!(unsafe { look(dirfd, path) }, Place::Host);
-    set_errno(before);
-    is_ours
+    keeping_errno(|| !matches!(unsafe { look(dirfd, path) }, Place::Host))
 }
 
 /// Asks whether a path leads to the device, or to the host by another path.
@@ -61,20 +56,13 @@ fn may_match(prefix: &[u8], pattern: &[u8]) -> bool {
     if pattern.contains(&b'{') || pattern.starts_with(b"~") || plain.starts_with(b".") || has(b"/.") {
         return true;
     }
-    let here = if plain.starts_with(b"/") { Vec::new() } else { host_directory() };
-    plain.len() < pattern.len() && prefix.starts_with(&[&here, plain].concat())
-}
-
-/// Returns the kernel's working directory with a `/` at its end.
-fn host_directory() -> Vec<u8> {
-    let before = errno();
-    let directory = std::env::current_dir().unwrap_or_default();
-    set_errno(before);
-    let mut directory = directory.into_os_string().into_vec();
-    if !directory.ends_with(b"/") {
-        directory.push(b'/');
-    }
-    directory
+    let path = match plain.starts_with(b"/") {
+        true => plain.to_vec(),
+        false => {
+            [&keeping_errno(|| host::real_path(libc::AT_FDCWD)).unwrap_or_default(), b"/".as_slice(), plain].concat()
+        }
+    };
+    plain.len() < pattern.len() && prefix.starts_with(&path)
 }
 
 /// As for a path, of each in an array that ends in NULL.

@@ -9,7 +9,7 @@
 
 use super::descriptors::nvfold_preload_fsync as fsync;
 use super::transfers::{read_at, write_at};
-use crate::answer::errno;
+use crate::answer::{as_the_kernel, keeping_errno};
 use crate::numbers;
 use nvfold_c::failure::set_errno;
 use std::ffi::{c_int, c_void};
@@ -53,10 +53,10 @@ const PRIORITY_DELTA_MAX: c_int = 20;
 
 /// Puts the outcome of an operation into the request: what it returned, and errno if that is -1.
 fn finish(request: &mut Request, operation: impl FnOnce(&Request) -> isize) {
-    let before = errno();
-    request.answer = operation(request);
-    request.error = if request.answer < 0 { errno() } else { 0 };
-    set_errno(before);
+    (request.answer, request.error) = match as_the_kernel(|| operation(request)) {
+        answer if answer < 0 => (-1, -answer as c_int),
+        answer => (answer, 0),
+    };
 }
 
 /// A request whose priority is out of range is not made. EINVAL.
@@ -121,7 +121,6 @@ fn start_thread(how: &Notification) {
 }
 
 fn send_signal(how: &Notification) {
-    let before = errno();
     let mut information = [0_u64; 16];
     // SAFETY: 128 bytes, which the kernel reads; the fields of a queued signal lie where the kernel has them.
     unsafe {
@@ -131,9 +130,8 @@ fn send_signal(how: &Notification) {
         bytes.add(16).cast::<c_int>().write(libc::getpid());
         bytes.add(20).cast::<libc::uid_t>().write(libc::getuid());
         bytes.add(24).cast::<*mut c_void>().write(how.value);
-        libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), how.signal, bytes);
+        keeping_errno(|| libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), how.signal, bytes));
     }
-    set_errno(before);
 }
 
 /// aio_read(3)

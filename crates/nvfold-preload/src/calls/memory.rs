@@ -20,10 +20,7 @@ pub unsafe extern "C" fn nvfold_preload_mmap(
     if flags & libc::MAP_ANONYMOUS != 0 || !numbers::is_ours(fd) {
         let map = || host!(libc::mmap(address, length, prot, flags, fd, at));
         let mapping = match flags & libc::MAP_FIXED != 0 && may_be_shared() {
-            true => mappings::replacing(address.addr(), length, || {
-                let mapping = map();
-                (mapping, mapping != libc::MAP_FAILED)
-            }),
+            true => mappings::replacing(address.addr(), length, libc::MAP_FAILED, map),
             false => map(),
         };
         let is_read = flags & libc::MAP_ANONYMOUS == 0 && prot & (libc::PROT_READ | libc::PROT_EXEC) == libc::PROT_READ;
@@ -53,11 +50,7 @@ pub unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usi
     let unmap = || host!(libc::munmap(address, length));
     if may_be_shared() && mappings::has(address.addr(), length) {
         return answer("munmap", || {
-            let unmapped = mappings::replacing(address.addr(), length, || {
-                let unmapped = unmap();
-                (unmapped, unmapped == 0)
-            });
-            crate::answer::checked("munmap", unmapped)
+            crate::answer::checked("munmap", mappings::replacing(address.addr(), length, -1, unmap))
         });
     }
     if is_inside() || process::is_not_owner() || !transfers::has_mappings() {
@@ -91,10 +84,7 @@ pub unsafe extern "C" fn nvfold_preload_mremap(
         return answer_or("mremap", libc::MAP_FAILED, || mappings::remap(old, new, remap));
     }
     let fixed = if flags & libc::MREMAP_FIXED != 0 { length } else { 0 };
-    mappings::replacing(to.addr(), fixed, || {
-        let mapping = remap();
-        (mapping, mapping != libc::MAP_FAILED)
-    })
+    mappings::replacing(to.addr(), fixed, libc::MAP_FAILED, remap)
 }
 
 /// mprotect(2)

@@ -24,10 +24,9 @@
 mod files;
 mod hints;
 
-use crate::answer::errno;
+use crate::answer::keeping_errno;
 use nvfold::dedup::icid::Options;
 use nvfold_c::causality;
-use nvfold_c::failure::set_errno;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -113,9 +112,7 @@ fn hidden_from_program(work: impl FnOnce()) {
     if IS_INSIDE.replace(true) {
         return;
     }
-    let before = errno();
-    let _ = catch_unwind(AssertUnwindSafe(work));
-    set_errno(before);
+    let _ = keeping_errno(|| catch_unwind(AssertUnwindSafe(work)));
     IS_INSIDE.set(false);
 }
 
