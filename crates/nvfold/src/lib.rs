@@ -39,6 +39,7 @@ pub mod fingerprint;
 mod fs;
 pub mod host;
 mod inode;
+mod jobs;
 pub mod media;
 mod mount;
 mod padded;
@@ -48,6 +49,7 @@ mod parallel;
 mod races;
 mod refusals;
 mod space;
+mod store;
 mod sync;
 mod words;
 
@@ -60,7 +62,7 @@ pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, 
 pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, Verify};
 pub use dedup::stream::{Classes, DeExtOptions, Mean};
 pub use error::{Error, Result, errno};
-pub use fs::UndedupPlan;
+pub use jobs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_superblock};
 #[cfg(not(feature = "shuttle"))]
 pub use panics::panic_is_contained;

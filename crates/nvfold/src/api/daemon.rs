@@ -48,8 +48,8 @@ impl Daemon {
 
 impl Worksite for FileSystem {
     fn step(&self) -> Result<bool> {
-        let core = self.core();
-        core.step_of(Job::Share, &*core.policies.denova)
+        let jobs = self.jobs();
+        jobs.step_of(Job::Share, &*jobs.policies.denova)
     }
 
     fn reorder_step(&self) -> Result<bool> {

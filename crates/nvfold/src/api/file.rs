@@ -3,8 +3,9 @@
 use super::{change, change_with};
 use crate::compression::Compression;
 use crate::error::{Error, Result};
-use crate::fs::{self, Core, Effort, Step};
+use crate::fs::{self, Core, Ladder};
 use crate::inode::Inode;
+use crate::jobs::{Jobs, Step};
 use crate::mount::Mounted;
 use crate::sync::atomic::Ordering;
 use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Times, Whence};
@@ -86,9 +87,9 @@ impl File {
     }
 
     #[inline]
-    fn write<T>(&self, operation: impl Fn(&Core, &Inode, &Effort) -> Result<T>) -> Result<T> {
+    fn write<T>(&self, operation: impl Fn(&Core, &Inode, &Ladder) -> Result<T>) -> Result<T> {
         let Pin { mounted, inode } = &*self.pin;
-        change_with(mounted, "write", |effort| self.answer(operation(&mounted.core, inode, effort)))
+        change_with(mounted, "write", |ladder| self.answer(operation(&mounted.core, inode, ladder)))
     }
 
     /// Returns the handle, whose writes, clones and reservations now do this to mtime and ctime.
@@ -116,12 +117,12 @@ impl File {
 
     /// Writes all of `data` atomically, or fails and changes nothing. EFBIG, ENOSPC, EROFS.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
-        self.write(|core, inode, effort| core.write(inode, Some(offset), data, self.times, effort)).map(drop)
+        self.write(|core, inode, ladder| core.write(inode, Some(offset), data, self.times, ladder)).map(drop)
     }
 
     /// Appends all of `data` atomically; returns the byte offset at which it begins. Errors as for `write_at`.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.write(|core, inode, effort| core.write(inode, None, data, self.times, effort))
+        self.write(|core, inode, ladder| core.write(inode, None, data, self.times, ladder))
     }
 
     /// Writes all of `data` as [`File::write_at`] does, and passes hints about where its bytes were copied from (ICID
@@ -149,7 +150,7 @@ impl File {
     fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
         let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
-        self.write(|core, inode, effort| core.write_from(inode, at, data, &origins, self.times, effort))
+        self.write(|core, inode, ladder| core.write_from(inode, at, data, &origins, self.times, ladder))
     }
 
     /// Sets the size in bytes; growing a file leaves a hole. EFBIG.
@@ -186,7 +187,7 @@ impl File {
     /// # Errors
     /// EIO if counts cannot be made exact after a crash. ENOSPC if the log cannot grow. EROFS.
     pub fn dedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
-        self.reshare("dedup", offset, len, |core, inode, at, end| core.share_step(inode, at, end, None))
+        self.reshare("dedup", offset, len, |jobs, inode, at, end| jobs.share_step(inode, at, end, None))
     }
 
     /// Shares as [`File::dedup_range`] does, and also compresses packed chunks that are not compressed yet, or that
@@ -195,7 +196,7 @@ impl File {
     /// # Errors
     /// Those of [`File::dedup_range`]; ENOSPC if the compressed chunks do not fit next to the ones they replace.
     pub fn compress_range(&self, offset: u64, len: u64, compression: Compression) -> Result<Reshared> {
-        self.reshare("compress", offset, len, |core, inode, at, end| core.share_step(inode, at, end, Some(compression)))
+        self.reshare("compress", offset, len, |jobs, inode, at, end| jobs.share_step(inode, at, end, Some(compression)))
     }
 
     /// Undoes sharing: gives the file its own copy of each shared block of a range. Contents, size and times do not
@@ -205,7 +206,7 @@ impl File {
     /// # Errors
     /// ENOSPC, after copying as much as fits; [`UndedupPlan`] predicts it. EIO, EROFS.
     pub fn undedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
-        self.reshare("undedup", offset, len, Core::undedup_step)
+        self.reshare("undedup", offset, len, |jobs, inode, at, end| jobs.undedup_step(inode, at, end))
     }
 
     fn reshare(
@@ -213,7 +214,7 @@ impl File {
         doing: &'static str,
         offset: u64,
         len: u64,
-        step: impl Fn(&Core, &Inode, u64, u64) -> Result<Step>,
+        step: impl Fn(Jobs<'_>, &Inode, u64, u64) -> Result<Step>,
     ) -> Result<Reshared> {
         if !self.core().read_only && self.core().is_reconciling() {
             // Dedup and undedup decide by reference counts, so these must be exact.
@@ -222,7 +223,8 @@ impl File {
         let end = offset.saturating_add(len);
         let (mut at, mut done) = (offset, Reshared::default());
         while at < end {
-            let step = self.change(doing, |core, inode| core.contain_request(inode, || step(core, inode, at, end)))?;
+            let jobs = self.pin.mounted.jobs();
+            let step = self.change(doing, |_, inode| jobs.contain_request(inode, || step(jobs, inode, at, end)))?;
             done += step.done;
             at = step.next;
         }

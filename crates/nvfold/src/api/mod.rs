@@ -17,7 +17,8 @@ use crate::dedup::denova::options::DedupMode;
 use crate::dedup::nv_dedup::options::MethodChoice;
 use crate::dedup::policy::{Policy, PolicyOf};
 use crate::error::{Error, Result, errno};
-use crate::fs::{Core, Effort, Worked};
+use crate::fs::{Core, Ladder};
+use crate::jobs::{Effort, Jobs, Worked};
 use crate::media::BLOCK_BYTES;
 use crate::media::log_entry::NAME_BYTES_MAX;
 use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
@@ -66,15 +67,21 @@ fn change<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn() -> Res
     change_with(mounted, doing, |_| operation())
 }
 
-/// The same for an operation that also frees space itself. All work for space takes from one [`Effort`], but not the
-/// wait for recovery: that is needed once a mount, and what it finds may be most of the device.
-fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Effort) -> Result<T>) -> Result<T> {
-    let core = &mounted.core;
-    let effort = Effort::default();
+/// The same for an operation that goes down a [`Ladder`] of places. All work for space takes from one [`Effort`], but not
+/// the wait for recovery: that is needed once a mount, and what it finds may be most of the device.
+fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ladder) -> Result<T>) -> Result<T> {
+    let (core, jobs) = (&mounted.core, mounted.jobs());
+    let (effort, ladder) = (Effort::default(), Ladder::default());
     // Only once: the retried operation may open a packed segment again.
     let mut may_give_up = true;
     loop {
-        match core.change_by(doing, || operation(&effort)) {
+        match core.change_by(doing, || operation(&ladder)) {
+            // Room where it is stored best, before other places are tried.
+            Err(Error::NoSpace { .. }) if ladder.has_stopped() => {
+                if !jobs.make_segment(&effort) {
+                    ladder.open();
+                }
+            }
             Err(error @ Error::NoSpace { .. }) if core.is_reconciling() => {
                 // If recovery cannot finish, no further space becomes known, and the known space was not enough.
                 if mounted.reconcile().is_err() {
@@ -86,18 +93,18 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
             {
                 // The queue may hold data that is already stored. The operation fails only when nothing more can be
                 // shared.
-                if make_room(core, blocks_needed).is_err() {
+                if make_room(jobs, blocks_needed).is_err() {
                     return Err(error);
                 }
             }
             Err(Error::NoSpace { .. }) if may_give_up && core.give_up_empty_packed() > 0 => may_give_up = false,
             // Dead bytes in packed segments are space, too.
-            Err(Error::NoSpace { .. }) if core.make_segment(&effort) => {}
+            Err(Error::NoSpace { .. }) if jobs.make_segment(&effort) => {}
             // Scattered free blocks make a segment.
             Err(Error::NoSpace { blocks_needed, blocks_free, .. })
-                if blocks_free >= blocks_needed && core.make_segment_of_blocks(&effort) => {}
+                if blocks_free >= blocks_needed && jobs.make_segment_of_blocks(&effort) => {}
             // So are the unreferenced bytes of chunks of which extents use only a few bytes.
-            Err(Error::NoSpace { .. }) if core.collect_for_space(&effort) => {}
+            Err(Error::NoSpace { .. }) if jobs.collect_for_space(&effort) => {}
             result => return result,
         }
     }
@@ -105,15 +112,19 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&Ef
 
 /// Runs background work until `blocks` blocks more are free (at least [`ROOM_BLOCKS`]), or nothing is left to do. It
 /// takes from no [`Effort`]: what is in the queue is looked at once, by this call or another.
-fn make_room(core: &Core, blocks: u64) -> Result<()> {
-    let enough = core.space.free_blocks() + blocks.max(ROOM_BLOCKS);
-    while core.space.free_blocks() < enough && !core.step_of(Job::Share, core.policies.space_freeing_policy())? {}
+fn make_room(jobs: Jobs<'_>, blocks: u64) -> Result<()> {
+    let enough = jobs.space.free_blocks() + blocks.max(ROOM_BLOCKS);
+    while jobs.space.free_blocks() < enough && !jobs.step_of(Job::Share, jobs.policies.space_freeing_policy())? {}
     Ok(())
 }
 
 impl FileSystem {
     pub(crate) fn core(&self) -> &Core {
         &self.mounted.core
+    }
+
+    pub(crate) fn jobs(&self) -> Jobs<'_> {
+        self.mounted.jobs()
     }
 
     fn change<T>(&self, doing: &'static str, operation: impl Fn() -> Result<T>) -> Result<T> {
@@ -165,10 +176,10 @@ impl FileSystem {
     /// # Errors
     /// EROFS; errors of the device.
     pub fn fill_step(&self) -> Result<bool> {
-        let core = self.core();
-        let is_filled = core.step_of(Job::Fill, core.policies.filling_policy())?;
-        let are_cut = core.step_of(Job::CutSeam, core.policies.deext())?;
-        Ok(is_filled & are_cut & core.settle_step()?)
+        let jobs = self.jobs();
+        let is_filled = jobs.step_of(Job::Fill, jobs.policies.filling_policy())?;
+        let are_cut = jobs.step_of(Job::CutSeam, jobs.policies.deext())?;
+        Ok(is_filled & are_cut & jobs.settle_step()?)
     }
 
     /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when
@@ -177,7 +188,7 @@ impl FileSystem {
     /// # Errors
     /// EROFS; errors of the device.
     pub fn reorder_step(&self) -> Result<bool> {
-        self.core().reorder_step()
+        self.jobs().reorder_step()
     }
 
     /// Does one step of reclamation, which takes at most a millisecond. It moves the live chunks out of the segments
@@ -189,7 +200,7 @@ impl FileSystem {
     /// # Errors
     /// EROFS; errors of the device.
     pub fn reclaim_step(&self, victims: Victims) -> Result<bool> {
-        Ok(self.core().reclaim_step(victims)? != Worked::GoesOn)
+        Ok(self.jobs().reclaim_step(victims)? != Worked::GoesOn)
     }
 
     /// Returns the number of items that background work has skipped since mount because they could not be read: see
@@ -226,7 +237,7 @@ impl FileSystem {
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
         core.end_streams();
-        core.settle_all();
+        self.jobs().settle_all();
         let _closed = core.freeze_lock.close();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -249,7 +260,7 @@ impl FileSystem {
             index.end_reordering();
         }
         core.shrink_inode_table();
-        core.end_reclaiming();
+        self.jobs().end_reclaiming();
         core.space.trim()?;
         self.mounted.leave_clean()?;
         Ok(core.region.cut_journal_off()?)
@@ -322,7 +333,7 @@ impl FileSystem {
             self.mounted.reconcile_step()?;
             return Ok(false);
         }
-        core.step_of(Job::Share, core.policies.space_freeing_policy())
+        self.jobs().step_of(Job::Share, core.policies.space_freeing_policy())
     }
 
     /// Returns how chunk entries are found from fingerprints on this device.
@@ -545,7 +556,7 @@ impl FileSystem {
     pub fn empty_segments_of_blocks(&self) -> bool {
         loop {
             let effort = Effort::default();
-            let has_freed = self.core().empty_segments_of_blocks(&effort);
+            let has_freed = self.jobs().empty_segments_of_blocks(&effort);
             if has_freed || !effort.is_spent() {
                 return has_freed;
             }
@@ -615,7 +626,7 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(true);
         }
-        core.contain_all(Job::Trim, true, || {
+        self.jobs().contain_all(Job::Trim, true, || {
             let is_over = core.space.give_back_step()?;
             if is_over {
                 self.shrink_table();

@@ -103,7 +103,7 @@ impl FileSystem {
     /// # Errors
     /// EIO if a log cannot be read.
     pub fn usage(&self) -> Result<Option<Usage>> {
-        self.core().usage()
+        self.jobs().usage()
     }
 
     /// Returns the current sizes, savings and DRAM use.
@@ -153,7 +153,7 @@ impl FileSystem {
             denova: core.policies.denova.stats(core.policies.is_default(Policy::DeNova)),
             chunks_filled: core.policies.filler.filled(),
             fill_percent: core.policies.filler.sweeps_at().map(|file| file * 100 / core.table.end().max(file)),
-            reclaim: core.reclaim_stats(),
+            reclaim: self.jobs().reclaim_stats(),
             skipped: core.skipped(),
             refused: core.refused(),
             panicked: core.panicked(),

@@ -8,7 +8,6 @@
 
 use super::{Facts, Name, RESERVED, ROOT, Survey};
 use crate::error::Error;
-use crate::fs::share_queued::{each_pending, token_of};
 use crate::inode::directory::{Damage, shown};
 use crate::inode::table::{Part, exact_parts};
 use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
@@ -20,6 +19,7 @@ use crate::media::log_area::AreaHead;
 use crate::media::log_entry::{dedupe, is_symlink_target};
 use crate::media::superblock::LOG_AREAS;
 use crate::media::{BLOCK_BYTES, Location, SEGMENT_BLOCKS, SEGMENT_BYTES};
+use crate::store::queued::{each_pending, token_of};
 use crate::sync::atomic::Ordering;
 use crate::words::FileKind;
 

@@ -19,7 +19,6 @@ use super::packed::Rebuilt;
 use super::plan::Plan;
 use super::{Moved, ROOT, lost_found};
 use crate::error::{Error, Result};
-use crate::fs::write_superblock;
 use crate::inode::table::{Part, exact_parts};
 use crate::media::chunk_entry::{CLASS_UNKNOWN, ChunkEntry, CountWord, tag};
 use crate::media::direct::index_segments;
@@ -31,6 +30,7 @@ use crate::media::superblock::{Geometry, STATE_CLEAN, STATE_IN_USE, STATE_REPAIR
 use crate::media::{BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::mount::{self, MountOptions, Tables};
 use crate::space::clear_segment;
+use crate::store::write_superblock;
 use crate::words::{FileKind, IndexKind};
 use hashbrown::HashSet;
 use pmem::Region;
@@ -102,7 +102,7 @@ pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
     let moved = lost_found::put_names_right(core, &mounted.take_nameless())?;
     core.space.trim()?;
     if region.frozen_pages().is_empty() {
-        mount::saved::leave(core, STATE_REPAIR)?;
+        mount::saved::leave(mounted.jobs(), STATE_REPAIR)?;
     } else {
         // Counts in bad memory could not be updated, so the next mount must scan everything.
         let (superblock, _) = mount::read_superblock(region)?;

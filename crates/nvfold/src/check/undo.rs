@@ -18,9 +18,9 @@
 //! truncated, and is refused.
 
 use crate::error::{Error, Result};
-use crate::fs::write_superblock;
 use crate::media::superblock::{STATE_REPAIR, Superblock};
 use crate::mount;
+use crate::store::write_superblock;
 use crate::sync::Mutex;
 use hashbrown::HashSet;
 use pmem::{Flight, Region};

@@ -10,24 +10,6 @@ use crate::space::Purpose;
 use crate::words::{Attr, InodeNumber, SetAttr, TimeNs, Times, XattrChange};
 use pmem::Flight;
 
-/// Returns the attributes after a change. A size that is set changes mtime, whatever it was before.
-fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine {
-    let (mtime, ctime) = match change.times {
-        Times::Stamped => (if change.size.is_some() { now } else { old.mtime }, now),
-        Times::Kept => (old.mtime, old.ctime),
-    };
-    AttributeLine {
-        mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
-        uid: change.uid.unwrap_or(old.uid),
-        gid: change.gid.unwrap_or(old.gid),
-        size: change.size.unwrap_or(old.size),
-        atime: change.atime.unwrap_or(old.atime),
-        mtime: change.mtime.unwrap_or(mtime),
-        ctime: change.ctime.unwrap_or(ctime),
-        ..*old
-    }
-}
-
 impl Core {
     /// Changes attributes and extended attributes in one commit. A new size truncates or extends the file.
     pub(crate) fn setattr(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
@@ -64,5 +46,23 @@ impl Core {
         }
         let attributes = AttributeLine { nlink, ..state.attributes };
         self.change(inode, state, &[], Some(attributes), Purpose::Promised, Flight::new())
+    }
+}
+
+/// Returns the attributes after a change. A size that is set changes mtime, whatever it was before.
+fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine {
+    let (mtime, ctime) = match change.times {
+        Times::Stamped => (if change.size.is_some() { now } else { old.mtime }, now),
+        Times::Kept => (old.mtime, old.ctime),
+    };
+    AttributeLine {
+        mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
+        uid: change.uid.unwrap_or(old.uid),
+        gid: change.gid.unwrap_or(old.gid),
+        size: change.size.unwrap_or(old.size),
+        atime: change.atime.unwrap_or(old.atime),
+        mtime: change.mtime.unwrap_or(mtime),
+        ctime: change.ctime.unwrap_or(ctime),
+        ..*old
     }
 }

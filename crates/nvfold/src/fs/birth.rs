@@ -7,38 +7,36 @@
 use super::Core;
 use super::xattr::StoredValue;
 use crate::error::Result;
-use crate::inode::extents::Dropped;
 use crate::inode::log::{Addition, Log};
-use crate::inode::table;
-use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
+use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, table};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
-use crate::media::superblock::TABLE_GAPS;
-use crate::space::{BlockRun, Purpose};
+use crate::space::Purpose;
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
 use pmem::Flight;
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
+
 /// Permission bits an inode keeps.
 pub const MODE_BITS: u32 = 0o7777;
 
 /// The description of an inode to make.
-pub(super) struct Birth<'b> {
-    pub(super) ino: u64,
-    pub(super) parent: &'b Inode,
-    pub(super) parent_attributes: &'b AttributeLine,
+pub(crate) struct Birth<'b> {
+    pub(crate) ino: u64,
+    pub(crate) parent: &'b Inode,
+    pub(crate) parent_attributes: &'b AttributeLine,
     /// Names and values of its first extended attributes: the target of a symlink, the policy of its directory, and
     /// those that the caller gives.
-    pub(super) xattrs: &'b [(&'b [u8], &'b [u8])],
-    pub(super) new: &'b NewInode,
-    pub(super) nlink: u32,
+    pub(crate) xattrs: &'b [(&'b [u8], &'b [u8])],
+    pub(crate) new: &'b NewInode,
+    pub(crate) nlink: u32,
 }
 
 impl Core {
     /// Finds a free inode number. A number whose slot is in bad memory is never used again.
-    pub(super) fn allocate_inode(&self) -> Result<u64> {
+    pub(crate) fn allocate_inode(&self) -> Result<u64> {
         loop {
             let ino = self.table.allocate(&self.space)?;
             let slot = self.table.slot(ino).expect("an allocated inode has a slot");
@@ -51,14 +49,8 @@ impl Core {
         }
     }
 
-    /// Gives back the segments of the inode table without used slots, wherever they are. Not before reconcile is done.
-    pub(crate) fn shrink_inode_table(&self) {
-        // Without the feature, which needs a readable superblock, only those at the end are given back.
-        self.table.shrink(&self.space, || self.require_feature(TABLE_GAPS).is_ok());
-    }
-
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
-    pub(super) fn with_new_inode(
+    pub(crate) fn with_new_inode(
         &self,
         birth: &Birth<'_>,
         publish: impl FnOnce(Flight) -> Result<()>,
@@ -172,59 +164,6 @@ impl Core {
             let _ = self.region.fence(flight);
             Ok(())
         })
-    }
-
-    /// Frees the inode if it has no name and is not open.
-    pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
-        if state.attributes.nlink == 0 && inode.is_usable() && !inode.is_pinned() {
-            self.free_inode(inode, state);
-        }
-    }
-
-    /// Unmount: frees inodes that are open and have no name.
-    pub(crate) fn free_nameless(&self) {
-        for inodes in self.cache.inodes() {
-            for inode in inodes {
-                let mut state = inode.lock();
-                if state.attributes.nlink == 0 && inode.is_usable() {
-                    self.free_inode(&inode, &mut state);
-                }
-            }
-        }
-    }
-
-    /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
-    /// reached.
-    pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
-        let _: InodeHead = self.region.read(inode.slot);
-        inode.set_freed();
-        if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {
-            // The slot cannot be freed on the media, so everything that the inode references stays in use.
-            return self.cache.remove(inode.ino);
-        }
-        table::free_slot(&self.region, inode.slot);
-        let mut mapped = 0;
-        if let Body::File(extents) = &state.body {
-            mapped = extents.bytes();
-            // Other files may reference parts of these chunks.
-            if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
-                self.collector.may_have_died(mapped);
-            }
-            let mut dropped = Dropped::default();
-            extents.iter().for_each(|(_, extent)| dropped.push(&extent));
-            if self.is_walked(inode.ino) {
-                self.chunks.with_recount(|recount| recount.uncount_all(dropped.chunks()));
-            }
-            self.chunks.fetch_entries(&dropped.blocks);
-            self.release(&dropped, &[], 0);
-        }
-        self.account_mapped(inode.ino, mapped, 0);
-        state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
-        self.free_log(std::mem::take(&mut state.log.parts));
-        state.body = Body::Other;
-        state.clear_xattrs();
-        self.cache.remove(inode.ino);
-        self.table.free(inode.ino);
     }
 }
 

@@ -14,21 +14,22 @@
 use super::Core;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use crate::inode::directory::NameSlot;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::words::FileId;
-use crate::words::FileKind;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 const SHARDS: usize = 64;
+
 /// Number of inodes that a shard keeps before it evicts unused ones.
 const INODES_PER_SHARD: usize = 4096;
+
 /// Number of inodes that an insertion into a full shard looks at.
 const LOOKS: usize = 32;
+
 /// Number of inodes that an insertion into a full shard evicts. More than one, so that a shard that grew while its
 /// inodes were held becomes smaller again.
 const EVICTED: usize = 2;
@@ -64,10 +65,10 @@ impl<V> Shard<V> {
         Some(&cached.inode)
     }
 
-    /// Adds an inode, or replaces it. Evicts some others first if the shard is full.
-    fn insert(&mut self, ino: u64, inode: Arc<V>) {
+    /// Adds an inode, or replaces it. Evicts some others first if the shard is full, but none that `stays`.
+    fn insert(&mut self, ino: u64, inode: Arc<V>, stays: impl Fn(&V) -> bool) {
         if self.order.len() >= INODES_PER_SHARD {
-            self.evict_some();
+            self.evict_some(stays);
         }
         if let Some(cached) = self.cached.get_mut(&ino) {
             cached.inode = inode;
@@ -85,8 +86,8 @@ impl<V> Shard<V> {
         }
     }
 
-    /// Moves the hand on by a bounded number of inodes, and evicts those that are neither held nor used.
-    fn evict_some(&mut self) {
+    /// Moves the hand on by a bounded number of inodes, and evicts those that are neither held nor used, and need not stay.
+    fn evict_some(&mut self, stays: impl Fn(&V) -> bool) {
         let mut evicted = 0;
         for _ in 0..LOOKS {
             if evicted == EVICTED || self.order.is_empty() {
@@ -96,7 +97,8 @@ impl<V> Shard<V> {
             let ino = self.order[self.hand];
             let cached = self.cached.get_mut(&ino).expect("order has the numbers of cached inodes only");
             // Only an operation that has this shard's lock, or that holds the inode already, can hold it once more.
-            if std::mem::take(&mut cached.is_used) || Arc::strong_count(&cached.inode) > 1 {
+            let is_held = Arc::strong_count(&cached.inode) > 1;
+            if std::mem::take(&mut cached.is_used) || is_held || stays(&cached.inode) {
                 self.hand += 1;
             } else {
                 // The last inode of the order takes its place, and is looked at next.
@@ -133,13 +135,18 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// True for an inode that a panic has made unusable: read again from the media, it would be usable for some.
+fn stays(inode: &Inode) -> bool {
+    inode.is_cut_off()
+}
+
 /// The inode cache: see the module.
 pub(crate) struct Cache {
     shards: Vec<Mutex<Shard<Inode>>>,
 }
 
 impl Cache {
-    pub(super) fn new() -> Cache {
+    pub(crate) fn new() -> Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
@@ -147,8 +154,8 @@ impl Cache {
         &self.shards[ino as usize % SHARDS]
     }
 
-    pub(super) fn insert(&self, inode: Arc<Inode>) {
-        self.shard(inode.ino).lock().insert(inode.ino, inode);
+    pub(crate) fn insert(&self, inode: Arc<Inode>) {
+        self.shard(inode.ino).lock().insert(inode.ino, inode, stays);
     }
 
     pub(crate) fn remove(&self, ino: u64) {
@@ -158,26 +165,6 @@ impl Cache {
     /// Returns the cached inodes, one shard at a time.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = Vec<Arc<Inode>>> {
         self.shards.iter().map(|shard| shard.lock().values().cloned().collect())
-    }
-}
-
-impl Core {
-    /// Returns the inode, from the cache or the media.
-    ///
-    /// # Errors
-    /// ENOENT if there is no inode with this number, EIO if it cannot be read.
-    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
-        let mut shard = self.cache.shard(ino).lock();
-        if let Some(inode) = shard.get(ino) {
-            return Ok(inode.clone());
-        }
-        self.damaged.check(ino)?;
-        let gone = || Error::NotFound { what: format!("inode {ino}") };
-        let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
-        let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
-        self.take_attributes(&inode, &inode.peek());
-        shard.insert(ino, inode.clone());
-        Ok(inode)
     }
 }
 
@@ -218,58 +205,30 @@ impl Damaged {
 }
 
 impl Core {
-    /// Returns the inode that a name refers to. The caller holds the directory's lock, so the inode cannot have been
-    /// removed: if it is missing or of another kind, it is damaged.
+    /// Returns the inode, from the cache or the media.
     ///
     /// # Errors
-    /// EIO if it cannot be read.
-    #[inline]
-    pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
-        match self.inode(name.ino) {
-            Ok(inode) if inode.kind == name.kind() => Ok(inode),
-            found => Err(self.damaged_inode_error(name, found)),
+    /// ENOENT if there is no inode with this number, EIO if it cannot be read.
+    pub(crate) fn inode(&self, ino: u64) -> Result<Arc<Inode>> {
+        let mut shard = self.cache.shard(ino).lock();
+        if let Some(inode) = shard.get(ino) {
+            return Ok(inode.clone());
         }
+        self.damaged.check(ino)?;
+        let gone = || Error::NotFound { what: format!("inode {ino}") };
+        let load = |slot| Inode::load(&self.region, &self.geometry, slot, ino);
+        let inode = Arc::new(self.table.with_slot(ino, load).ok_or_else(gone)??.ok_or_else(gone)?);
+        self.take_attributes(&inode, &inode.peek());
+        shard.insert(ino, inode.clone(), stays);
+        Ok(inode)
     }
 
-    #[cold]
-    #[inline(never)]
-    fn damaged_inode_error(&self, name: &NameSlot, found: Result<Arc<Inode>>) -> Error {
-        let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
-        let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
-        let error = match found {
-            Ok(_) => what("it is not of the kind that its name says"),
-            Err(Error::NotFound { .. }) => what("a name leads to it, and its slot is damaged"),
-            Err(error) => error,
-        };
-        if matches!(error, Error::Corrupt { .. } | Error::BadMemory { .. }) {
-            self.damaged.add(name.ino, at);
-        }
-        error
-    }
-
-    /// The same for an operation that removes the name; `None` if the inode cannot be read. The inode stays in use,
-    /// with everything that it references, until fsck has decided. A directory that cannot be read keeps its name,
-    /// because its content would become unreachable.
-    pub(super) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
-        match self.named_inode(name) {
-            Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
-            found => found.map(Some),
-        }
-    }
-}
-
-/// Returns what deferred work records of a file.
-pub(super) fn file_id(inode: &Inode) -> FileId {
-    FileId { number: inode.ino, generation: inode.generation }
-}
-
-impl Core {
     /// Returns the inode of a file for deferred work; `None` if another file or directory has its number now.
     ///
     /// # Errors
     /// ENOENT if nothing has it; EIO for damage.
-    pub(super) fn inode_of(&self, file: FileId) -> Result<Option<Arc<Inode>>> {
-        Ok(Some(self.inode(file.number)?).filter(|inode| file_id(inode) == file))
+    pub(crate) fn inode_of(&self, file: FileId) -> Result<Option<Arc<Inode>>> {
+        Ok(Some(self.inode(file.number)?).filter(|inode| inode.file_id() == file))
     }
 }
 
@@ -291,7 +250,7 @@ mod tests {
         for number in [numbers(2), numbers(3)] {
             let mut shard = Shard::default();
             for nth in 0..3 * FULL {
-                shard.insert(number(nth), Arc::new(()));
+                shard.insert(number(nth), Arc::new(()), |_| false);
                 (0..8).take_while(|hot| *hot <= nth).for_each(|hot| assert!(shard.get(number(hot)).is_some(), "{hot}"));
                 let least = (nth as usize + 1).min(INODES_PER_SHARD - 1);
                 assert!((least..=INODES_PER_SHARD).contains(&shard.order.len()), "{}", shard.order.len());
@@ -307,12 +266,21 @@ mod tests {
     fn a_shard_of_held_inodes_grows_and_shrinks_again() {
         let (number, mut shard) = (numbers(1), Shard::default());
         let held: Vec<Arc<()>> = (0..2 * FULL).map(|_| Arc::default()).collect();
-        held.iter().enumerate().for_each(|(nth, inode)| shard.insert(number(nth as u64), inode.clone()));
+        held.iter().enumerate().for_each(|(nth, inode)| shard.insert(number(nth as u64), inode.clone(), |_| false));
         assert_eq!(shard.order.len() as u64, 2 * FULL);
         drop(held);
-        (2 * FULL..4 * FULL).for_each(|nth| shard.insert(number(nth), Arc::default()));
+        (2 * FULL..4 * FULL).for_each(|nth| shard.insert(number(nth), Arc::default(), |_| false));
         assert!(shard.order.len() <= INODES_PER_SHARD, "{}", shard.order.len());
         (0..4 * FULL).for_each(|nth| shard.remove(number(nth)));
         assert!(shard.order.is_empty() && shard.cached.is_empty());
+    }
+
+    /// An inode that has to stay does, although nobody holds it or looks it up.
+    #[test]
+    fn a_full_shard_keeps_the_inodes_that_have_to_stay() {
+        let (number, mut shard) = (numbers(1), Shard::default());
+        (0..3 * FULL).for_each(|nth| shard.insert(number(nth), Arc::new(nth), |nth| *nth % FULL == 7));
+        let kept = (0..3).filter(|round| shard.get(number(round * FULL + 7)).is_some());
+        assert_eq!((kept.count(), shard.order.len() as u64 <= FULL), (3, true));
     }
 }

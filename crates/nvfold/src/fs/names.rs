@@ -5,57 +5,20 @@
 
 use super::Core;
 use super::birth::Birth;
-use super::commit::Change;
 use super::policy::INHERITED;
 use super::xattr::check_changes;
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot, shown};
 use crate::inode::{Body, Inode, SYMLINK_TARGET, State};
-use crate::media::inode::{AttributeLine, INODE_BYTES, PARENT_WORD};
-use crate::media::journal::WordStore;
+use crate::media::inode::{AttributeLine, INODE_BYTES};
 use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::space::Purpose;
+use crate::store::change::Change;
 use crate::sync::atomic::Ordering;
 use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs, XattrChange};
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-pub(super) fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
-    Error::Posix { doing, why, errno }
-}
-
-pub(super) fn show(name: &[u8]) -> String {
-    String::from_utf8_lossy(name).into_owned()
-}
-
-/// Checks a name that an operation will create or remove.
-///
-/// # Errors
-/// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
-pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
-    match name {
-        b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
-        b"." | b".." => Err(posix(doing, "the name is . or ..", errno::EINVAL)),
-        _ if name.len() > NAME_BYTES_MAX => Err(posix(doing, "the name is longer than 255 bytes", errno::ENAMETOOLONG)),
-        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
-            Err(posix(doing, "the name has a / or NUL in it", errno::EINVAL))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns the names of a directory.
-///
-/// # Errors
-/// ENOENT if the directory was removed, ENOTDIR if it is not a directory.
-pub(super) fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s Directory> {
-    match &state.body {
-        _ if state.attributes.nlink == 0 => Err(posix(doing, "the directory was removed", errno::ENOENT)),
-        Body::Directory(directory) => Ok(directory),
-        _ => Err(posix(doing, "it is not a directory", errno::ENOTDIR)),
-    }
-}
 
 impl Core {
     /// Returns the attributes of the inode that a name in `parent` refers to, including `.` and `..`.
@@ -99,7 +62,7 @@ impl Core {
         Ok(child)
     }
 
-    pub(super) fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
+    pub(crate) fn find(&self, doing: &'static str, parent: &State, name: &[u8]) -> Result<NameSlot> {
         let names = directory(doing, parent)?;
         match names.find(name, &self.region) {
             Some(slot) if names.is_repeated(&slot) => Err(is_there_twice(name, &slot)),
@@ -113,7 +76,7 @@ impl Core {
     /// # Errors
     /// EIO if it is there twice: which one was meant is for fsck to decide.
     #[inline]
-    pub(super) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
+    pub(crate) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
         match names.find(name, &self.region) {
             Some(slot) if names.is_repeated(&slot) => Err(is_there_twice(name, &slot)),
             found => Ok(found),
@@ -315,77 +278,6 @@ impl Core {
         directory("count damaged names", &state).map(Directory::damaged_names)
     }
 
-    /// Repair: removes a name that refers to no inode.
-    pub(crate) fn remove_dangling_name(&self, dir: u64, cookie: u64) -> Result<()> {
-        let inode = self.inode(dir)?;
-        let mut state = inode.write()?;
-        let entry = LogEntry::Unname { cookie, time: self.now() };
-        self.change(&inode, &mut state, &[entry], None, Purpose::Promised, Flight::new())
-    }
-
-    /// Repair: gives an inode without a name one in a directory, in one commit.
-    ///
-    /// # Errors
-    /// EEXIST, ENOSPC.
-    pub(crate) fn adopt(&self, dir: u64, ino: u64, name: &[u8]) -> Result<()> {
-        let (parent, child) = (self.inode(dir)?, self.inode(ino)?);
-        let mut parent_state = parent.write()?;
-        let names = directory("move to lost+found", &parent_state)?;
-        if names.find(name, &self.region).is_some() {
-            return Err(Error::Exists { what: show(name) });
-        }
-        let (cookie, time) = (names.next_cookie(), self.now());
-        let mut state = child.write()?;
-        let entry = [LogEntry::Name { name: name.to_vec(), ino, kind: child.kind, cookie, time }];
-        let attributes = Some(AttributeLine { nlink: 1, ..state.attributes });
-        let is_directory = child.kind == FileKind::Directory;
-        let word = WordStore { offset: child.slot + PARENT_WORD, value: dir };
-        let (entries, purpose) = (&entry, Purpose::Promised);
-        self.change_all(
-            &mut [
-                Change { inode: &parent, state: &mut parent_state, entries, attributes: None, purpose },
-                Change { inode: &child, state: &mut state, entries: &[], attributes, purpose },
-            ],
-            if is_directory { std::slice::from_ref(&word) } else { &[] },
-            Flight::new(),
-        )?;
-        child.parent.store(if is_directory { dir } else { child.parent.load(Ordering::Relaxed) }, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Repair: corrects the parent of a directory.
-    pub(crate) fn set_parent(&self, ino: u64, parent: u64) -> Result<()> {
-        let inode = self.inode(ino)?;
-        let mut state = inode.write()?;
-        if inode.parent.load(Ordering::Relaxed) != parent {
-            self.region.check_writable(inode.slot, INODE_BYTES)?;
-            let _ = self.region.fence(self.region.store_u64(inode.slot + PARENT_WORD, parent).flush());
-            inode.parent.store(parent, Ordering::Relaxed);
-        }
-        if state.attributes.nlink != 1 {
-            self.set_nlink(&inode, &mut state, 1)?;
-        }
-        Ok(())
-    }
-
-    /// Repair: frees a removed inode that has no name.
-    pub(crate) fn free_nameless_inode(&self, ino: u64) -> Result<()> {
-        let inode = self.inode(ino)?;
-        let mut state = inode.write()?;
-        self.free_if_unused(&inode, &mut state);
-        Ok(())
-    }
-
-    /// Repair: sets the link count of an inode that is not a directory to its number of names.
-    pub(crate) fn set_link_count(&self, ino: u64, nlink: u32) -> Result<()> {
-        let Ok(inode) = self.inode(ino) else { return Ok(()) };
-        let mut state = inode.write()?;
-        if inode.kind == FileKind::Directory {
-            return Ok(());
-        }
-        self.set_nlink(&inode, &mut state, nlink)
-    }
-
     pub(crate) fn last_cookie(&self, dir: InodeNumber) -> Result<u64> {
         let inode = self.inode(dir.0)?;
         let state = inode.read()?;
@@ -393,6 +285,81 @@ impl Core {
             Body::Directory(names) => Ok(names.next_cookie() - 1),
             _ => Err(posix("readdir", "it is not a directory", errno::ENOTDIR)),
         }
+    }
+
+    /// Returns the inode that a name refers to. The caller holds the directory's lock, so the inode cannot have been
+    /// removed: if it is missing or of another kind, it is damaged.
+    ///
+    /// # Errors
+    /// EIO if it cannot be read.
+    #[inline]
+    pub(crate) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
+        match self.inode(name.ino) {
+            Ok(inode) if inode.kind == name.kind() => Ok(inode),
+            found => Err(self.damaged_inode_error(name, found)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn damaged_inode_error(&self, name: &NameSlot, found: Result<Arc<Inode>>) -> Error {
+        let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
+        let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
+        let error = match found {
+            Ok(_) => what("it is not of the kind that its name says"),
+            Err(Error::NotFound { .. }) => what("a name leads to it, and its slot is damaged"),
+            Err(error) => error,
+        };
+        if matches!(error, Error::Corrupt { .. } | Error::BadMemory { .. }) {
+            self.damaged.add(name.ino, at);
+        }
+        error
+    }
+
+    /// The same for an operation that removes the name; `None` if the inode cannot be read. The inode stays in use,
+    /// with everything that it references, until fsck has decided. A directory that cannot be read keeps its name,
+    /// because its content would become unreachable.
+    pub(crate) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
+        match self.named_inode(name) {
+            Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
+            found => found.map(Some),
+        }
+    }
+}
+
+pub(crate) fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
+    Error::Posix { doing, why, errno }
+}
+
+pub(crate) fn show(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+/// Checks a name that an operation will create or remove.
+///
+/// # Errors
+/// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
+pub(crate) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
+    match name {
+        b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
+        b"." | b".." => Err(posix(doing, "the name is . or ..", errno::EINVAL)),
+        _ if name.len() > NAME_BYTES_MAX => Err(posix(doing, "the name is longer than 255 bytes", errno::ENAMETOOLONG)),
+        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
+            Err(posix(doing, "the name has a / or NUL in it", errno::EINVAL))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the names of a directory.
+///
+/// # Errors
+/// ENOENT if the directory was removed, ENOTDIR if it is not a directory.
+pub(crate) fn directory<'s>(doing: &'static str, state: &'s State) -> Result<&'s Directory> {
+    match &state.body {
+        _ if state.attributes.nlink == 0 => Err(posix(doing, "the directory was removed", errno::ENOENT)),
+        Body::Directory(directory) => Ok(directory),
+        _ => Err(posix(doing, "it is not a directory", errno::ENOTDIR)),
     }
 }
 
@@ -407,7 +374,7 @@ fn inherited_attributes(parent: &State, kind: FileKind, given: &[(&[u8], &[u8])]
     names.filter_map(|name| Some((name, parent.short_attribute(name)?.to_vec()))).collect()
 }
 
-pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
+pub(crate) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
     match &state.body {
         Body::Directory(directory) if !directory.is_empty() => {
             Err(posix(doing, "the directory is not empty", errno::ENOTEMPTY))
@@ -418,7 +385,7 @@ pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
 
 /// Returns an error if a name refers to its own directory, which a damaged directory may contain. The directory is
 /// already locked.
-pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
+pub(crate) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
     if slot.ino != directory.ino {
         return Ok(());
     }
@@ -431,7 +398,7 @@ pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
 /// Returns an error if a name leads to a directory that has its place elsewhere, which only a damaged device has. So
 /// no path from the root meets a directory twice, even if names form a loop.
 #[inline]
-pub(super) fn check_place(child: &Inode, parent: &Inode) -> Result<()> {
+pub(crate) fn check_place(child: &Inode, parent: &Inode) -> Result<()> {
     let is_elsewhere = || child.parent.load(Ordering::Relaxed) != parent.ino || child.ino == InodeNumber::ROOT.0;
     if child.kind == FileKind::Directory && is_elsewhere() { Err(leads_elsewhere(child, parent)) } else { Ok(()) }
 }
@@ -447,11 +414,11 @@ fn is_there_twice(name: &[u8], slot: &NameSlot) -> Error {
     Error::Corrupt { what: format!("the name `{}` is there twice", shown(name)), at: slot.position() }
 }
 
-pub(super) fn last_name(inode: &Inode, state: &State) -> bool {
+pub(crate) fn last_name(inode: &Inode, state: &State) -> bool {
     inode.kind == FileKind::Directory || state.attributes.nlink <= 1
 }
 
-pub(super) fn without_a_name(inode: &Inode, state: &State, time: TimeNs) -> AttributeLine {
+pub(crate) fn without_a_name(inode: &Inode, state: &State, time: TimeNs) -> AttributeLine {
     let nlink = if last_name(inode, state) { 0 } else { state.attributes.nlink - 1 };
     AttributeLine { nlink, ctime: time, ..state.attributes }
 }

@@ -20,7 +20,6 @@
 //! it too, so equal data of theirs is not found until the filler has been there.
 
 use super::Core;
-use super::cache::file_id;
 use crate::dedup::work::Unfingerprinted;
 use crate::error::Result;
 use crate::inode::{Inode, State};
@@ -29,11 +28,12 @@ use crate::words::FileKind;
 
 /// Limits of one step under the lock of the file: chunks that lose their fingerprints, and chunks that are looked at.
 const FORGET_CHUNKS: usize = 64;
+
 const LOOK_CHUNKS: usize = 4096;
 
 /// A change of the owner of a file that is under way. Dropped after the commit, or after an error.
 #[must_use = "the file shares nothing until the change of its owner ends"]
-pub(super) struct OwnerChange<'c> {
+pub(crate) struct OwnerChange<'c> {
     core: &'c Core,
     inode: &'c Inode,
 }
@@ -52,7 +52,7 @@ impl Drop for OwnerChange<'_> {
 
 impl Core {
     /// True if the weak fingerprints of what a file references have to go before it gets this owner.
-    pub(super) fn leaves_domain(&self, inode: &Inode, state: &State, uid: Option<u32>) -> bool {
+    pub(crate) fn leaves_domain(&self, inode: &Inode, state: &State, uid: Option<u32>) -> bool {
         let is_changed = uid.is_some_and(|uid| uid != state.attributes.uid);
         is_changed && self.domains.are_by_owner() && inode.kind == FileKind::Regular
     }
@@ -61,7 +61,7 @@ impl Core {
     ///
     /// # Errors
     /// EIO for damage and bad memory.
-    pub(super) fn leave_domain<'c>(&'c self, inode: &'c Inode, uid: Option<u32>) -> Result<Option<OwnerChange<'c>>> {
+    pub(crate) fn leave_domain<'c>(&'c self, inode: &'c Inode, uid: Option<u32>) -> Result<Option<OwnerChange<'c>>> {
         if uid.is_none() || !self.domains.are_by_owner() {
             return Ok(None);
         }
@@ -104,7 +104,7 @@ impl Core {
     /// Lists a file whose chunks have lost their fingerprints, unless its policy wants none.
     fn fill_again(&self, inode: &Inode) {
         if self.policy_for(inode).unfingerprinted() != Unfingerprinted::Stays && inode.mark_unfingerprinted() {
-            self.policies.filler.add(file_id(inode));
+            self.policies.filler.add(inode.file_id());
         }
     }
 }

@@ -1,41 +1,20 @@
 //! Ranges of files: size, reserved space, clones.
 
 use super::Core;
-use super::claims::Claims;
-use super::publish::{Mapped, Remap, Stamp};
 use crate::dedup::work::Unfingerprinted;
 use crate::error::{Error, Offset, Result, errno};
 use crate::inode::extents::Extent;
-use crate::inode::{FILE_BYTES_MAX, Inode, State};
+use crate::inode::{Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::AttributeLine;
 use crate::media::log_entry::{LogEntry, dedupe};
 use crate::space::Purpose;
+use crate::store::blocks::{range_end, whole_blocks};
+use crate::store::claims::Claims;
+use crate::store::remap::{Mapped, Remap, Stamp};
 use crate::words::{AllocateMode, TimeNs, Times};
 use pmem::Flight;
 use std::ops::Range;
-
-/// Returns the end of a range.
-///
-/// # Errors
-/// EFBIG past the largest file size.
-pub(super) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
-    match offset.checked_add(length) {
-        Some(end) if end <= FILE_BYTES_MAX => Ok(end),
-        _ => Err(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG }),
-    }
-}
-
-/// Returns the range of whole blocks inside `offset..offset + length`, as file offsets. It may be empty.
-pub(super) fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
-    let first = offset.next_multiple_of(BLOCK_BYTES);
-    let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
-    if first < end { (first, end) } else { (first, first) }
-}
-
-fn invalid(doing: &'static str, why: &'static str) -> Error {
-    Error::Posix { doing, why, errno: errno::EINVAL }
-}
 
 impl Core {
     /// Sets the size of a file. Shrinking unmaps everything past it; growing leaves a hole.
@@ -49,7 +28,7 @@ impl Core {
     ///
     /// # Errors
     /// EFBIG if it is too large, EISDIR or EINVAL if the inode is not a regular file.
-    pub(super) fn check_size(&self, state: &State, size: u64) -> Result<()> {
+    pub(crate) fn check_size(&self, state: &State, size: u64) -> Result<()> {
         range_end("truncate", size, 0)?;
         self.file_extents(state, "truncate").map(drop)
     }
@@ -57,7 +36,7 @@ impl Core {
     /// Sets the attributes of an inode, and changes extended ones, in one commit. `resized`: the size, if it is set; what
     /// is reserved behind the end then goes too, unless the file grows. `flight` holds the values of long extended
     /// attributes.
-    pub(super) fn set_attributes(
+    pub(crate) fn set_attributes(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -244,4 +223,8 @@ impl Core {
         self.publish(target, state, &Remap::with_holes(&range, mapped, stamp), None, &mut claims)?;
         Ok(range.end - range.start)
     }
+}
+
+fn invalid(doing: &'static str, why: &'static str) -> Error {
+    Error::Posix { doing, why, errno: errno::EINVAL }
 }

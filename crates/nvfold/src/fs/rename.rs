@@ -1,7 +1,6 @@
 //! Renaming: moves a name, replaces another one, or exchanges two, in one commit of up to four inodes.
 
 use super::Core;
-use super::commit::Change;
 use super::names::{check_empty, check_name, check_no_self, check_place, directory, posix, show, without_a_name};
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
@@ -10,6 +9,7 @@ use crate::media::inode::{AttributeLine, PARENT_WORD};
 use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
+use crate::store::change::Change;
 use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, RenameMode, TimeNs};
 use pmem::Flight;

@@ -11,16 +11,17 @@ use super::Core;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::coverage::Coverage;
-use crate::media::BLOCK_BYTES;
+use crate::media::{BLOCK_BYTES, ChunkRef};
 use crate::words::Usage;
 
 impl Core {
-    /// Returns the usage; `None` while recovery is under way, or if an inode is damaged. Operations that change
+    /// Returns the usage; `None` while recovery is under way, or if an inode is damaged. `held`: the chunks that work beside
+    /// the calls holds references on. Operations that change
     /// something wait until it has returned.
     ///
     /// # Errors
     /// EIO if a log cannot be read.
-    pub(crate) fn usage(&self) -> Result<Option<Usage>> {
+    pub(crate) fn usage(&self, held: impl FnOnce() -> Vec<ChunkRef>) -> Result<Option<Usage>> {
         let _closed = self.freeze_lock.close();
         if self.is_reconciling() || self.damaged.count() > 0 {
             return Ok(None);
@@ -36,8 +37,7 @@ impl Core {
             }
         }
         // What a collection or an evacuation has copied may lose its files before the references are given back.
-        let held = [self.collector.held(), self.evacuation.held()];
-        held.into_iter().flatten().for_each(|chunk| coverage.add_held(chunk));
+        held().into_iter().for_each(|chunk| coverage.add_held(chunk));
         let compressed_away = self.chunks.packed.compressed_away_bytes();
         let content_bytes = |number| self.chunks.entry(number).content_bytes();
         let usage = coverage.usage(self.stored_bytes_total(), compressed_away, content_bytes);

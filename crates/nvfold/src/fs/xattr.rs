@@ -3,33 +3,34 @@
 //! Their number and length is bounded for each inode, because a user may set any number on as many inodes as he likes,
 //! and DRAM has the names of all that are cached. Longer values are read from the media ([`HeldValue`]).
 
-use super::Core;
-use super::policy;
+use super::{Core, policy};
 use crate::error::{Error, Result, errno};
 use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, value_blocks};
 use crate::media::log_entry::{INLINE_VALUE_MAX, LogEntry, VALUE_MAX, XattrValue, is_symlink_target};
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::{BlockRun, Purpose, Runs};
+use crate::store::placer;
 use crate::words::{FileKind, InodeNumber, TimeNs, XattrChange, XattrMode};
 use pmem::Flight;
 
 /// The largest number of extended attributes of an inode (as for cgroups in Linux), and of bytes in their names and
 /// values.
 pub(crate) const XATTRS_MAX: usize = 128;
+
 pub(crate) const XATTR_BYTES_MAX: u64 = 512 << 10;
 
 /// A stored value that no log entry references yet. Dropping it frees its blocks.
-pub(super) struct StoredValue<'a> {
+pub(crate) struct StoredValue<'a> {
     core: &'a Core,
     value: Option<XattrValue>,
 }
 
 impl StoredValue<'_> {
-    pub(super) fn value(&self) -> &XattrValue {
+    pub(crate) fn value(&self) -> &XattrValue {
         self.value.as_ref().expect("taken only by keep")
     }
 
-    pub(super) fn keep(mut self) -> XattrValue {
+    pub(crate) fn keep(mut self) -> XattrValue {
         self.value.take().expect("taken only once")
     }
 }
@@ -44,7 +45,7 @@ impl Drop for StoredValue<'_> {
 }
 
 /// Changes of extended attributes whose values are stored but not yet referenced. Dropping it frees the new values.
-pub(super) struct StagedXattrs<'a> {
+pub(crate) struct StagedXattrs<'a> {
     core: &'a Core,
     entries: Vec<LogEntry>,
     stored: Vec<StoredValue<'a>>,
@@ -53,75 +54,19 @@ pub(super) struct StagedXattrs<'a> {
 
 impl StagedXattrs<'_> {
     /// Returns the log entries to commit.
-    pub(super) fn entries(&self) -> &[LogEntry] {
+    pub(crate) fn entries(&self) -> &[LogEntry] {
         &self.entries
     }
 
     /// Ends the change after its commit: the inode takes over its new attributes, and the old values are freed.
-    pub(super) fn published(self, inode: &Inode, state: &State) {
+    pub(crate) fn published(self, inode: &Inode, state: &State) {
         if self.entries.is_empty() {
             return;
         }
-        policy::take_over(inode, state);
+        placer::take_over(inode, state);
         self.stored.into_iter().for_each(|stored| drop(stored.keep()));
         self.replaced.iter().for_each(|value| self.core.free_value_blocks(value.blocks()));
     }
-}
-
-/// Checks changes that are to be made together to an inode of this kind.
-///
-/// # Errors
-/// EINVAL, ERANGE for a long name, E2BIG for a long value.
-pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
-    for (at, XattrChange { name, value }) in changes.iter().enumerate() {
-        match name.len() {
-            0 => return Err(posix(doing, "the name is empty", errno::EINVAL)),
-            length if length > 255 => return Err(posix(doing, "the name is longer than 255 bytes", errno::ERANGE)),
-            _ if name.contains(&0) => return Err(posix(doing, "the name has a NUL in it", errno::EINVAL)),
-            _ if changes[..at].iter().any(|other| other.name == *name) => {
-                return Err(posix(doing, "an extended attribute is named twice", errno::EINVAL));
-            }
-            _ => {}
-        }
-        let Some(value) = value else { continue };
-        if value.len() > VALUE_MAX {
-            return Err(posix(doing, "the value is longer than 65536 bytes", errno::E2BIG));
-        }
-        policy::check_attribute(doing, kind, name, value)?;
-    }
-    Ok(())
-}
-
-/// Checks that an inode has room for these changes. One that has more than that, from another nvfold, may lose some.
-///
-/// # Errors
-/// ENOSPC.
-fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
-    const DOING: &str = "set an extended attribute";
-    let bytes_of = |(name, value): (&Vec<u8>, &HeldValue)| name.len() as u64 + value.bytes();
-    let (count, bytes) = (state.xattrs.len(), state.xattrs.iter().map(bytes_of).sum::<u64>());
-    let (mut new_count, mut new_bytes) = (count, bytes);
-    for XattrChange { name, value } in changes {
-        if let Some(old) = state.xattrs.get_key_value(*name) {
-            new_count -= 1;
-            new_bytes -= bytes_of(old);
-        }
-        if let Some(value) = value {
-            new_count += 1;
-            new_bytes += (name.len() + value.len()) as u64;
-        }
-    }
-    if new_count > XATTRS_MAX && new_count > count {
-        return Err(posix(DOING, "an inode has at most 128 of them", errno::ENOSPC));
-    }
-    if new_bytes > XATTR_BYTES_MAX && new_bytes > bytes {
-        return Err(posix(DOING, "those of an inode have at most 512 KiB", errno::ENOSPC));
-    }
-    Ok(())
-}
-
-fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
-    Error::Posix { doing, why, errno }
 }
 
 impl Core {
@@ -151,7 +96,7 @@ impl Core {
     ///
     /// # Errors
     /// ENOSPC, also if the inode has too many attributes or too long ones.
-    pub(super) fn stage_xattrs(
+    pub(crate) fn stage_xattrs(
         &self,
         state: &State,
         changes: &[XattrChange<'_>],
@@ -178,7 +123,7 @@ impl Core {
     }
 
     /// Stores the values again of which `leaves` says that a block has to be free.
-    pub(super) fn store_values_again(
+    pub(crate) fn store_values_again(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -253,7 +198,7 @@ impl Core {
     }
 
     /// Stores a value for a log entry, inline or in blocks.
-    pub(super) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
+    pub(crate) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
         if value.len() <= INLINE_VALUE_MAX {
             return Ok(StoredValue { core: self, value: Some(XattrValue::Inline(value.to_vec())) });
         }
@@ -270,4 +215,60 @@ impl Core {
     fn free_value_blocks(&self, blocks: impl Iterator<Item = BlockNumber>) {
         blocks.for_each(|start| self.free(BlockRun { start, count: 1 }));
     }
+}
+
+/// Checks changes that are to be made together to an inode of this kind.
+///
+/// # Errors
+/// EINVAL, ERANGE for a long name, E2BIG for a long value.
+pub(crate) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
+    for (at, XattrChange { name, value }) in changes.iter().enumerate() {
+        match name.len() {
+            0 => return Err(posix(doing, "the name is empty", errno::EINVAL)),
+            length if length > 255 => return Err(posix(doing, "the name is longer than 255 bytes", errno::ERANGE)),
+            _ if name.contains(&0) => return Err(posix(doing, "the name has a NUL in it", errno::EINVAL)),
+            _ if changes[..at].iter().any(|other| other.name == *name) => {
+                return Err(posix(doing, "an extended attribute is named twice", errno::EINVAL));
+            }
+            _ => {}
+        }
+        let Some(value) = value else { continue };
+        if value.len() > VALUE_MAX {
+            return Err(posix(doing, "the value is longer than 65536 bytes", errno::E2BIG));
+        }
+        policy::check_attribute(doing, kind, name, value)?;
+    }
+    Ok(())
+}
+
+/// Checks that an inode has room for these changes. One that has more than that, from another nvfold, may lose some.
+///
+/// # Errors
+/// ENOSPC.
+fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
+    const DOING: &str = "set an extended attribute";
+    let bytes_of = |(name, value): (&Vec<u8>, &HeldValue)| name.len() as u64 + value.bytes();
+    let (count, bytes) = (state.xattrs.len(), state.xattrs.iter().map(bytes_of).sum::<u64>());
+    let (mut new_count, mut new_bytes) = (count, bytes);
+    for XattrChange { name, value } in changes {
+        if let Some(old) = state.xattrs.get_key_value(*name) {
+            new_count -= 1;
+            new_bytes -= bytes_of(old);
+        }
+        if let Some(value) = value {
+            new_count += 1;
+            new_bytes += (name.len() + value.len()) as u64;
+        }
+    }
+    if new_count > XATTRS_MAX && new_count > count {
+        return Err(posix(DOING, "an inode has at most 128 of them", errno::ENOSPC));
+    }
+    if new_bytes > XATTR_BYTES_MAX && new_bytes > bytes {
+        return Err(posix(DOING, "those of an inode have at most 512 KiB", errno::ENOSPC));
+    }
+    Ok(())
+}
+
+fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
+    Error::Posix { doing, why, errno }
 }

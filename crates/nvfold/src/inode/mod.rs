@@ -34,7 +34,7 @@ use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::panics::Panics;
 use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
-use crate::words::{Attr, FileKind, InodeNumber, TimeNs};
+use crate::words::{Attr, FileId, FileKind, InodeNumber, TimeNs};
 use directory::Directory;
 use extents::{Extent, Extents};
 use log::Log;
@@ -490,6 +490,11 @@ impl HeldValue {
 }
 
 impl Inode {
+    /// Returns what deferred work records of a file.
+    pub(crate) fn file_id(&self) -> FileId {
+        FileId { number: self.ino, generation: self.generation }
+    }
+
     /// Reads the inode in `slot`; `None` if the slot is free. Everything on the media is checked.
     ///
     /// # Errors

@@ -5,10 +5,10 @@
 //! a single store, of the index kind in the superblock, switches over. The next mount frees whatever a crash left of
 //! the unused index.
 
+use super::Mounted;
 use super::open::open;
 use super::options::MountOptions;
 use super::superblock::read_superblock;
-use super::{Mounted, saved};
 use crate::chunk::dram::SHARDS;
 use crate::chunk::fact::Fact;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
@@ -16,13 +16,13 @@ use crate::dedup::policy::Policy;
 use crate::error::Result;
 use crate::fingerprint::WeakFunction;
 use crate::fs::Core;
-use crate::fs::write_superblock;
 use crate::media::chunk_entry::{ChunkEntry, LINKS_WORD};
 use crate::media::direct::index_segments;
 use crate::media::segment::KIND_INDEX;
 use crate::media::superblock::Superblock;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::clear_segment;
+use crate::store::write_superblock;
 use crate::words::IndexKind;
 use pmem::{Flight, Region};
 use zerocopy::IntoBytes;
@@ -55,7 +55,7 @@ pub fn convert_index(
     if to == IndexKind::Dram {
         return device.leave_clean();
     }
-    build(&device.core, weak, superblock.secret().is_some(), progress)?;
+    build(&device, weak, superblock.secret().is_some(), progress)?;
     device.leave_clean()?;
     let (superblock, _) = read_superblock(region)?;
     switch(region, superblock, IndexKind::Pm, weak)?;
@@ -68,7 +68,7 @@ fn mounted(region: &Region, weak: WeakFunction) -> Result<Mounted> {
     let nv_dedup = NvDedupOptions { weak, ..NvDedupOptions::default() };
     let mounted = open(region.clone(), &MountOptions { policy: Policy::Off, nv_dedup, ..MountOptions::default() })?;
     mounted.reconcile()?;
-    mounted.core.end_reclaiming();
+    mounted.jobs().end_reclaiming();
     Ok(mounted)
 }
 
@@ -80,7 +80,8 @@ fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunc
 
 /// Builds a pm index of all entries that have a fingerprint of this function. With `are_salted` they may be in
 /// the domains of owners.
-fn build(core: &Core, weak: WeakFunction, are_salted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+fn build(mounted: &Mounted, weak: WeakFunction, are_salted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+    let core = &mounted.core;
     let mut segments = Vec::new();
     for ordinal in 0..index_segments(core.geometry.blocks()) {
         match core.space.allocate_segment("make a pm index") {
@@ -92,7 +93,7 @@ fn build(core: &Core, weak: WeakFunction, are_salted: bool, progress: &mut dyn F
             Err(error) => {
                 segments.into_iter().for_each(|segment| core.space.free_segment(segment));
                 core.space.trim()?;
-                core.answer(saved::leave_clean(core))?;
+                mounted.leave_clean()?;
                 return Err(error);
             }
         }

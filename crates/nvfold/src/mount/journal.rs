@@ -1,10 +1,10 @@
 //! The journal after a crash: replays committed operations over several inodes.
 
 use crate::error::{Error, Result};
-use crate::fs::store_words;
 use crate::media::SEGMENT_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::superblock::Geometry;
+use crate::store::store_words;
 use pmem::Region;
 
 /// Returns the words of all whole journal slots.

@@ -3,13 +3,13 @@
 use super::superblock::read_superblock;
 use crate::error::{Error, Result};
 use crate::fingerprint::WeakFunction;
-use crate::fs::write_superblock;
 use crate::inode::table::write_segment;
 use crate::media::direct::index_segments;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead};
 use crate::media::segment::SegmentEntry;
 use crate::media::superblock::{Geometry, LAST_COPY, MAGIC, STATE_CLEAN, Superblock, VERSION};
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use crate::store::write_superblock;
 use crate::words::{FileKind, IndexKind, InodeNumber, TimeNs};
 use pmem::{Flight, Region};
 use zerocopy::FromZeros;

@@ -40,6 +40,7 @@ mod tables;
 
 use crate::error::Result;
 use crate::fs::Core;
+use crate::jobs::{Jobs, UnderWay};
 use crate::sync::Mutex;
 use reconcile::Reconcile;
 
@@ -57,6 +58,7 @@ pub(crate) use tables::Tables;
 /// A mounted device: its file system, and the recovery work that is still to do.
 pub(crate) struct Mounted {
     pub(crate) core: Core,
+    under_way: UnderWay,
     reconcile: Mutex<Reconcile>,
     /// What the mount found and did.
     recovery: Mutex<Recovery>,
@@ -69,7 +71,13 @@ pub(crate) struct Mounted {
 impl Mounted {
     fn new(core: Core, for_repair: bool) -> Mounted {
         let (reconcile, recovery, nameless) = (Mutex::new(Reconcile::Done), Mutex::default(), Mutex::default());
-        Mounted { core, reconcile, recovery, for_repair, nameless }
+        Mounted { core, under_way: UnderWay::default(), reconcile, recovery, for_repair, nameless }
+    }
+
+    /// Returns the work beside the calls.
+    #[inline]
+    pub(crate) fn jobs(&self) -> Jobs<'_> {
+        Jobs::new(&self.core, &self.under_way)
     }
 
     /// Returns the inodes without a name that reconcile has kept, and empties the list.
@@ -82,7 +90,7 @@ impl Mounted {
     /// # Errors
     /// Errors of the device.
     pub(crate) fn leave_clean(&self) -> Result<()> {
-        self.core.answer(saved::leave_clean(&self.core))
+        self.core.answer(saved::leave_clean(self.jobs()))
     }
 }
 

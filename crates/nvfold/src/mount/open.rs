@@ -10,10 +10,11 @@ use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
 use crate::fingerprint::Domains;
-use crate::fs::{Core, CoreOptions, write_superblock};
+use crate::fs::Core;
 use crate::media::inode::InodeHead;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::{Geometry, OWNER_DOMAINS, STATE_IN_USE, STATE_REPAIR, Superblock};
+use crate::store::{Store, StoreOptions, write_superblock};
 use crate::words::{FileKind, InodeNumber};
 use pmem::{PersistenceLevel, PmemError, Region};
 
@@ -71,8 +72,8 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     replay_journal(&region, &geometry, &stores);
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
-    let with = core_options(&region, options, &superblock);
-    let mounted = Mounted::new(Core::new(region, geometry, with, inodes, index), for_repair);
+    let with = store_options(&region, options, &superblock);
+    let mounted = Mounted::new(Core::new(Store::new(region, geometry, with, inodes, index)), for_repair);
     let core = &mounted.core;
     let index_segments = core.chunks.index.fact().into_iter().flat_map(|index| index.segments().iter().copied());
     segments.into_iter().chain(index_segments).for_each(|segment| core.space.adopt_table_segment(segment));
@@ -175,8 +176,8 @@ fn domains(options: &MountOptions, superblock: &Superblock) -> Domains {
     }
 }
 
-fn core_options(region: &Region, options: &MountOptions, superblock: &Superblock) -> CoreOptions {
-    CoreOptions {
+fn store_options(region: &Region, options: &MountOptions, superblock: &Superblock) -> StoreOptions {
+    StoreOptions {
         domains: domains(options, superblock),
         policies: Policies::new(PolicyOptions {
             policy: options.policy,

@@ -123,7 +123,7 @@ impl Mounted {
         let before = std::mem::replace(&mut *reconcile, Reconcile::Done);
         let advanced = match before {
             stalled @ Reconcile::Stalled { .. } => Ok(stalled),
-            before => self.core.contain(Job::Reconcile, None, || self.advance(before)),
+            before => self.core.panics.contain(Job::Reconcile, None, || self.advance(before)),
         };
         *reconcile = self.core.answer(advanced).unwrap_or_else(|error| match error {
             Error::Corrupt { what, at } => Reconcile::Stalled { what, at: Some(at) },

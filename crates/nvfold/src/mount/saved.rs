@@ -15,7 +15,7 @@ use crate::chunk::packed::WORDS_PER_PART;
 use crate::dedup::denova::queue::{NODE_WORDS, Node};
 use crate::error::Result;
 use crate::fs::Core;
-use crate::fs::write_superblock;
+use crate::jobs::Jobs;
 use crate::media::inode::INODES_PER_SEGMENT;
 use crate::media::log_entry::LINE;
 use crate::media::saved_state::{MAGIC, PACKED_RECORD_WORDS, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
@@ -23,6 +23,7 @@ use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
 use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
+use crate::store::write_superblock;
 use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
 use std::ops::Range;
@@ -31,29 +32,30 @@ use zerocopy::{FromZeros, IntoBytes};
 const WORD_BYTES: u64 = 8;
 
 /// Saves the DRAM state, if there is room for it, and marks the device clean. The caller has closed the freeze lock.
-pub fn leave_clean(core: &Core) -> Result<()> {
-    leave(core, STATE_CLEAN)
+pub fn leave_clean(jobs: Jobs<'_>) -> Result<()> {
+    leave(jobs, STATE_CLEAN)
 }
 
 /// Saves the DRAM state as [`leave_clean`] does, and sets the state of the device to `state`.
-pub fn leave(core: &Core, state: u32) -> Result<()> {
-    core.end_reclaiming();
-    let (superblock, _) = read_superblock(&core.region)?;
-    core.chunks.flush_decreases(core.space.marked_segments());
-    let saved_state = save(core, superblock.mount_epoch).map_or(0, PmPtr::offset);
-    core.region.sync()?;
-    write_superblock(&core.region, Superblock { state, saved_state, ..superblock });
-    Ok(core.region.sync()?)
+pub fn leave(jobs: Jobs<'_>, state: u32) -> Result<()> {
+    jobs.end_reclaiming();
+    let (superblock, _) = read_superblock(&jobs.region)?;
+    jobs.chunks.flush_decreases(jobs.space.marked_segments());
+    let saved_state = save(jobs, superblock.mount_epoch).map_or(0, PmPtr::offset);
+    jobs.region.sync()?;
+    write_superblock(&jobs.region, Superblock { state, saved_state, ..superblock });
+    Ok(jobs.region.sync()?)
 }
 
 /// Writes header and payload; returns the durable header, or `None` if the device is too full.
-fn save(core: &Core, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
+fn save(jobs: Jobs<'_>, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
+    let core = jobs.core();
     let segments: Vec<u64> = core.space.marked_segments().collect();
     let inode_words = core.table.used_words();
     // A pm index is on the device already, so there is nothing to save.
     let shard = |shard| core.chunks.index.dram().map_or((0, Vec::new()), |index| index.save(shard));
     let index_words: u64 = (0..SHARDS).map(|at| 2 + shard(at).1.len() as u64).sum();
-    let queued = core.queue_to_save().into_iter();
+    let queued = jobs.queue_to_save().into_iter();
     let nodes: Vec<Node> = queued.map(|(entry, blocks)| Node::new(entry, blocks)).collect();
     let packed_words = core.chunks.packed.used_words();
     let packed = packed_records(core);

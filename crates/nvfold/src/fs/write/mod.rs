@@ -1,0 +1,119 @@
+//! Writing: how data becomes extents, shared or new, without ever changing a block in place.
+//!
+//! A write goes through five steps, and each does one thing:
+//!
+//! ```text
+//! 1 prepare    without a lock: fingerprints, pieces, or a comparison with origins; blocks of zeros become holes
+//! 2 look again with the lock: is that still right?
+//! 3 place      all parts together: shared (takes a reference) or new (allocated, entered in the table, streamed);
+//!              the dedup transaction begins with the first entry that changes
+//! 4 publish    see `store::publish`
+//! 5 release    the references that the old extents held with others
+//! ```
+//!
+//! [`plan`] does this once for three plans: [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
+//!
+//! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
+//! content yet.
+
+mod blocks;
+mod origins;
+mod plan;
+mod stream;
+
+pub(crate) use origins::Origin;
+pub(super) use origins::OriginTally;
+pub(crate) use plan::Ladder;
+
+use super::Core;
+use crate::error::Result;
+use crate::inode::Inode;
+use crate::store::blocks::range_end;
+use crate::words::{OriginStats, Times};
+use blocks::Blocks;
+use origins::{Copied, Refused, in_order, offered_bytes};
+use stream::Pieces;
+
+/// How often a request is compared before it is written without origins.
+const COMPARES_MAX: u32 = 4;
+
+impl Core {
+    /// Writes all of `data` at offset `at`, or at the end of the file if it is `None`. Returns the offset.
+    ///
+    /// # Errors
+    /// EFBIG, EISDIR, EINVAL, ENOSPC, EIO; nothing has changed then.
+    pub(crate) fn write(
+        &self,
+        inode: &Inode,
+        at: Option<u64>,
+        data: &[u8],
+        times: Times,
+        ladder: &Ladder,
+    ) -> Result<u64> {
+        let policy = self.policy_for(inode);
+        let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) else {
+            let Ok(offset) = self.write_by(inode, at, &mut Blocks::new(data), policy, times, ladder)?;
+            return Ok(offset);
+        };
+        let mut pieces = Pieces::new(inode, data, streams);
+        let written = self.write_by(inode, at, &mut pieces, policy, times, ladder);
+        pieces.into_ended(inode).try_for_each(|(file, stream)| self.end_stream_of(file, stream))?;
+        let Ok(offset) = written?;
+        Ok(offset)
+    }
+
+    /// The same, and shares what is equal to `origins`. Returns the offset, and the number of bytes that are shared with
+    /// origins.
+    ///
+    /// # Errors
+    /// Those of [`Core::write`].
+    pub(crate) fn write_from(
+        &self,
+        inode: &Inode,
+        at: Option<u64>,
+        data: &[u8],
+        origins: &[Origin<'_>],
+        times: Times,
+        ladder: &Ladder,
+    ) -> Result<(u64, u64)> {
+        range_end("write", at.unwrap_or(0), data.len() as u64)?;
+        let mut origins = match self.follows_origins(inode) {
+            true => in_order(origins, data.len() as u64),
+            false => Vec::new(),
+        };
+        // Not even compared: the time that a comparison takes tells how much is equal.
+        origins.retain(|origin| origin.source.domain() == inode.domain());
+        let mut compares = 0;
+        let (offset, shared) = loop {
+            let Some(mut copied) = Copied::compared(self, data, &origins) else {
+                break (self.write(inode, at, data, times, ladder)?, 0);
+            };
+            compares += 1;
+            match self.write_by(inode, at, &mut copied, self.policy_for(inode), times, ladder)? {
+                Ok(offset) => {
+                    let (extents, bytes) = copied.shared();
+                    self.origin_tally.shared_extents.add(extents);
+                    break (offset, bytes);
+                }
+                Err(Refused::Changed) => {
+                    self.origin_tally.changed.add(1);
+                    if compares == COMPARES_MAX {
+                        origins.clear();
+                    }
+                }
+                Err(Refused::Unshareable(origin)) => _ = origins.remove(origin),
+            }
+        };
+        if !origins.is_empty() {
+            let offered = offered_bytes(&origins);
+            self.origin_tally.requests.add(1);
+            self.origin_tally.offered_bytes.add(offered);
+            self.origin_tally.shared_bytes.add(shared);
+        }
+        Ok((offset, shared))
+    }
+
+    pub(crate) fn origin_stats(&self) -> OriginStats {
+        self.origin_tally.stats()
+    }
+}

@@ -1,0 +1,341 @@
+//! Writing: how data becomes extents, shared or new, without ever changing a block in place.
+//!
+//! A write goes through five steps, and each does one thing:
+//!
+//! ```text
+//! 1 fingerprint  the whole blocks, before any lock; blocks of zeros become holes (see `zeros`)
+//! 2 patch        the first and last block, if they are written in part, with what the file holds
+//! 3 place        all blocks together: shared (takes a reference) or new (allocated, entered in the table, streamed);
+//!                the dedup transaction begins with the first entry that changes
+//! 4 publish      see `publish`
+//! 5 release      the references that the old extents held with others
+//! ```
+//!
+//! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
+//! content yet.
+
+use super::Store;
+use super::claims::Claims;
+use super::decide::{Fresh, decide, mark_duplicates};
+use super::placer::Placer;
+use super::remap::{Mapped, block_extent, push_mapped};
+use super::runs::count_without;
+use super::zeros::{Zeros, add_zeros, between};
+use crate::dedup::work::Unfingerprinted;
+use crate::dedup::{Looks, Piece, Place};
+use crate::error::{Error, Result, errno};
+use crate::fingerprint::Fingerprint;
+use crate::inode::extents::Extents;
+use crate::inode::{FILE_BYTES_MAX, Inode};
+use crate::media::log_entry::dedupe;
+use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::space::{BlockRun, Purpose, Runs};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
+
+/// Whole blocks of a write.
+pub(crate) type Pieces<'d> = SmallVec<[Piece<'d>; 1]>;
+
+/// What is known of the whole blocks of a write before the inode is locked.
+#[derive(Default)]
+pub(crate) struct Whole<'d> {
+    /// The blocks that the policy looks at.
+    pub(crate) pieces: Pieces<'d>,
+    /// The blocks that become holes.
+    pub(crate) zeros: Zeros,
+}
+
+impl Fresh<BlockNumber> {
+    fn address(&self) -> u64 {
+        self.chunk.expect("placed").address()
+    }
+
+    /// True if it lies behind `before`, both in the request and on the media.
+    fn follows(&self, before: &Fresh<BlockNumber>, pieces: &[Piece<'_>]) -> bool {
+        pieces[self.at].at == pieces[before.at].at + 1 && self.address() == before.address() + BLOCK_BYTES
+    }
+}
+
+impl Store {
+    /// Prefetches the chunk entries of the blocks that a write replaces, which are emptied when it is published; they
+    /// arrive while the data is being stored. Skipped for policies that make no entries: such blocks rarely have any,
+    /// and looking up the blocks would cost more than it saves.
+    pub(crate) fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: Placer<'_>) {
+        if !policy.stores_everything() || policy.unfingerprinted() == Unfingerprinted::Queued {
+            let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
+            self.chunks.fetch_entries(&replaced);
+        }
+    }
+
+    /// Notifies the policy, now or when the log entry is published, that the operation stores data without a
+    /// fingerprint.
+    pub(crate) fn notify_unfingerprinted(&self, inode: &Inode, claims: &mut Claims<'_>) {
+        match claims.policy.unfingerprinted() {
+            Unfingerprinted::Stays => {}
+            Unfingerprinted::Filed if inode.mark_unfingerprinted() => {
+                claims.policy.record_unfingerprinted_file(inode.file_id())
+            }
+            Unfingerprinted::Filed => {}
+            Unfingerprinted::Queued => claims.dedupe = dedupe::NEEDED,
+        }
+    }
+
+    /// Decides for each block of `source` whether to share or to store it, and stores the new ones. Adds the
+    /// resulting extents, from file offset `offset` on, to `mapped`. Blocks in `zeros` are left out. `pieces` are all
+    /// other blocks of `source`, or only those that the policy looks at.
+    pub(crate) fn place(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        source: &[u8],
+        pieces: &mut [Piece<'_>],
+        zeros: &[Range<u64>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let blocks = count_without(zeros, offset, source);
+        debug_assert!(source.len().is_multiple_of(BLOCK) && pieces.len() <= blocks);
+        if blocks == 0 {
+            return Ok(());
+        }
+        let has_all = pieces.len() == blocks;
+        let finds_nothing = claims.policy.stores_everything()
+            || (blocks > 1 || !has_all) && pieces.iter().all(|piece| piece.fingerprint.is_empty());
+        match (extents.has_unwritten(), has_all) {
+            (false, _) if finds_nothing => self.store_runs(offset, source, zeros, mapped, claims),
+            (false, false) => self.place_sampled(offset, source, pieces, zeros, mapped, claims),
+            (_, true) => self.place_pieces(extents, offset, source, pieces, mapped, claims),
+            // Each block may have its own reserved block.
+            (true, false) => {
+                let mut all = with_the_others(offset, source, pieces, zeros);
+                self.place_pieces(extents, offset, source, &mut all, mapped, claims)
+            }
+        }
+    }
+
+    fn place_pieces(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        source: &[u8],
+        pieces: &mut [Piece<'_>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        if let [piece] = pieces {
+            let offset = offset + (piece.at * BLOCK) as u64;
+            claims.policy.place(std::slice::from_mut(piece), &mut claims.tx);
+            let block = match std::mem::replace(&mut piece.place, Place::Store) {
+                Place::Shared(reference) => claims.keep(reference),
+                _ => self.store_one(extents, offset, piece, claims)?,
+            };
+            push_mapped(mapped, offset, block_extent(block));
+            return Ok(());
+        }
+        mark_duplicates(pieces);
+        claims.policy.place(pieces, &mut claims.tx);
+        let mut fresh = SmallVec::with_capacity(pieces.len());
+        let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
+        for piece in &mut fresh {
+            piece.chunk = self.reserved_block_at(extents, offset + (pieces[piece.at].at * BLOCK) as u64);
+        }
+        self.store_fresh(source, pieces, &mut fresh, claims)?;
+        for (piece, decision) in pieces.iter().zip(decisions) {
+            push_mapped(mapped, offset + (piece.at * BLOCK) as u64, block_extent(decision.chunk(&fresh)));
+        }
+        Ok(())
+    }
+
+    /// Returns the block that is reserved for a whole block of the file. A reserved block with a chunk entry is
+    /// shared with another extent (after damage or a split), so it is never written and not returned.
+    pub(crate) fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
+        if !extents.has_unwritten() {
+            return None;
+        }
+        let block = BlockNumber::containing(extents.reserved_block(offset)?);
+        let is_sound = self.region.sound_or_forget(block.address(), BLOCK_BYTES);
+        (is_sound && !self.chunks.has_entry(block)).then_some(block)
+    }
+
+    /// Stores one new block, in the block that the file reserved for it if there is one.
+    fn store_one(
+        &self,
+        extents: &Extents,
+        offset: u64,
+        piece: &Piece<'_>,
+        claims: &mut Claims<'_>,
+    ) -> Result<BlockNumber> {
+        let block = match self.reserved_block_at(extents, offset) {
+            Some(block) => {
+                claims.reserved.push(block);
+                block
+            }
+            None => {
+                self.space.allocate("write", 1, Purpose::Data, &mut claims.fresh)?;
+                claims.fresh[claims.fresh.len() - 1].start
+            }
+        };
+        // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
+        if !piece.fingerprint.is_empty() {
+            claims.enter(block, 1, &piece.fingerprint);
+        }
+        claims.lacks_fingerprints |= piece.fingerprint.weak.is_none();
+        claims.tx.flight.add(self.region.stream(block.address(), piece.bytes));
+        Ok(block)
+    }
+
+    /// Allocates and writes a block for each new piece. A piece gets a chunk entry if it has a fingerprint or more
+    /// than one reference.
+    fn store_fresh(
+        &self,
+        source: &[u8],
+        pieces: &[Piece<'_>],
+        fresh: &mut [Fresh<BlockNumber>],
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let missing = fresh.iter().filter(|piece| piece.chunk.is_none()).count() as u64;
+        let first = claims.fresh.len();
+        if missing > 0 {
+            self.space.allocate("write", missing, Purpose::Data, &mut claims.fresh)?;
+        }
+        let mut blocks = claims.fresh[first..].iter().copied();
+        let mut run: Option<BlockRun> = None;
+        for piece in fresh.iter_mut() {
+            match piece.chunk {
+                Some(block) => claims.reserved.push(block),
+                None => {
+                    let current = match run.take().filter(|run| run.count > 0) {
+                        Some(run) => run,
+                        None => blocks.next().expect("exactly as many blocks as missing pieces"),
+                    };
+                    piece.chunk = Some(current.start);
+                    run = Some(BlockRun { start: BlockNumber(current.start.0 + 1), count: current.count - 1 });
+                }
+            }
+        }
+        for new in fresh.iter() {
+            let fingerprint = &pieces[new.at].fingerprint;
+            claims.lacks_fingerprints |= fingerprint.weak.is_none();
+            if !fingerprint.is_empty() || new.count > 1 {
+                claims.enter(BlockNumber::containing(new.address()), new.count, fingerprint);
+            }
+        }
+        let mut at = 0;
+        while at < fresh.len() {
+            // Pieces that are adjacent in the source and on the media are written as one stream.
+            let mut end = at + 1;
+            while end < fresh.len() && fresh[end].follows(&fresh[end - 1], pieces) {
+                end += 1;
+            }
+            let place = |fresh: &Fresh<BlockNumber>| pieces[fresh.at].at * BLOCK;
+            let part = &source[place(&fresh[at])..place(&fresh[end - 1]) + BLOCK];
+            claims.tx.flight.add(self.region.stream(fresh[at].address(), part));
+            at = end;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the end of a range.
+///
+/// # Errors
+/// EFBIG past the largest file size.
+pub(crate) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
+    match offset.checked_add(length) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(end),
+        _ => Err(Error::Posix { doing, why: "the range ends past the largest file size", errno: errno::EFBIG }),
+    }
+}
+
+/// Returns the range of whole blocks inside `offset..offset + length`, as file offsets. It may be empty.
+pub(crate) fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
+    let first = offset.next_multiple_of(BLOCK_BYTES);
+    let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
+    if first < end { (first, end) } else { (first, first) }
+}
+
+/// Looks for zeros in the whole blocks of a write and makes the fingerprints of those that the policy looks at, before
+/// the inode is locked. Adds both to `whole`.
+///
+/// # Errors
+/// EFBIG if the range ends past the largest file size.
+#[inline]
+pub(crate) fn look_at_whole<'d>(policy: Placer<'_>, offset: u64, data: &'d [u8], whole: &mut Whole<'d>) -> Result<()> {
+    range_end("write", offset, data.len() as u64)?;
+    let (first, end) = whole_blocks(offset, data.len() as u64);
+    if first == end {
+        return Ok(());
+    }
+    let blocks = &data[(first - offset) as usize..(end - offset) as usize];
+    if !add_zeros(policy, first, blocks, &mut whole.zeros) {
+        add_pieces(policy, blocks, 0, &mut whole.pieces);
+        return Ok(());
+    }
+    for part in between(&whole.zeros, first..end) {
+        let (start, end) = ((part.start - first) as usize, (part.end - first) as usize);
+        add_pieces(policy, &blocks[start..end], start / BLOCK, &mut whole.pieces);
+    }
+    Ok(())
+}
+
+/// Adds those blocks of `whole` that the policy looks at, with their fingerprints. `first` is the position of the first
+/// block in the request.
+#[inline(always)]
+fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
+    // A separate question, because most writes under these policies end here; an answer with places would add a
+    // twentieth to their instructions.
+    if policy.stores_everything() {
+        return policy.observe_blocks(whole);
+    }
+    if let Looks::Only(places) = policy.looks_for(whole) {
+        let piece = |at: usize| {
+            let block = &whole[at * BLOCK..(at + 1) * BLOCK];
+            Piece::new_at(first + at, block, policy.fingerprint(block))
+        };
+        return pieces.extend(places.into_iter().map(piece));
+    }
+    // Prefetch the whole first block, because hashing would miss on one line after the other.
+    pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
+    let mut blocks = (first..).zip(whole.chunks_exact(BLOCK)).peekable();
+    pieces.reserve(whole.len() / BLOCK);
+    // A policy that makes no fingerprint of this block rarely makes one of the next.
+    let mut reads_next = true;
+    while let Some((at, block)) = blocks.next() {
+        // Prefetch the next block while this one is hashed: the CPU's own prefetcher stops at the end of a page.
+        if let Some((_, next)) = blocks.peek().filter(|_| reads_next) {
+            pmem::prefetch_lines(next.as_ptr() as usize, next.len());
+        }
+        let fingerprint = policy.fingerprint(block);
+        reads_next = !fingerprint.is_empty();
+        pieces.push(Piece::new_at(at, block, fingerprint));
+    }
+}
+
+/// Returns a piece for every block of `source`, which begins at file offset `offset`, other than zeros: those of
+/// `pieces`, and the others with an empty fingerprint.
+fn with_the_others<'d>(offset: u64, source: &'d [u8], pieces: &[Piece<'_>], zeros: &[Range<u64>]) -> Pieces<'d> {
+    let mut known = pieces.iter().peekable();
+    let mut all = Pieces::new();
+    for part in between(zeros, offset..offset + source.len() as u64) {
+        for at in (part.start - offset) as usize / BLOCK..(part.end - offset) as usize / BLOCK {
+            let fingerprint = known.next_if(|piece| piece.at == at).map_or_else(Default::default, |p| p.fingerprint);
+            all.push(Piece::new_at(at, &source[at * BLOCK..(at + 1) * BLOCK], fingerprint));
+        }
+    }
+    all
+}
+
+/// Returns the fingerprint of a block, if the policy makes one.
+pub(crate) fn fingerprint_of(policy: Placer<'_>, block: &[u8]) -> Fingerprint {
+    if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(block) }
+}
+
+/// Returns the pieces of a request without that of its first block.
+pub(crate) fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>]) -> &'p mut [Piece<'d>] {
+    let of_first = usize::from(pieces.first().is_some_and(|piece| piece.at == 0));
+    let others = &mut pieces[of_first..];
+    others.iter_mut().for_each(|piece| piece.at -= 1);
+    others
+}

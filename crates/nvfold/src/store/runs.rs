@@ -1,0 +1,60 @@
+use super::Store;
+use super::claims::Claims;
+use super::remap::{Mapped, push_mapped};
+use super::zeros::{between, bytes_within};
+use crate::error::Result;
+use crate::inode::extents::Extent;
+use crate::media::BLOCK_BYTES;
+use crate::space::Purpose;
+use std::ops::Range;
+
+impl Store {
+    /// Stores all of `source` but the zeros, as [`Store::store_run`] does.
+    pub(crate) fn store_runs(
+        &self,
+        offset: u64,
+        source: &[u8],
+        zeros: &[Range<u64>],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        if zeros.is_empty() {
+            return self.store_run(offset, source, mapped, claims);
+        }
+        for part in between(zeros, offset..offset + source.len() as u64) {
+            let bytes = &source[(part.start - offset) as usize..(part.end - offset) as usize];
+            self.store_run(part.start, bytes, mapped, claims)?;
+        }
+        Ok(())
+    }
+
+    /// Stores all of `source` in new blocks without looking for duplicates, as policy `off` does.
+    pub(crate) fn store_run(
+        &self,
+        offset: u64,
+        source: &[u8],
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<()> {
+        let first = claims.fresh.len();
+        claims.lacks_fingerprints = true;
+        self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
+        let mut at = 0;
+        for run in &claims.fresh[first..] {
+            let length = run.count * BLOCK_BYTES;
+            let part = &source[at as usize..(at + length) as usize];
+            claims.tx.flight.add(self.region.stream(run.start.address(), part));
+            push_mapped(mapped, offset + at, Extent::media(length, run.start.address(), false));
+            at += length;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of blocks of `source`, which begins at file offset `offset`, other than zeros.
+#[inline]
+pub(crate) fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
+    let bytes = source.len() as u64;
+    let zero_bytes = if zeros.is_empty() { 0 } else { bytes_within(zeros, offset..offset + bytes) };
+    ((bytes - zero_bytes) / BLOCK_BYTES) as usize
+}
