@@ -5,7 +5,7 @@ use crate::compression::Compression;
 use crate::error::{Error, Result};
 use crate::fs::{self, Core, Ladder};
 use crate::inode::Inode;
-use crate::jobs::{Jobs, Step};
+use crate::jobs::{Jobs, ReshareStep};
 use crate::mount::Mounted;
 use crate::sync::atomic::Ordering;
 use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Times, Whence};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// An open file, by its bytes. It keeps an unlinked inode alive until the last clone is dropped.
 #[derive(Clone)]
 pub struct File {
-    pub(super) pin: Arc<Pin>,
+    pub(super) pin: Arc<PinnedInode>,
     /// What changes of the content through this handle do to mtime and ctime.
     pub(super) times: Times,
 }
@@ -34,26 +34,26 @@ pub struct Origin<'f> {
 }
 
 impl<'f> Origin<'f> {
-    fn of_inode(&self) -> fs::Origin<'f> {
+    fn of_inode(&self) -> fs::InodeOrigin<'f> {
         let Origin { at, length, source, source_offset } = *self;
-        fs::Origin { at, length, source: &source.pin.inode, source_offset }
+        fs::InodeOrigin { at, length, source: &source.pin.inode, source_offset }
     }
 }
 
 /// Keeps an inode from being freed.
-pub(super) struct Pin {
+pub(super) struct PinnedInode {
     pub(super) mounted: Arc<Mounted>,
     pub(super) inode: Arc<Inode>,
 }
 
-impl Pin {
-    pub(super) fn new(mounted: &Arc<Mounted>, inode: Arc<Inode>) -> Pin {
+impl PinnedInode {
+    pub(super) fn new(mounted: &Arc<Mounted>, inode: Arc<Inode>) -> PinnedInode {
         inode.pins.fetch_add(1, Ordering::SeqCst);
-        Pin { mounted: mounted.clone(), inode }
+        PinnedInode { mounted: mounted.clone(), inode }
     }
 }
 
-impl Drop for Pin {
+impl Drop for PinnedInode {
     fn drop(&mut self) {
         let core = &self.mounted.core;
         // Look before locking: nearly every file still has a name.
@@ -82,13 +82,13 @@ impl File {
 
     #[inline]
     fn change<T>(&self, doing: &'static str, operation: impl Fn(&Core, &Inode) -> Result<T>) -> Result<T> {
-        let Pin { mounted, inode } = &*self.pin;
+        let PinnedInode { mounted, inode } = &*self.pin;
         change(mounted, doing, || self.answer(operation(&mounted.core, inode)))
     }
 
     #[inline]
     fn write<T>(&self, operation: impl Fn(&Core, &Inode, &Ladder) -> Result<T>) -> Result<T> {
-        let Pin { mounted, inode } = &*self.pin;
+        let PinnedInode { mounted, inode } = &*self.pin;
         change_with(mounted, "write", |ladder| self.answer(operation(&mounted.core, inode, ladder)))
     }
 
@@ -149,7 +149,7 @@ impl File {
 
     fn write_from(&self, at: Option<u64>, data: &[u8], origins: &[Origin<'_>]) -> Result<(u64, u64)> {
         let is_here = |origin: &&Origin<'_>| Arc::ptr_eq(&origin.source.pin.mounted, &self.pin.mounted);
-        let origins: Vec<fs::Origin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
+        let origins: Vec<fs::InodeOrigin<'_>> = origins.iter().filter(is_here).map(Origin::of_inode).collect();
         self.write(|core, inode, ladder| core.write_from(inode, at, data, &origins, self.times, ladder))
     }
 
@@ -214,7 +214,7 @@ impl File {
         doing: &'static str,
         offset: u64,
         len: u64,
-        step: impl Fn(Jobs<'_>, &Inode, u64, u64) -> Result<Step>,
+        step: impl Fn(Jobs<'_>, &Inode, u64, u64) -> Result<ReshareStep>,
     ) -> Result<Reshared> {
         if !self.core().read_only && self.core().is_reconciling() {
             // Dedup and undedup decide by reference counts, so these must be exact.

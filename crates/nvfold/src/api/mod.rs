@@ -27,7 +27,7 @@ use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
 use crate::sync::atomic::Ordering;
 use crate::words::*;
-use file::Pin;
+use file::PinnedInode;
 use pmem::Region;
 use std::sync::Arc;
 
@@ -527,7 +527,7 @@ impl FileSystem {
 
     /// Opens (pins) an inode of any kind; the data calls need a regular file. ENOENT.
     pub fn open(&self, ino: InodeNumber) -> Result<File> {
-        let pin = Arc::new(Pin::new(&self.mounted, self.core().answer(self.core().inode(ino.0))?));
+        let pin = Arc::new(PinnedInode::new(&self.mounted, self.core().answer(self.core().inode(ino.0))?));
         // The inode is pinned before it is checked: an unlink that saw no pin has set `freed` by now.
         drop(pin.inode.read()?);
         Ok(File { pin, times: Times::default() })
@@ -537,7 +537,10 @@ impl FileSystem {
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
         let pinned = self.change("create", || self.core().tmpfile(&new))?;
-        Ok(File { pin: Arc::new(Pin { mounted: self.mounted.clone(), inode: pinned }), times: Times::default() })
+        Ok(File {
+            pin: Arc::new(PinnedInode { mounted: self.mounted.clone(), inode: pinned }),
+            times: Times::default(),
+        })
     }
 
     /// For tests: makes all parts of the inode table up to that of this number, and gives new inodes the numbers from

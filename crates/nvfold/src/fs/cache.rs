@@ -35,15 +35,15 @@ const LOOKS: usize = 32;
 const EVICTED: usize = 2;
 
 /// A part of the cache. `V` is an inode, except in tests.
-struct Shard<V> {
-    cached: HashMap<u64, Cached<V>, BuildHasherDefault<NumberHasher>>,
+struct CacheShard<V> {
+    cached: HashMap<u64, CachedInode<V>, BuildHasherDefault<NumberHasher>>,
     /// The numbers of the cached inodes, each once, in the order in which the hand passes them.
     order: Vec<u64>,
     /// The place in `order` where the next search for inodes to evict begins.
     hand: usize,
 }
 
-struct Cached<V> {
+struct CachedInode<V> {
     inode: Arc<V>,
     /// Its place in `order`.
     at: usize,
@@ -51,13 +51,13 @@ struct Cached<V> {
     is_used: bool,
 }
 
-impl<V> Default for Shard<V> {
-    fn default() -> Shard<V> {
-        Shard { cached: HashMap::default(), order: Vec::new(), hand: 0 }
+impl<V> Default for CacheShard<V> {
+    fn default() -> CacheShard<V> {
+        CacheShard { cached: HashMap::default(), order: Vec::new(), hand: 0 }
     }
 }
 
-impl<V> Shard<V> {
+impl<V> CacheShard<V> {
     #[inline]
     fn get(&mut self, ino: u64) -> Option<&Arc<V>> {
         let cached = self.cached.get_mut(&ino)?;
@@ -74,7 +74,7 @@ impl<V> Shard<V> {
             cached.inode = inode;
             return;
         }
-        self.cached.insert(ino, Cached { inode, at: self.order.len(), is_used: false });
+        self.cached.insert(ino, CachedInode { inode, at: self.order.len(), is_used: false });
         self.order.push(ino);
     }
 
@@ -142,7 +142,7 @@ fn stays(inode: &Inode) -> bool {
 
 /// The inode cache: see the module.
 pub(crate) struct Cache {
-    shards: Vec<Mutex<Shard<Inode>>>,
+    shards: Vec<Mutex<CacheShard<Inode>>>,
 }
 
 impl Cache {
@@ -150,7 +150,7 @@ impl Cache {
         Cache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn shard(&self, ino: u64) -> &Mutex<Shard<Inode>> {
+    fn shard(&self, ino: u64) -> &Mutex<CacheShard<Inode>> {
         &self.shards[ino as usize % SHARDS]
     }
 
@@ -171,12 +171,12 @@ impl Cache {
 /// Inodes that exist but cannot be used, because their content is unknown or their space is also used by something
 /// else.
 #[derive(Default)]
-pub(crate) struct Damaged {
+pub(crate) struct DamagedInodes {
     any: AtomicBool,
     inodes: Mutex<BTreeMap<u64, u64>>,
 }
 
-impl Damaged {
+impl DamagedInodes {
     /// Marks an inode as damaged: it gives EIO from now on. `at` is the device offset of the damage in bytes.
     pub(crate) fn add(&self, ino: u64, at: u64) {
         self.inodes.lock().insert(ino, at);
@@ -234,7 +234,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::{INODES_PER_SHARD, SHARDS, Shard};
+    use super::{CacheShard, INODES_PER_SHARD, SHARDS};
     use std::sync::Arc;
 
     const FULL: u64 = INODES_PER_SHARD as u64;
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn a_full_shard_keeps_the_inodes_that_are_looked_up() {
         for number in [numbers(2), numbers(3)] {
-            let mut shard = Shard::default();
+            let mut shard = CacheShard::default();
             for nth in 0..3 * FULL {
                 shard.insert(number(nth), Arc::new(()), |_| false);
                 (0..8).take_while(|hot| *hot <= nth).for_each(|hot| assert!(shard.get(number(hot)).is_some(), "{hot}"));
@@ -264,7 +264,7 @@ mod tests {
     /// Inodes that are held stay, and the shard is as small as before some insertions after they are let go.
     #[test]
     fn a_shard_of_held_inodes_grows_and_shrinks_again() {
-        let (number, mut shard) = (numbers(1), Shard::default());
+        let (number, mut shard) = (numbers(1), CacheShard::default());
         let held: Vec<Arc<()>> = (0..2 * FULL).map(|_| Arc::default()).collect();
         held.iter().enumerate().for_each(|(nth, inode)| shard.insert(number(nth as u64), inode.clone(), |_| false));
         assert_eq!(shard.order.len() as u64, 2 * FULL);
@@ -278,7 +278,7 @@ mod tests {
     /// An inode that has to stay does, although nobody holds it or looks it up.
     #[test]
     fn a_full_shard_keeps_the_inodes_that_have_to_stay() {
-        let (number, mut shard) = (numbers(1), Shard::default());
+        let (number, mut shard) = (numbers(1), CacheShard::default());
         (0..3 * FULL).for_each(|nth| shard.insert(number(nth), Arc::new(nth), |nth| *nth % FULL == 7));
         let kept = (0..3).filter(|round| shard.get(number(round * FULL + 7)).is_some());
         assert_eq!((kept.count(), shard.order.len() as u64 <= FULL), (3, true));

@@ -33,11 +33,11 @@ mod usage;
 mod write;
 mod xattr;
 
-pub(crate) use write::{Ladder, Origin};
+pub(crate) use write::{InodeOrigin, Ladder};
 
 use crate::store::Store;
 use crate::sync::Mutex;
-use cache::{Cache, Damaged};
+use cache::{Cache, DamagedInodes};
 use std::ops::Deref;
 use write::OriginTally;
 
@@ -47,7 +47,7 @@ pub(crate) struct Core {
     /// Held by operations that involve two directories.
     tree: Mutex<()>,
     pub(crate) cache: Cache,
-    pub(crate) damaged: Damaged,
+    pub(crate) damaged: DamagedInodes,
     origin_tally: OriginTally,
 }
 
@@ -57,7 +57,7 @@ impl Core {
             store,
             tree: Mutex::new(()),
             cache: Cache::new(),
-            damaged: Damaged::default(),
+            damaged: DamagedInodes::default(),
             origin_tally: OriginTally::default(),
         }
     }

@@ -64,7 +64,7 @@ impl Core {
                 false => Stamp::Given(attributes, xattrs),
             };
             let mut claims = Claims::new(self);
-            claims.tx.flight.extend(flight);
+            claims.flight().extend(flight);
             return self.publish(inode, state, &Remap::with_holes(&range, &[], stamp), None, &mut claims);
         }
         let stores = xattrs.iter().any(|entry| matches!(entry, LogEntry::XattrSet { .. }));
@@ -145,10 +145,8 @@ impl Core {
             holes.push((at, last));
         }
         for (from, to) in holes.into_iter().filter(|(from, to)| from < to) {
-            let first = claims.fresh.len();
-            self.space.allocate("fallocate", (to - from) / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
             let mut at = from;
-            for run in &claims.fresh[first..] {
+            for run in claims.allocate("fallocate", (to - from) / BLOCK_BYTES)? {
                 let length = run.count * BLOCK_BYTES;
                 mapped.push((at, Extent::media(length, run.start.address(), true)));
                 at += length;
@@ -217,7 +215,7 @@ impl Core {
             && mapped.iter().any(|(_, extent)| self.lacks_fingerprints(extent))
         {
             // The data is still to be shared, so the entry of the clone is queued as well as that of the source.
-            claims.dedupe = dedupe::NEEDED;
+            claims.set_dedupe(dedupe::NEEDED);
         }
         let stamp = self.stamp(state, state.attributes.size.max(range.end), times);
         self.publish(target, state, &Remap::with_holes(&range, mapped, stamp), None, &mut claims)?;

@@ -41,7 +41,7 @@ impl Core {
         }
         let mut claims = Claims::with_policy(self, policy);
         let mut own = [Piece::new(&tail.bytes, fingerprint)];
-        policy.place(&mut own, &mut claims.tx);
+        claims.place(&mut own);
         let [Piece { place, .. }] = own;
         let Place::Shared(reference) = place else {
             drop(claims);

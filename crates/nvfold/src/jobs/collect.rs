@@ -28,7 +28,7 @@
 
 use super::Jobs;
 use super::effort::{Effort, Vain, Worked};
-use super::marks::{Marked, Marks, Part};
+use super::marks::{ChunkPart, Marked, Marks};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent, Extents};
@@ -83,7 +83,7 @@ const VAIN_PART: u64 = 1024;
 /// The collection under way, and the totals since mount.
 #[derive(Default)]
 pub(crate) struct Collector {
-    round: Mutex<Option<Round>>,
+    round: Mutex<Option<CollectRound>>,
     /// When an operation last collected in vain.
     vain: Vain,
     /// Value of the freeze lock's counter of operations when it was last read.
@@ -107,20 +107,20 @@ impl Collector {
 }
 
 /// The state of one round: the work on one window of chunks.
-struct Round {
+struct CollectRound {
     marks: Marks,
     /// See [`INODE_BITS`].
     inodes: Vec<u64>,
     phase: Phase,
     /// Chunks whose live bytes were copied to new ones. The round holds a reference on both.
-    copied: HashMap<ChunkRef, Copied>,
+    copied: HashMap<ChunkRef, CollectedCopy>,
     /// Steps since the last one that found room.
     steps_without_room: u32,
 }
 
 /// Where the live bytes of a chunk were copied to.
 #[derive(Clone, Copy)]
-struct Copied {
+struct CollectedCopy {
     to: PackedNumber,
     saved_bytes: u64,
 }
@@ -136,11 +136,11 @@ enum Phase {
     Repoint(u64, u64),
 }
 
-impl Round {
-    fn from(first: ChunkRef) -> Round {
+impl CollectRound {
+    fn from(first: ChunkRef) -> CollectRound {
         let inodes = vec![0; (INODE_BITS / 64) as usize];
         let marks = Marks::from(first);
-        Round { marks, inodes, phase: Phase::Mark(1, 0), copied: HashMap::new(), steps_without_room: 0 }
+        CollectRound { marks, inodes, phase: Phase::Mark(1, 0), copied: HashMap::new(), steps_without_room: 0 }
     }
 
     fn note_inode(&mut self, ino: u64) {
@@ -155,9 +155,9 @@ impl Round {
 }
 
 /// A file offset, and the part of a chunk that the file maps there.
-pub(crate) struct Named {
+pub(crate) struct NamedPart {
     offset: u64,
-    part: Part,
+    part: ChunkPart,
 }
 
 /// How far a step came in a file.
@@ -243,7 +243,7 @@ impl Jobs<'_> {
         let Some(mut at_work) = self.under_way.collector.round.try_lock() else { return Ok(Worked::Waits) };
         let round = at_work.get_or_insert_with(|| {
             self.may_be_dead.clear();
-            Round::from(ChunkRef::NONE)
+            CollectRound::from(ChunkRef::NONE)
         });
         let is_over = match round.phase {
             Phase::Mark(ino, from) => self.mark_some(round, ino, from).map(|()| false),
@@ -255,7 +255,7 @@ impl Jobs<'_> {
                 round.steps_without_room = 0;
                 return Ok(Worked::GoesOn);
             }
-            Ok(true) => round.marks.next_window().map(Round::from),
+            Ok(true) => round.marks.next_window().map(CollectRound::from),
             Err(Error::NoSpace { .. }) => match self.make_room_for(round) {
                 // What was done stays. What is left waits until more has died.
                 Worked::Nothing => None,
@@ -273,7 +273,7 @@ impl Jobs<'_> {
 
     /// Does a step of emptying segments for a round that finds no room, since what it has freed so far may be enough.
     /// The number of steps is limited, because emptied chunks may fill other segments or find no room either.
-    fn make_room_for(&self, round: &mut Round) -> Worked {
+    fn make_room_for(&self, round: &mut CollectRound) -> Worked {
         round.steps_without_room += 1;
         match round.steps_without_room {
             ..=STEPS_WITHOUT_ROOM_MAX => self.reclaim_some(Victims::All),
@@ -281,7 +281,7 @@ impl Jobs<'_> {
         }
     }
 
-    fn end_round(&self, at_work: &mut Option<Round>) {
+    fn end_round(&self, at_work: &mut Option<CollectRound>) {
         if let Some(round) = at_work.take() {
             round.copied.into_iter().for_each(|(chunk, copied)| self.drop_collected(chunk, copied));
             // The segments that a copy without room had opened are given back, so blocks can use them.
@@ -295,7 +295,7 @@ impl Jobs<'_> {
     }
 
     /// Marks the live bytes of some more extents.
-    fn mark_some(&self, round: &mut Round, ino: u64, from: u64) -> Result<()> {
+    fn mark_some(&self, round: &mut CollectRound, ino: u64, from: u64) -> Result<()> {
         let (mut ino, mut from, mut looks) = (ino, from, 0);
         while looks < STEP_LOOKS {
             let next = self.table.next_used(ino);
@@ -314,14 +314,14 @@ impl Jobs<'_> {
     }
 
     /// Checks some more marked chunks. Returns true if none of the window is worth collecting.
-    fn choose_some(&self, round: &mut Round, from: ChunkRef) -> bool {
+    fn choose_some(&self, round: &mut CollectRound, from: ChunkRef) -> bool {
         let is_worth_it = |chunk, marked: &Marked| self.is_worth_collecting(chunk, marked);
         let next = round.marks.retain_some(from, STEP_LOOKS, is_worth_it);
         round.phase = next.map_or(Phase::Repoint(1, 0), Phase::Choose);
         next.is_none() && round.marks.is_empty()
     }
 
-    fn mark_file(&self, inode: &Inode, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
+    fn mark_file(&self, inode: &Inode, from: u64, most: usize, round: &mut CollectRound) -> Result<Ended> {
         let state = inode.read()?;
         let Some(extents) = state.extents() else { return Ok(Ended::default()) };
         let mut ended = Ended::default();
@@ -340,12 +340,12 @@ impl Jobs<'_> {
     }
 
     /// Returns the chunks of which an extent maps only a part: its packed chunk, or its first and last block.
-    fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[Named; 2]> {
+    fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[NamedPart; 2]> {
         let mut named = SmallVec::new();
         let mut add = |offset, chunk, start: u64, end: u64| {
             // No chunk is that long; an extent that says so stays as it is.
             if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) {
-                named.push(Named { offset, part: Part { chunk, range: start..end } });
+                named.push(NamedPart { offset, part: ChunkPart { chunk, range: start..end } });
             }
         };
         match extent.location {
@@ -392,7 +392,7 @@ impl Jobs<'_> {
     }
 
     /// Re-points some more extents. Returns true when the round is over.
-    fn repoint_some(&self, round: &mut Round, ino: u64, from: u64) -> Result<bool> {
+    fn repoint_some(&self, round: &mut CollectRound, ino: u64, from: u64) -> Result<bool> {
         let (mut ino, mut from, mut looks) = (ino, from, 0);
         while looks < STEP_LOOKS {
             let next = self.table.next_used(ino);
@@ -414,7 +414,7 @@ impl Jobs<'_> {
         Ok(false)
     }
 
-    fn repoint_file(&self, inode: &Inode, from: u64, most: usize, round: &mut Round) -> Result<Ended> {
+    fn repoint_file(&self, inode: &Inode, from: u64, most: usize, round: &mut CollectRound) -> Result<Ended> {
         let mut state = inode.write()?;
         let Some(extents) = state.extents() else { return Ok(Ended::default()) };
         let (named, mut ended) = self.collected_parts(extents, from, most, round);
@@ -426,9 +426,15 @@ impl Jobs<'_> {
     }
 
     /// Returns the next parts of a file that map collected chunks.
-    fn collected_parts(&self, extents: &Extents, from: u64, most: usize, round: &Round) -> (Vec<Named>, Ended) {
+    fn collected_parts(
+        &self,
+        extents: &Extents,
+        from: u64,
+        most: usize,
+        round: &CollectRound,
+    ) -> (Vec<NamedPart>, Ended) {
         let mut ended = Ended::default();
-        let mut parts: Vec<Named> = Vec::new();
+        let mut parts: Vec<NamedPart> = Vec::new();
         let mut bytes = 0;
         for (offset, extent) in extents.within(from, u64::MAX) {
             if ended.looks >= most || parts.len() >= STEP_PARTS || bytes >= STEP_BYTES {
@@ -448,12 +454,12 @@ impl Jobs<'_> {
     }
 
     /// Makes these parts of a file map the new chunks.
-    fn repoint(&self, inode: &Inode, state: &mut State, named: &[Named], round: &mut Round) -> Result<()> {
+    fn repoint(&self, inode: &Inode, state: &mut State, named: &[NamedPart], round: &mut CollectRound) -> Result<()> {
         let policy = Placer::of_no_file(self.policies.of(None));
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
-        let mut new: HashMap<ChunkRef, Copied> = HashMap::new();
+        let mut new: HashMap<ChunkRef, CollectedCopy> = HashMap::new();
         let (mut mapped, mut ranges) = (Mapped::new(), Vec::new());
-        for Named { offset, part: Part { chunk, range } } in named {
+        for NamedPart { offset, part: ChunkPart { chunk, range } } in named {
             let Some(marked) = round.marks.of(*chunk) else { continue };
             let Some(place) = marked.place_of(range) else { continue };
             let to = match (new.get(chunk), round.copied.get(chunk)) {
@@ -484,7 +490,7 @@ impl Jobs<'_> {
         self.publish(inode, &mut *state, &remap, None, &mut claims)?;
         self.may_be_dead.forget(&ranges);
         round.copied.extend(new);
-        for Named { part, .. } in named {
+        for NamedPart { part, .. } in named {
             // The collection holds the last reference.
             if round.copied.contains_key(&part.chunk) && self.chunks.count(part.chunk) == 1 {
                 let copied = round.copied.remove(&part.chunk).expect("it is there");
@@ -504,7 +510,7 @@ impl Jobs<'_> {
         marked: &Marked,
         names: u32,
         claims: &mut Claims<'_>,
-    ) -> Result<Option<Copied>> {
+    ) -> Result<Option<CollectedCopy>> {
         let Some(content) = self.chunks.content(chunk).filter(|content| marked.end() <= content.len() as u64) else {
             return Ok(None);
         };
@@ -512,7 +518,7 @@ impl Jobs<'_> {
             return Ok(None);
         };
         let class = if chunk.packed().is_some() { self.chunks.entry(chunk).class() } else { CLASS_UNKNOWN };
-        let frame = if may_compress(class) { claims.compression.compress(&live) } else { None };
+        let frame = if may_compress(class) { claims.compression().compress(&live) } else { None };
         let bytes = frame.as_deref().unwrap_or(&live);
         if !saves_enough(stored, bytes.len() as u64, marked.names) {
             return Ok(None);
@@ -524,11 +530,11 @@ impl Jobs<'_> {
             ChunkRef::Block(block) => claims.share(block)?,
             ChunkRef::Packed(packed) => claims.share_packed(packed)?,
         }
-        Ok(Some(Copied { to, saved_bytes: stored - bytes.len() as u64 }))
+        Ok(Some(CollectedCopy { to, saved_bytes: stored - bytes.len() as u64 }))
     }
 
     /// Gives back the collection's references on the old and the new chunk.
-    fn drop_collected(&self, chunk: ChunkRef, Copied { to, saved_bytes }: Copied) {
+    fn drop_collected(&self, chunk: ChunkRef, CollectedCopy { to, saved_bytes }: CollectedCopy) {
         if self.chunks.count(chunk) == 1 {
             self.under_way.collector.chunks.fetch_add(1, Ordering::Relaxed);
             self.under_way.collector.saved_bytes.fetch_add(saved_bytes, Ordering::Relaxed);

@@ -8,7 +8,7 @@
 //! one. The content of the file does not change.
 
 use super::Jobs;
-use super::share::Step;
+use super::steps::ReshareStep;
 use crate::compression::Compression;
 use crate::dedup::stream::CutPiece;
 use crate::dedup::streams::Seam;
@@ -31,7 +31,7 @@ const RECUT_BYTES: u64 = 256 << 10;
 const FIRST_BYTES: u64 = 64 << 10;
 
 /// A range of a file that begins in a block and has no hole.
-struct Blocks {
+struct BlocksToCut {
     all: Range<u64>,
     /// End of the last extent of blocks in it.
     blocks_end: u64,
@@ -39,7 +39,7 @@ struct Blocks {
     is_cut_off: bool,
 }
 
-impl Blocks {
+impl BlocksToCut {
     /// Returns how many pieces replace the old extents, and where they end: at the first piece end after the blocks
     /// that is also the end of an extent, or else before a piece that may be incomplete.
     fn replaced_by(&self, extents: &Extents, pieces: &[CutPiece<'_>]) -> (usize, u64) {
@@ -108,7 +108,7 @@ impl Jobs<'_> {
         end: u64,
         policy: Placer<'_>,
         compression: Compression,
-    ) -> Result<Option<Step>> {
+    ) -> Result<Option<ReshareStep>> {
         let extents = self.file_extents(state, "dedup")?;
         let Some((blocks, streams)) = next_blocks(extents, from, end).zip(policy.streams()) else { return Ok(None) };
         let bytes = self.stored_bytes(extents, &blocks.all)?;
@@ -117,7 +117,7 @@ impl Jobs<'_> {
         let range = blocks.all.start..end;
         let bytes = end.since(range.start)?;
         self.put_in_place(inode, state, range, &cut, count, policy, compression)?;
-        Ok(Some(Step { next: end, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } }))
+        Ok(Some(ReshareStep { next: end, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } }))
     }
 
     fn stored_bytes(&self, extents: &Extents, range: &Range<u64>) -> Result<Vec<u8>> {
@@ -147,7 +147,7 @@ impl Jobs<'_> {
 }
 
 /// Returns the data from `from` on up to the next hole, if it begins in a block before `end`.
-fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
+fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<BlocksToCut> {
     let is_data = |(_, extent): &(u64, Extent)| !extent.unwritten;
     let (start, _) = extents.within(from, end).find(is_data).filter(|(_, extent)| extent.packed().is_none())?;
     let (mut all, mut blocks_end) = (start..start, start);
@@ -162,7 +162,7 @@ fn next_blocks(extents: &Extents, from: u64, end: u64) -> Option<Blocks> {
         }
     }
     let is_cut_off = all.end == limit;
-    Some(Blocks { all, blocks_end, is_cut_off })
+    Some(BlocksToCut { all, blocks_end, is_cut_off })
 }
 
 /// True if an extent ends at this offset.

@@ -30,7 +30,6 @@ use crate::inode::{Inode, State};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, SEGMENT_BYTES};
 use crate::panics::Job;
-use crate::space::Purpose;
 use crate::space::evacuate::Emptied;
 use crate::store::claims::Claims;
 use crate::store::remap::{Mapped, Remap, Stamp};
@@ -78,7 +77,7 @@ impl Evacuation {
 
 /// What an inode has in the segments that are being emptied.
 #[derive(Default)]
-struct Found {
+struct InSegments {
     has_pages: bool,
     has_values: bool,
     /// Parts of extents, in order of their file offset. They begin and end where the extent or a block does.
@@ -89,7 +88,7 @@ struct Found {
     next: Option<u64>,
 }
 
-impl Found {
+impl InSegments {
     fn is_nothing(&self) -> bool {
         !self.has_pages && !self.has_values && self.parts.is_empty()
     }
@@ -186,7 +185,7 @@ impl Jobs<'_> {
         Ok(false)
     }
 
-    fn move_out(&self, inode: &Inode, from: u64, most: usize, pass: &mut Pass) -> Result<Found> {
+    fn move_out(&self, inode: &Inode, from: u64, most: usize, pass: &mut Pass) -> Result<InSegments> {
         let found = find(&*inode.read()?, from, most, pass)?;
         if found.is_nothing() {
             return Ok(found);
@@ -217,7 +216,7 @@ impl Jobs<'_> {
             *offset < state.waiting.end && state.waiting.start < offset + extent.length
         };
         if state.needed.load(Ordering::Relaxed) > 0 && parts.iter().any(is_waiting) {
-            claims.dedupe = dedupe::NEEDED;
+            claims.set_dedupe(dedupe::NEEDED);
         }
         let Copies { places, held, found } = self.copy_blocks_of(parts, pass, &mut claims)?;
         let (mut mapped, mut ranges) = (Mapped::new(), Vec::new());
@@ -253,10 +252,8 @@ impl Jobs<'_> {
             }
         }
         let new = named.keys().filter(|block| !pass.copied.contains_key(*block)).count() as u64;
-        if new > 0 {
-            self.space.allocate("empty a segment", new, Purpose::Data, &mut claims.fresh)?;
-        }
-        let fresh: Vec<BlockNumber> = claims.fresh.iter().flat_map(|run| run.blocks()).collect();
+        let runs = if new > 0 { claims.allocate("empty a segment", new)? } else { &[] };
+        let fresh: Vec<BlockNumber> = runs.iter().flat_map(|run| run.blocks()).collect();
         let mut fresh = fresh.into_iter();
         let mut copies = Copies::default();
         for (old, (names, is_data)) in named {
@@ -269,7 +266,7 @@ impl Jobs<'_> {
             let is_shared = self.chunks.count(old) > names;
             if is_data || is_shared {
                 let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(old.address());
-                claims.tx.flight.add(self.region.stream(copy.address(), &bytes));
+                claims.stream(copy.address(), &bytes);
             }
             if is_shared {
                 claims.share(old)?;
@@ -277,7 +274,7 @@ impl Jobs<'_> {
             }
             let count = names + u32::from(is_shared);
             let fingerprint =
-                if is_data { self.fingerprint_of(old, claims.policy.domain()) } else { Fingerprint::default() };
+                if is_data { self.fingerprint_of(old, claims.policy().domain()) } else { Fingerprint::default() };
             if count > 1 || !fingerprint.is_empty() {
                 claims.enter_copy(copy, count, &fingerprint);
             }
@@ -298,11 +295,11 @@ impl Jobs<'_> {
 
 /// Returns what an inode has in the segments that are being emptied: of its extents from `from` on, as much as fits in a
 /// step.
-fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Result<Found> {
-    let mut found = Found {
+fn find(state: &State, from: u64, most: usize, pass: &Pass) -> Result<InSegments> {
+    let mut found = InSegments {
         has_pages: from == 0 && state.log.pages().any(|page| pass.leaves(page)),
         has_values: from == 0 && state.xattr_blocks().any(|block| pass.leaves(block)),
-        ..Found::default()
+        ..InSegments::default()
     };
     let mut left = STEP_BLOCKS * BLOCK_BYTES;
     for (offset, extent) in state.extents().into_iter().flat_map(|extents| extents.within(from, u64::MAX)) {

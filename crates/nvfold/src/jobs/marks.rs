@@ -22,7 +22,7 @@ const RANGES_MAX: usize = 16;
 
 /// A part of a chunk: its number, and a range of its content in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ChunkPart {
     pub(crate) chunk: ChunkRef,
     pub(crate) range: Range<u32>,
 }
@@ -52,7 +52,7 @@ impl Marks {
     }
 
     /// Adds a part that an extent maps.
-    pub(crate) fn add(&mut self, part: Part) {
+    pub(crate) fn add(&mut self, part: ChunkPart) {
         if part.chunk < self.first || self.end.is_some_and(|end| part.chunk >= end) {
             return;
         }
@@ -143,8 +143,8 @@ mod tests {
     use crate::media::{BlockNumber, PackedNumber};
     use proptest::prelude::*;
 
-    fn part(chunk: u64, range: Range<u32>) -> Part {
-        Part { chunk: ChunkRef::Block(BlockNumber(chunk)), range }
+    fn part(chunk: u64, range: Range<u32>) -> ChunkPart {
+        ChunkPart { chunk: ChunkRef::Block(BlockNumber(chunk)), range }
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(marks.chunks.len(), CHUNKS_MAX);
         let mut marks = Marks::from(end);
         all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
-        marks.add(Part { chunk: PackedNumber(3).into(), range: 0..7 });
+        marks.add(ChunkPart { chunk: PackedNumber(3).into(), range: 0..7 });
         assert_eq!((marks.chunks.len(), marks.next_window()), (11, None));
     }
 

@@ -11,7 +11,7 @@
 //! | `fill_fingerprints` | fingerprints for files that lack them |
 //! | `cut_again` | cutting stored data again |
 //! | `settle` | packing the ends of files that grew and rest now |
-//! | `share`, `undedup`, `undedup_plan` | sharing what is stored, on request; undoing it; how much space that takes |
+//! | `steps`, `share`, `undedup`, `undedup_plan` | sharing what is stored, on request; undoing it; how much space that takes |
 //! | `effort` | how much an operation without space works for some |
 //! | `reclaim` | emptying segments of packed chunks |
 //! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
@@ -30,6 +30,7 @@ mod reclaim;
 mod reclamation;
 mod settle;
 mod share;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod undedup;
@@ -37,7 +38,7 @@ mod undedup_plan;
 mod work_queue;
 
 pub(crate) use effort::{Effort, Worked};
-pub(crate) use share::Step;
+pub(crate) use steps::ReshareStep;
 pub use undedup_plan::UndedupPlan;
 
 use crate::fs::Core;
@@ -51,12 +52,12 @@ use std::ops::Deref;
 #[derive(Clone, Copy)]
 pub(crate) struct Jobs<'c> {
     core: &'c Core,
-    under_way: &'c UnderWay,
+    under_way: &'c JobsState,
 }
 
 /// The work that a mount has under way, and what was done since.
 #[derive(Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct JobsState {
     /// The segment of packed chunks that is being emptied.
     victim: Mutex<Option<Victim>>,
     reclaimed: Reclaimed,
@@ -65,7 +66,7 @@ pub(crate) struct UnderWay {
 }
 
 impl<'c> Jobs<'c> {
-    pub(crate) fn new(core: &'c Core, under_way: &'c UnderWay) -> Jobs<'c> {
+    pub(crate) fn new(core: &'c Core, under_way: &'c JobsState) -> Jobs<'c> {
         Jobs { core, under_way }
     }
 

@@ -81,7 +81,7 @@ impl Jobs<'_> {
             Settle::All => self.place_part(extents, start, &bytes, size, &mut mapped, &mut claims)?,
             Settle::Packed => self.pack_end(extents, start, &bytes, size, &mut mapped, &mut claims)?,
         }
-        if claims.lacks_fingerprints {
+        if claims.lacks_fingerprints() {
             self.notify_unfingerprinted(inode, &mut claims);
         }
         let range = start..mapped.last().map_or(start, |(at, extent)| at + extent.length);

@@ -20,7 +20,7 @@
 //! the same on a copy of the extents, to compute how much space it takes.
 
 use super::Jobs;
-use super::undedup::BLOCK;
+use super::steps::{ReshareStep, STEP_BLOCKS};
 use crate::chunk::reference::Reference;
 use crate::compression::Compression;
 use crate::dedup::work::Unfingerprinted;
@@ -30,28 +30,19 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PACKED_BYTES_MAX, PackedNumber};
 use crate::space::packed::Pool;
+use crate::store::BLOCK;
 use crate::store::claims::Claims;
 use crate::store::packed::{ToPack, may_compress};
 use crate::store::remap::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use crate::words::Reshared;
 use smallvec::SmallVec;
 
-/// Blocks that are hashed, compared or copied under one lock of the inode.
-pub(crate) const STEP_BLOCKS: usize = 64;
-
 /// Packed chunks that are compared under one lock of the inode.
 const STEP_PACKED: usize = 64;
 
-/// The result of a step: what it did, and where to continue.
-pub(crate) struct Step {
-    /// The file offset to continue at.
-    pub(crate) next: u64,
-    pub(crate) done: Reshared,
-}
-
 /// A whole block, and the file offset at which the file maps it.
 #[derive(Clone, Copy)]
-pub(crate) struct Named {
+pub(crate) struct WholeBlock {
     pub(crate) offset: u64,
     pub(crate) block: BlockNumber,
 }
@@ -65,18 +56,18 @@ impl Jobs<'_> {
         from: u64,
         end: u64,
         compression: Option<Compression>,
-    ) -> Result<Step> {
+    ) -> Result<ReshareStep> {
         let mut state = inode.write()?;
         let policy = self.policy_for(inode);
         if policy.domain() == Domain::NOBODY {
             // The owner changes: what the file references is in no domain until it is filled again.
-            return Ok(Step { next: end, done: Reshared::default() });
+            return Ok(ReshareStep { next: end, done: Reshared::default() });
         }
         let (named, _) = whole_blocks_of(self.file_extents(&state, "dedup")?, from, end);
         let blocks = named.iter().map(|named| (named.offset, named.block));
         let bytes = self.drop_stored_zeros(inode, &mut state, blocks)?;
         if bytes > 0 {
-            return Ok(Step { next: from, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } });
+            return Ok(ReshareStep { next: from, done: Reshared { looked_at_bytes: bytes, changed_bytes: bytes } });
         }
         let mut cuts = policy.streams().is_some() && self.chunks.entries.may_pack();
         if cuts {
@@ -132,7 +123,7 @@ impl Jobs<'_> {
             self.publish(inode, &mut *state, &Remap::new(&range, &mapped, Stamp::Kept), None, &mut claims)?;
             done.changed_bytes += length;
         }
-        Ok(Step { next, done })
+        Ok(ReshareStep { next, done })
     }
 
     /// Takes a reference on a chunk with the same content as `own` in this domain, if replacing `own` by it is worth it
@@ -141,7 +132,7 @@ impl Jobs<'_> {
         &self,
         own: ChunkRef,
         domain: Domain,
-        given_up: &[Named],
+        given_up: &[WholeBlock],
         claims: &mut Claims<'_>,
     ) -> Option<Reference> {
         let chunks = &self.chunks;
@@ -160,7 +151,7 @@ impl Jobs<'_> {
         loop {
             // Most chunks are the only candidate for their fingerprint; the filter then rejects them before a
             // reference is taken.
-            let taken = claims.tx.share_candidate_that(weak, seen, is_better)?;
+            let taken = claims.transaction().share_candidate_that(weak, seen, is_better)?;
             seen = taken.chunk();
             if is_better(&seen)
                 && let Some(content) = chunks.content(own)
@@ -168,7 +159,7 @@ impl Jobs<'_> {
             {
                 return Some(taken);
             }
-            claims.tx.give_back(taken);
+            claims.transaction().give_back(taken);
         }
     }
 
@@ -257,12 +248,12 @@ impl Jobs<'_> {
         let fits = |chunk: &ChunkRef| chunk.packed().is_some_and(|packed| packed != own) && is_small(*chunk);
         let mut seen = ChunkRef::NONE;
         loop {
-            let taken = claims.tx.share_candidate_that(weak, seen, fits)?;
+            let taken = claims.transaction().share_candidate_that(weak, seen, fits)?;
             seen = taken.chunk();
             if fits(&seen) && self.chunks.equal(seen, bytes) {
                 return Some(taken);
             }
-            claims.tx.give_back(taken);
+            claims.transaction().give_back(taken);
         }
     }
 }
@@ -271,14 +262,14 @@ impl Jobs<'_> {
 /// and the new chunk is not replaced by one of them.
 fn know_all(weak: u32, claims: &mut Claims<'_>) {
     let mut seen = ChunkRef::NONE;
-    while let Some(taken) = claims.tx.share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
+    while let Some(taken) = claims.transaction().share_candidate_that(weak, seen, |chunk| chunk.packed().is_some()) {
         seen = taken.chunk();
-        claims.tx.give_back(taken);
+        claims.transaction().give_back(taken);
     }
 }
 
 /// Returns the whole blocks that begin in `from..end`, as many as fit in a step, and the offset to continue at.
-pub(crate) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[Named; STEP_BLOCKS]>, u64) {
+pub(crate) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[WholeBlock; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
         let Some(start) = extent.media_address() else { continue };
@@ -292,7 +283,7 @@ pub(crate) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallV
             if named.len() == STEP_BLOCKS {
                 return (named, offset);
             }
-            named.push(Named { offset, block: BlockNumber::containing(address) });
+            named.push(WholeBlock { offset, block: BlockNumber::containing(address) });
         }
     }
     (named, end)

@@ -255,8 +255,10 @@ fn chunk_entries_that_could_not_be_read_back_are_refused() {
     for (count, (what, entry)) in (1..).zip(cases) {
         let mut claims = Claims::new(core);
         match entry {
-            Adds::Block(block, count) => claims.tx.add(block, count, &Fingerprint { weak: Some(7), strong: None }),
-            Adds::Packed(new) => claims.tx.add_packed(&new, 1, &Fingerprint::default()),
+            Adds::Block(block, count) => {
+                claims.transaction().add(block, count, &Fingerprint { weak: Some(7), strong: None })
+            }
+            Adds::Packed(new) => claims.transaction().add_packed(&new, 1, &Fingerprint::default()),
         }
         // The change itself is sound.
         let inode = core.inode(file.attr().ino.0).unwrap();

@@ -1,17 +1,15 @@
 use super::Jobs;
-use super::share::{STEP_BLOCKS, Step};
+use super::steps::{ReshareStep, STEP_BLOCKS};
 use crate::error::{Error, Result};
 use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::CLASS_END;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
-use crate::space::Purpose;
+use crate::store::BLOCK;
 use crate::store::claims::Claims;
 use crate::store::remap::{Mapped, Remap, Stamp};
 use crate::words::Reshared;
 use smallvec::SmallVec;
-
-pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// Blocks that are only looked at under one lock of the inode.
 pub(crate) const LOOK_BLOCKS: u64 = 16_384;
@@ -26,7 +24,7 @@ impl Jobs<'_> {
     }
 
     /// Gives the file private copies of the next shared blocks in `from..end` (file offsets in bytes).
-    pub(crate) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<Step> {
+    pub(crate) fn undedup_step(&self, inode: &Inode, from: u64, end: u64) -> Result<ReshareStep> {
         let mut state = inode.write()?;
         let count = |block| self.chunks.count(block);
         let unpacks = |chunk| self.unpacks(chunk);
@@ -62,7 +60,7 @@ impl Jobs<'_> {
             }
         }
         done.changed_bytes += self.copy_run(inode, &mut state, &mut run)?;
-        Ok(Step { next, done })
+        Ok(ReshareStep { next, done })
     }
 
     /// Copies adjacent blocks of a file for this file alone, and returns the number of bytes. If there is no space
@@ -87,16 +85,10 @@ impl Jobs<'_> {
         // Unreadable memory reads as zeros; those must not become content of the file.
         self.region.check()?;
         let mut claims = Claims::new(self);
-        self.space.allocate("undedup", blocks.len() as u64, Purpose::Data, &mut claims.fresh)?;
         let mut mapped = Mapped::new();
-        let mut at = 0;
-        for run in &claims.fresh {
-            let length = run.count * BLOCK_BYTES;
-            let part = &content[at as usize..(at + length) as usize];
-            claims.tx.flight.add(self.region.stream(run.start.address(), part));
-            mapped.push((start + at, Extent::media(length, run.start.address(), false)));
-            at += length;
-        }
+        claims.store_new("undedup", &content, |at, run| {
+            mapped.push((start + at, Extent::media(run.count * BLOCK_BYTES, run.start.address(), false)));
+        })?;
         self.publish(inode, state, &Remap::new(&(start..start + length), &mapped, Stamp::Kept), None, &mut claims)
     }
 }

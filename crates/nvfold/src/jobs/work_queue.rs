@@ -27,7 +27,7 @@
 //! After a crash, an entry in either state is queued again; blocks that were already shared stay as they are.
 
 use super::Jobs;
-use super::share::{Named, whole_blocks_of};
+use super::share::{WholeBlock, whole_blocks_of};
 use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
 use crate::error::Result;
 use crate::fingerprint::Domain;
@@ -35,14 +35,13 @@ use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::log_entry::{Written, dedupe};
 use crate::media::{BLOCK_BYTES, ChunkRef, Location};
+use crate::store::BLOCK;
 use crate::store::Store;
 use crate::store::claims::Claims;
 use crate::store::locked::{Locked, Upgradable};
 use crate::store::queued::{EntryAddress, Logged};
 use crate::store::remap::{Mapped, Remap, Stamp, block_extent, push_mapped};
 use smallvec::SmallVec;
-
-const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// A batch of blocks of an entry. Dropping it gives back the references that it holds by update count.
 struct Looked<'a> {
@@ -69,8 +68,8 @@ impl<'a> Looked<'a> {
         let (named, next) = whole_blocks_of(state.extents()?, from.max(file_offset), end);
         // A range that was rewritten since belongs to another entry.
         let is_its_own =
-            |named: &&Named| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
-        let stored = |named: &Named| Stored::new(named.offset, named.block);
+            |named: &&WholeBlock| entry.location_at(named.offset) == Some(Location::Media(named.block.address()));
+        let stored = |named: &WholeBlock| Stored::new(named.offset, named.block);
         let pieces: Vec<Stored> = named.iter().filter(is_its_own).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
@@ -212,15 +211,15 @@ impl<'a> Looked<'a> {
         let mut claims = Claims::with_transaction(store, std::mem::replace(&mut self.batch.tx, store.chunks.begin()));
         let (mapped, ranges) = self.replacements(locked.state(), &mut claims);
         self.give_back();
-        store.check_entries(&claims.tx)?;
+        store.check_entries(claims.transaction())?;
         if mapped.is_empty() {
             // Fence the lines of references that were taken and given back.
-            let _ = store.region.fence(std::mem::take(&mut claims.tx.flight));
+            let _ = store.region.fence(std::mem::take(claims.flight()));
             store.complete(locked.state(), last, &[]);
             return Ok(0);
         }
         store.region.check()?;
-        claims.dedupe = dedupe::IN_PROCESS;
+        claims.set_dedupe(dedupe::IN_PROCESS);
         let remap = Remap { ranges: &ranges, mapped: &mapped, has_holes: false, stamp: Stamp::Kept };
         store.publish(inode, locked, &remap, last, &mut claims)?;
         Ok(mapped.iter().map(|(_, extent)| extent.length).sum())

@@ -40,7 +40,7 @@ mod tables;
 
 use crate::error::Result;
 use crate::fs::Core;
-use crate::jobs::{Jobs, UnderWay};
+use crate::jobs::{Jobs, JobsState};
 use crate::sync::Mutex;
 use reconcile::Reconcile;
 
@@ -58,7 +58,7 @@ pub(crate) use tables::Tables;
 /// A mounted device: its file system, and the recovery work that is still to do.
 pub(crate) struct Mounted {
     pub(crate) core: Core,
-    under_way: UnderWay,
+    under_way: JobsState,
     reconcile: Mutex<Reconcile>,
     /// What the mount found and did.
     recovery: Mutex<Recovery>,
@@ -71,7 +71,7 @@ pub(crate) struct Mounted {
 impl Mounted {
     fn new(core: Core, for_repair: bool) -> Mounted {
         let (reconcile, recovery, nameless) = (Mutex::new(Reconcile::Done), Mutex::default(), Mutex::default());
-        Mounted { core, under_way: UnderWay::default(), reconcile, recovery, for_repair, nameless }
+        Mounted { core, under_way: JobsState::default(), reconcile, recovery, for_repair, nameless }
     }
 
     /// Returns the work beside the calls.

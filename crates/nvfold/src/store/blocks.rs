@@ -14,6 +14,7 @@
 //! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
 //! content yet.
 
+use super::BLOCK;
 use super::Store;
 use super::claims::Claims;
 use super::decide::{Fresh, decide, mark_duplicates};
@@ -29,20 +30,18 @@ use crate::inode::extents::Extents;
 use crate::inode::{FILE_BYTES_MAX, Inode};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::space::{BlockRun, Purpose, Runs};
+use crate::space::Runs;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
-
 /// Whole blocks of a write.
-pub(crate) type Pieces<'d> = SmallVec<[Piece<'d>; 1]>;
+pub(crate) type BlockPieces<'d> = SmallVec<[Piece<'d>; 1]>;
 
 /// What is known of the whole blocks of a write before the inode is locked.
 #[derive(Default)]
 pub(crate) struct Whole<'d> {
     /// The blocks that the policy looks at.
-    pub(crate) pieces: Pieces<'d>,
+    pub(crate) pieces: BlockPieces<'d>,
     /// The blocks that become holes.
     pub(crate) zeros: Zeros,
 }
@@ -72,13 +71,13 @@ impl Store {
     /// Notifies the policy, now or when the log entry is published, that the operation stores data without a
     /// fingerprint.
     pub(crate) fn notify_unfingerprinted(&self, inode: &Inode, claims: &mut Claims<'_>) {
-        match claims.policy.unfingerprinted() {
+        match claims.policy().unfingerprinted() {
             Unfingerprinted::Stays => {}
             Unfingerprinted::Filed if inode.mark_unfingerprinted() => {
-                claims.policy.record_unfingerprinted_file(inode.file_id())
+                claims.policy().record_unfingerprinted_file(inode.file_id())
             }
             Unfingerprinted::Filed => {}
-            Unfingerprinted::Queued => claims.dedupe = dedupe::NEEDED,
+            Unfingerprinted::Queued => claims.set_dedupe(dedupe::NEEDED),
         }
     }
 
@@ -101,7 +100,7 @@ impl Store {
             return Ok(());
         }
         let has_all = pieces.len() == blocks;
-        let finds_nothing = claims.policy.stores_everything()
+        let finds_nothing = claims.policy().stores_everything()
             || (blocks > 1 || !has_all) && pieces.iter().all(|piece| piece.fingerprint.is_empty());
         match (extents.has_unwritten(), has_all) {
             (false, _) if finds_nothing => self.store_runs(offset, source, zeros, mapped, claims),
@@ -126,7 +125,7 @@ impl Store {
     ) -> Result<()> {
         if let [piece] = pieces {
             let offset = offset + (piece.at * BLOCK) as u64;
-            claims.policy.place(std::slice::from_mut(piece), &mut claims.tx);
+            claims.place(std::slice::from_mut(piece));
             let block = match std::mem::replace(&mut piece.place, Place::Store) {
                 Place::Shared(reference) => claims.keep(reference),
                 _ => self.store_one(extents, offset, piece, claims)?,
@@ -135,7 +134,7 @@ impl Store {
             return Ok(());
         }
         mark_duplicates(pieces);
-        claims.policy.place(pieces, &mut claims.tx);
+        claims.place(pieces);
         let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
         for piece in &mut fresh {
@@ -169,20 +168,17 @@ impl Store {
     ) -> Result<BlockNumber> {
         let block = match self.reserved_block_at(extents, offset) {
             Some(block) => {
-                claims.reserved.push(block);
+                claims.take_reserved(block);
                 block
             }
-            None => {
-                self.space.allocate("write", 1, Purpose::Data, &mut claims.fresh)?;
-                claims.fresh[claims.fresh.len() - 1].start
-            }
+            None => claims.allocate_one("write")?,
         };
         // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         if !piece.fingerprint.is_empty() {
             claims.enter(block, 1, &piece.fingerprint);
         }
-        claims.lacks_fingerprints |= piece.fingerprint.weak.is_none();
-        claims.tx.flight.add(self.region.stream(block.address(), piece.bytes));
+        claims.stored_with(&piece.fingerprint);
+        claims.stream(block.address(), piece.bytes);
         Ok(block)
     }
 
@@ -196,42 +192,29 @@ impl Store {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         let missing = fresh.iter().filter(|piece| piece.chunk.is_none()).count() as u64;
-        let first = claims.fresh.len();
-        if missing > 0 {
-            self.space.allocate("write", missing, Purpose::Data, &mut claims.fresh)?;
-        }
-        let mut blocks = claims.fresh[first..].iter().copied();
-        let mut run: Option<BlockRun> = None;
-        for piece in fresh.iter_mut() {
-            match piece.chunk {
-                Some(block) => claims.reserved.push(block),
-                None => {
-                    let current = match run.take().filter(|run| run.count > 0) {
-                        Some(run) => run,
-                        None => blocks.next().expect("exactly as many blocks as missing pieces"),
-                    };
-                    piece.chunk = Some(current.start);
-                    run = Some(BlockRun { start: BlockNumber(current.start.0 + 1), count: current.count - 1 });
-                }
-            }
-        }
+        fresh.iter().filter_map(|piece| piece.chunk).for_each(|block| claims.take_reserved(block));
+        let runs = if missing > 0 { claims.allocate("write", missing)? } else { &[] };
+        let blocks = runs.iter().flat_map(|run| run.blocks());
+        fresh.iter_mut().filter(|piece| piece.chunk.is_none()).zip(blocks).for_each(|(piece, block)| {
+            piece.chunk = Some(block);
+        });
         for new in fresh.iter() {
             let fingerprint = &pieces[new.at].fingerprint;
-            claims.lacks_fingerprints |= fingerprint.weak.is_none();
+            claims.stored_with(fingerprint);
             if !fingerprint.is_empty() || new.count > 1 {
                 claims.enter(BlockNumber::containing(new.address()), new.count, fingerprint);
             }
         }
         let mut at = 0;
         while at < fresh.len() {
-            // Pieces that are adjacent in the source and on the media are written as one stream.
+            // BlockPieces that are adjacent in the source and on the media are written as one stream.
             let mut end = at + 1;
             while end < fresh.len() && fresh[end].follows(&fresh[end - 1], pieces) {
                 end += 1;
             }
             let place = |fresh: &Fresh<BlockNumber>| pieces[fresh.at].at * BLOCK;
             let part = &source[place(&fresh[at])..place(&fresh[end - 1]) + BLOCK];
-            claims.tx.flight.add(self.region.stream(fresh[at].address(), part));
+            claims.stream(fresh[at].address(), part);
             at = end;
         }
         Ok(())
@@ -283,7 +266,7 @@ pub(crate) fn look_at_whole<'d>(policy: Placer<'_>, offset: u64, data: &'d [u8],
 /// Adds those blocks of `whole` that the policy looks at, with their fingerprints. `first` is the position of the first
 /// block in the request.
 #[inline(always)]
-fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mut Pieces<'d>) {
+fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mut BlockPieces<'d>) {
     // A separate question, because most writes under these policies end here; an answer with places would add a
     // twentieth to their instructions.
     if policy.stores_everything() {
@@ -315,9 +298,9 @@ fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mu
 
 /// Returns a piece for every block of `source`, which begins at file offset `offset`, other than zeros: those of
 /// `pieces`, and the others with an empty fingerprint.
-fn with_the_others<'d>(offset: u64, source: &'d [u8], pieces: &[Piece<'_>], zeros: &[Range<u64>]) -> Pieces<'d> {
+fn with_the_others<'d>(offset: u64, source: &'d [u8], pieces: &[Piece<'_>], zeros: &[Range<u64>]) -> BlockPieces<'d> {
     let mut known = pieces.iter().peekable();
-    let mut all = Pieces::new();
+    let mut all = BlockPieces::new();
     for part in between(zeros, offset..offset + source.len() as u64) {
         for at in (part.start - offset) as usize / BLOCK..(part.end - offset) as usize / BLOCK {
             let fingerprint = known.next_if(|piece| piece.at == at).map_or_else(Default::default, |p| p.fingerprint);

@@ -1,5 +1,5 @@
 use super::Store;
-use super::commit::{Named, Staged, commit_word};
+use super::commit::{CommitHandles, Staged, commit_word};
 use crate::error::Result;
 use crate::inode::{Changing, Inode, State};
 use crate::media::inode::AttributeLine;
@@ -62,10 +62,10 @@ impl Store {
         // The change may be based on names that could not be read.
         self.region.check()?;
         assert!(changes.len() <= CHANGES_MAX, "no operation changes more inodes");
-        let mut named: [Named<'_, InFlight>; CHANGES_MAX] = Default::default();
+        let mut named: [CommitHandles<'_, InFlight>; CHANGES_MAX] = Default::default();
         named.iter_mut().zip(&mut staged).for_each(|(named, (staged, _))| *named = staged.take_named());
         let (landed, named) = self.region.fence((flight, named));
-        let word = |(change, named): (&Change<'_, '_>, Named<'_, Clean>)| {
+        let word = |(change, named): (&Change<'_, '_>, CommitHandles<'_, Clean>)| {
             commit_word(change.inode.slot, &change.state.log, change.state.selector, named)
         };
         let mut stores: SmallVec<[WordStore; 7]> = changes.iter().zip(named).map(word).collect();

@@ -15,28 +15,54 @@ use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
 use crate::chunk::transaction::Transaction;
 use crate::compression::Compression;
+use crate::dedup::Piece;
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
 use crate::inode::Inode;
 use crate::inode::extents::{Dropped, Extent};
 use crate::media::log_entry::dedupe;
-use crate::media::{BlockNumber, ChunkRef, Location, PackedNumber};
-use crate::space::{BlockRun, Runs};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
+use crate::space::{BlockRun, Purpose, Runs};
 use crate::words::Times;
 use pmem::Flight;
 use smallvec::SmallVec;
 
 /// The blocks and references of one operation: see the module.
 pub(crate) struct Claims<'a> {
-    core: &'a Store,
+    store: &'a Store,
+    how: Storing<'a>,
+    taken: ClaimedParts<'a>,
+    /// The dedup transaction, and everything that was flushed for it.
+    tx: Transaction<'a>,
+    /// True once the change was committed: what was taken belongs to the file.
+    is_published: bool,
+}
+
+/// How an operation stores data.
+struct Storing<'a> {
     /// Decides about new data.
-    pub(crate) policy: Placer<'a>,
-    /// Blocks of the file that receive content where it has none: reserved blocks, and the block of an end that grows.
-    pub(crate) reserved: SmallVec<[BlockNumber; 1]>,
-    /// The number of bytes that the file maps of the block whose end grows in place; 0 if there is none.
-    pub(crate) grown_bytes: u64,
+    policy: Placer<'a>,
+    /// How new packed chunks are stored.
+    compression: Compression,
+    /// True if the stored data is updated data, which goes to separate pools (DeEXT III-C).
+    is_update: bool,
+    /// True if something was stored without a fingerprint.
+    lacks_fingerprints: bool,
+    /// The dedupe-flag of the log entries that publish the data.
+    dedupe: u8,
+    /// What the change does to mtime and ctime.
+    times: Times,
+}
+
+/// What an operation has taken, and gives back if it does not publish it.
+#[derive(Default)]
+struct ClaimedParts<'a> {
     /// New blocks.
-    pub(crate) fresh: Runs,
+    fresh: Runs,
+    /// Blocks of the file that receive content where it has none: reserved blocks, and the block of an end that grows.
+    reserved: SmallVec<[BlockNumber; 1]>,
+    /// The number of bytes that the file maps of the block whose end grows in place; 0 if there is none.
+    grown_bytes: u64,
     shared: SmallVec<[BlockNumber; 1]>,
     held: SmallVec<[Hold; 1]>,
     /// Packed chunks, one for each reference that was taken.
@@ -47,20 +73,6 @@ pub(crate) struct Claims<'a> {
     pin: Option<Pin<'a>>,
     /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
     entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
-    /// The dedup transaction, and everything that was flushed for it.
-    pub(crate) tx: Transaction<'a>,
-    /// True if something was stored without a fingerprint.
-    pub(crate) lacks_fingerprints: bool,
-    /// True if the stored data is updated data, which goes to separate pools (DeEXT III-C).
-    pub(crate) is_update: bool,
-    /// How new packed chunks are stored.
-    pub(crate) compression: Compression,
-    /// The dedupe-flag of the log entries that publish the data.
-    pub(crate) dedupe: u8,
-    /// What the change does to mtime and ctime.
-    pub(crate) times: Times,
-    /// True once the change was committed: what was claimed belongs to the file.
-    is_published: bool,
 }
 
 /// A packed chunk at `address` that was extended from `length` to `longer` bytes.
@@ -86,79 +98,207 @@ pub(crate) type Concurrent = SmallVec<[(ChunkRef, Fingerprint); 0]>;
 
 impl<'a> Claims<'a> {
     /// Begins an operation that stores no data.
-    pub(crate) fn new(core: &'a Store) -> Claims<'a> {
-        Claims::with_policy(core, Placer::of_no_file(core.policies.of(None)))
+    pub(crate) fn new(store: &'a Store) -> Claims<'a> {
+        Claims::with_policy(store, Placer::of_no_file(store.policies.of(None)))
     }
 
     #[inline]
-    pub(crate) fn with_policy(core: &'a Store, policy: Placer<'a>) -> Claims<'a> {
-        Claims::all(core, policy, core.chunks.begin())
+    pub(crate) fn with_policy(store: &'a Store, policy: Placer<'a>) -> Claims<'a> {
+        Claims::all(store, policy, store.chunks.begin())
     }
 
     /// Begins a write to a file.
     #[inline]
-    pub(crate) fn of_write(core: &'a Store, inode: &Inode, policy: Placer<'a>, times: Times) -> Claims<'a> {
-        let mut claims = Claims::with_compression(core, policy, core.compression_for(inode));
-        claims.times = times;
+    pub(crate) fn of_write(store: &'a Store, inode: &Inode, policy: Placer<'a>, times: Times) -> Claims<'a> {
+        let mut claims = Claims::with_compression(store, policy, store.compression_for(inode));
+        claims.how.times = times;
         claims
     }
 
     /// Begins an operation that stores data of a file, compressed as `compression` says.
     #[inline]
-    pub(crate) fn with_compression(core: &'a Store, policy: Placer<'a>, compression: Compression) -> Claims<'a> {
-        let mut claims = Claims::with_policy(core, policy);
-        claims.compression = compression;
+    pub(crate) fn with_compression(store: &'a Store, policy: Placer<'a>, compression: Compression) -> Claims<'a> {
+        let mut claims = Claims::with_policy(store, policy);
+        claims.how.compression = compression;
         claims
     }
 
     /// Begins the claims of an operation that has already begun its transaction.
-    pub(crate) fn with_transaction(core: &'a Store, tx: Transaction<'a>) -> Claims<'a> {
-        Claims::all(core, Placer::of_no_file(core.policies.of(None)), tx)
+    pub(crate) fn with_transaction(store: &'a Store, tx: Transaction<'a>) -> Claims<'a> {
+        Claims::all(store, Placer::of_no_file(store.policies.of(None)), tx)
     }
 
     #[inline]
-    fn all(core: &'a Store, policy: Placer<'a>, tx: Transaction<'a>) -> Claims<'a> {
-        Claims {
-            core,
+    fn all(store: &'a Store, policy: Placer<'a>, tx: Transaction<'a>) -> Claims<'a> {
+        let how = Storing {
             policy,
-            reserved: SmallVec::new(),
-            grown_bytes: 0,
-            fresh: Runs::new(),
-            shared: SmallVec::new(),
-            held: SmallVec::new(),
-            shared_packed: SmallVec::new(),
-            grown: None,
-            pin: None,
-            entered: SmallVec::new(),
-            tx,
-            lacks_fingerprints: false,
-            is_update: false,
             compression: Compression::Off,
+            is_update: false,
+            lacks_fingerprints: false,
             dedupe: dedupe::NONE,
             times: Times::Stamped,
-            is_published: false,
+        };
+        Claims { store, how, taken: ClaimedParts::default(), tx, is_published: false }
+    }
+
+    #[inline]
+    pub(crate) fn policy(&self) -> Placer<'a> {
+        self.how.policy
+    }
+
+    pub(crate) fn compression(&self) -> Compression {
+        self.how.compression
+    }
+
+    #[inline]
+    pub(crate) fn times(&self) -> Times {
+        self.how.times
+    }
+
+    #[inline]
+    pub(crate) fn dedupe(&self) -> u8 {
+        self.how.dedupe
+    }
+
+    pub(crate) fn set_dedupe(&mut self, flag: u8) {
+        self.how.dedupe = flag;
+    }
+
+    pub(crate) fn is_update(&self) -> bool {
+        self.how.is_update
+    }
+
+    pub(crate) fn set_update(&mut self, is_update: bool) {
+        self.how.is_update = is_update;
+    }
+
+    /// Notes that something is stored with this fingerprint, or without.
+    #[inline]
+    pub(crate) fn stored_with(&mut self, fingerprint: &Fingerprint) {
+        self.how.lacks_fingerprints |= fingerprint.weak.is_none();
+    }
+
+    /// True if something was stored without a fingerprint.
+    #[inline]
+    pub(crate) fn lacks_fingerprints(&self) -> bool {
+        self.how.lacks_fingerprints
+    }
+
+    /// Lets the policy decide about pieces.
+    #[inline]
+    pub(crate) fn place(&mut self, pieces: &mut [Piece<'_>]) {
+        self.how.policy.place(pieces, &mut self.tx);
+    }
+
+    /// Returns the dedup transaction.
+    #[inline]
+    pub(crate) fn transaction(&mut self) -> &mut Transaction<'a> {
+        &mut self.tx
+    }
+
+    /// Returns what is on its way to the media with this operation.
+    #[inline]
+    pub(crate) fn flight(&mut self) -> &mut Flight {
+        &mut self.tx.flight
+    }
+
+    /// Writes bytes that the commit needs to the media, past the caches.
+    #[inline]
+    pub(crate) fn stream(&mut self, address: u64, bytes: &[u8]) {
+        self.tx.flight.add(self.store.region.stream(address, bytes));
+    }
+
+    /// Takes `count` new blocks for data, and returns them.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    #[inline]
+    pub(crate) fn allocate(&mut self, doing: &'static str, count: u64) -> Result<&[BlockRun]> {
+        let first = self.taken.fresh.len();
+        self.store.space.allocate(doing, count, Purpose::Data, &mut self.taken.fresh)?;
+        Ok(&self.taken.fresh[first..])
+    }
+
+    /// The same for one block.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    #[inline]
+    pub(crate) fn allocate_one(&mut self, doing: &'static str) -> Result<BlockNumber> {
+        self.allocate(doing, 1).map(|runs| runs[0].start)
+    }
+
+    /// Stores whole blocks of data in new ones, and passes each run of them to `each`, with its offset in the data.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    #[inline]
+    pub(crate) fn store_new(
+        &mut self,
+        doing: &'static str,
+        data: &[u8],
+        mut each: impl FnMut(u64, BlockRun),
+    ) -> Result<()> {
+        let (store, first) = (self.store, self.taken.fresh.len());
+        self.allocate(doing, data.len() as u64 / BLOCK_BYTES)?;
+        let mut at = 0;
+        for run in &self.taken.fresh[first..] {
+            let end = at + run.count * BLOCK_BYTES;
+            self.tx.flight.add(store.region.stream(run.start.address(), &data[at as usize..end as usize]));
+            each(at, *run);
+            at = end;
         }
+        Ok(())
+    }
+
+    /// Returns the new blocks so far.
+    pub(crate) fn fresh(&self) -> &[BlockRun] {
+        &self.taken.fresh
+    }
+
+    /// Takes a block that the file has reserved, for content.
+    #[inline]
+    pub(crate) fn take_reserved(&mut self, block: BlockNumber) {
+        self.taken.reserved.push(block);
+    }
+
+    /// Takes the block of an end that grows in place, of which the file maps `mapped_bytes` so far.
+    pub(crate) fn take_end(&mut self, block: BlockNumber, mapped_bytes: u64) {
+        self.take_reserved(block);
+        self.taken.grown_bytes = mapped_bytes;
+    }
+
+    /// Returns the blocks of the file that receive content.
+    #[inline]
+    pub(crate) fn reserved(&self) -> &[BlockNumber] {
+        &self.taken.reserved
+    }
+
+    /// Returns how many bytes the file maps of the block whose end grows in place; 0 if there is none.
+    #[inline]
+    pub(crate) fn grown_bytes(&self) -> u64 {
+        self.taken.grown_bytes
     }
 
     /// Takes over a reference, and returns the block that one extent may map for it.
     #[inline]
     pub(crate) fn keep(&mut self, reference: Reference) -> BlockNumber {
         let block = reference.take().block().expect("who shares whole blocks is given blocks");
-        self.shared.push(block);
+        self.taken.shared.push(block);
         block
     }
 
     /// Takes over a reference on a packed chunk, and returns the chunk that one extent may map for it.
     pub(crate) fn keep_packed(&mut self, reference: Reference) -> PackedNumber {
         let chunk = reference.take().packed().expect("who shares packed chunks is given packed chunks");
-        self.shared_packed.push(chunk);
+        self.taken.shared_packed.push(chunk);
         chunk
     }
 
     /// Takes over a reference that is held by update count, and returns the block that one extent may map for it.
     pub(crate) fn keep_held(&mut self, hold: Hold) -> BlockNumber {
         let block = hold.block();
-        self.held.push(hold);
+        self.taken.held.push(hold);
         block
     }
 
@@ -171,12 +311,12 @@ impl<'a> Claims<'a> {
 
     fn one_more(&mut self, chunk: ChunkRef) -> Result<Reference> {
         self.require_entry(chunk)?;
-        self.tx.share(chunk).map_err(|refused| unshareable(self.core, chunk, refused))
+        self.tx.share(chunk).map_err(|refused| unshareable(self.store, chunk, refused))
     }
 
     fn require_entry(&self, chunk: ChunkRef) -> Result<()> {
         // If the entry does not exist, the extent that references it is damaged.
-        if self.core.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.core.lost_chunk(chunk)) }
+        if self.store.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.store.lost_chunk(chunk)) }
     }
 
     /// Takes one more reference on a packed chunk that a locked inode maps.
@@ -197,7 +337,8 @@ impl<'a> Claims<'a> {
     /// Takes `times` more references on a chunk that a locked inode maps.
     pub(crate) fn share_times(&mut self, chunk: ChunkRef, times: u32) -> Result<()> {
         self.require_entry(chunk)?;
-        let references = self.tx.share_times(chunk, times).map_err(|refused| unshareable(self.core, chunk, refused))?;
+        let references =
+            self.tx.share_times(chunk, times).map_err(|refused| unshareable(self.store, chunk, refused))?;
         for reference in references {
             match chunk {
                 ChunkRef::Block(_) => _ = self.keep(reference),
@@ -210,91 +351,91 @@ impl<'a> Claims<'a> {
     /// Records a new block. Its chunk entry is written unless the index finds the block without one; then only a
     /// strong fingerprint or a second reference requires an entry on the media.
     pub(crate) fn enter(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        if Claims::needs_entry(self.core, self.policy, count, fingerprint) {
+        if Claims::needs_entry(self.store, self.how.policy, count, fingerprint) {
             self.tx.add(block, count, fingerprint);
         }
-        self.entered.push((block.into(), count, *fingerprint));
+        self.taken.entered.push((block.into(), count, *fingerprint));
     }
 
     /// True if a block with this fingerprint and so many references needs a chunk entry.
-    pub(crate) fn needs_entry(core: &Store, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
-        count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !core.chunks.finds_private()
+    pub(crate) fn needs_entry(store: &Store, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
+        count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !store.chunks.finds_private()
     }
 
     /// Records a new block with the content of one that is stored already, and with its fingerprint. The caller enters
     /// it in the index after the commit: equal blocks are not merged.
     pub(crate) fn enter_copy(&mut self, block: BlockNumber, count: u32, fingerprint: &Fingerprint) {
-        if count > 1 || fingerprint.strong.is_some() || !self.core.chunks.finds_private() {
+        if count > 1 || fingerprint.strong.is_some() || !self.store.chunks.finds_private() {
             self.tx.add(block, count, fingerprint);
         }
-        self.entered.push((block.into(), count, Fingerprint::default()));
+        self.taken.entered.push((block.into(), count, Fingerprint::default()));
     }
 
     /// Keeps packed chunks from moving until the claims are published or dropped. Called before chunks are placed or
     /// extended.
     pub(crate) fn pin(&mut self) {
-        self.pin.get_or_insert_with(|| self.core.chunks.epochs.pin());
+        self.taken.pin.get_or_insert_with(|| self.store.chunks.epochs.pin());
     }
 
     /// Writes the entry of a new packed chunk.
     pub(crate) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         self.tx.add_packed(new, count, fingerprint);
-        self.entered.push((new.number.into(), count, *fingerprint));
+        self.taken.entered.push((new.number.into(), count, *fingerprint));
     }
 
     /// Writes the new length of a packed chunk to its entry. The caller writes the new bytes.
     pub(crate) fn grow(&mut self, grown: Grown) {
-        self.grown = Some(grown);
-        self.tx.flight.add(self.core.chunks.set_length(grown.chunk, grown.address, grown.longer));
+        self.taken.grown = Some(grown);
+        self.tx.flight.add(self.store.chunks.set_length(grown.chunk, grown.address, grown.longer));
     }
 
     /// True if nothing new is stored.
     pub(crate) fn stores_nothing(&self) -> bool {
-        self.fresh.is_empty() && self.entered.is_empty()
+        self.taken.fresh.is_empty() && self.taken.entered.is_empty()
     }
 
     /// Turns held update counts into reference counts, once the log durably references the blocks.
     pub(crate) fn count_holds(&mut self, flight: &mut Flight) {
-        for hold in self.held.drain(..) {
-            self.core.chunks.count_hold(hold, flight);
+        for hold in self.taken.held.drain(..) {
+            self.store.chunks.count_hold(hold, flight);
         }
     }
 
     /// Ends the claims after the commit: other writers may now find the new chunks, and `old` loses its references.
     /// Returns the new chunks that may be concurrent duplicates.
     pub(crate) fn published(&mut self, ino: u64, old: &Dropped) -> Concurrent {
-        debug_assert!(self.held.is_empty(), "what was held is counted before");
+        debug_assert!(self.taken.held.is_empty(), "what was held is counted before");
         debug_assert!(!self.is_published, "claims serve one change");
-        let core = self.core;
-        if core.is_walked(ino) {
-            core.chunks.with_recount(|recount| self.recount(recount, old));
+        let store = self.store;
+        if store.is_walked(ino) {
+            store.chunks.with_recount(|recount| self.recount(recount, old));
         }
-        let policy = self.policy;
+        let policy = self.how.policy;
         let known = self.tx.given_back();
         let mut concurrent = Concurrent::new();
-        for (chunk, _, fingerprint) in &self.entered {
-            if !policy.published(*chunk, fingerprint, known, &core.chunks) {
+        for (chunk, _, fingerprint) in &self.taken.entered {
+            if !policy.published(*chunk, fingerprint, known, &store.chunks) {
                 concurrent.push((*chunk, *fingerprint));
             }
         }
-        let fresh: u64 = self.fresh.iter().map(|run| run.count).sum();
-        self.reserved.sort_unstable();
-        core.release(old, &self.reserved, fresh);
-        self.pin = None;
+        let fresh: u64 = self.taken.fresh.iter().map(|run| run.count).sum();
+        self.taken.reserved.sort_unstable();
+        store.release(old, &self.taken.reserved, fresh);
+        self.taken.pin = None;
         self.is_published = true;
         concurrent
     }
 
     /// Updates a running recount: the extents of a walked inode gained what was claimed and lost `old`.
     fn recount(&self, recount: &Recount, old: &Dropped) {
-        let fresh = self.fresh.iter().flat_map(|run| run.blocks());
-        fresh.chain(self.shared.iter().copied()).for_each(|block| recount.count(block, false));
-        for block in &self.reserved {
+        let fresh = self.taken.fresh.iter().flat_map(|run| run.blocks());
+        fresh.chain(self.taken.shared.iter().copied()).for_each(|block| recount.count(block, false));
+        for block in &self.taken.reserved {
             recount.count(*block, false);
             recount.written(*block);
         }
-        self.shared_packed.iter().for_each(|chunk| recount.count(*chunk, false));
-        for (chunk, count, _) in &self.entered {
+        self.taken.shared_packed.iter().for_each(|chunk| recount.count(*chunk, false));
+        for (chunk, count, _) in &self.taken.entered {
             // For a block, `fresh` has already counted the first reference.
             let first = u32::from(chunk.block().is_some());
             (first..*count).for_each(|_| recount.count(*chunk, false));
@@ -306,44 +447,45 @@ impl<'a> Claims<'a> {
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
         let has_given_back = !self.tx.given_back().is_empty();
-        if self.is_published && !has_given_back || self.core.panics.abandons() {
+        if self.is_published && !has_given_back || self.store.panics.abandons() {
             return;
         }
         if has_given_back {
-            self.core.release(&self.tx.given_back().iter().copied().collect(), &[], 0);
+            self.store.release(&self.tx.given_back().iter().copied().collect(), &[], 0);
         }
-        if !self.held.is_empty() {
-            self.core.give_back(self.held.drain(..));
+        if !self.taken.held.is_empty() {
+            self.store.give_back(self.taken.held.drain(..));
         }
         if self.is_published {
             return;
         }
-        let has_chunks = !self.shared.is_empty() || !self.shared_packed.is_empty() || !self.entered.is_empty();
-        if !has_chunks && self.fresh.is_empty() && self.reserved.is_empty() && self.grown.is_none() {
+        let has_chunks =
+            !self.taken.shared.is_empty() || !self.taken.shared_packed.is_empty() || !self.taken.entered.is_empty();
+        if !has_chunks && self.taken.fresh.is_empty() && self.taken.reserved.is_empty() && self.taken.grown.is_none() {
             return;
         }
         // A shared chunk may have lost all its other references meanwhile.
         let mut dropped = Dropped {
-            blocks: runs_of(&self.shared),
-            packed: std::mem::take(&mut self.shared_packed).into_iter().collect(),
+            blocks: runs_of(&self.taken.shared),
+            packed: std::mem::take(&mut self.taken.shared_packed).into_iter().collect(),
         };
         let mut flight = Flight::new();
-        for (chunk, count, _) in &self.entered {
+        for (chunk, count, _) in &self.taken.entered {
             for _ in 0..*count {
                 match chunk {
-                    ChunkRef::Block(block) => _ = self.core.chunks.release(*block, &mut flight),
+                    ChunkRef::Block(block) => _ = self.store.chunks.release(*block, &mut flight),
                     ChunkRef::Packed(packed) => dropped.packed.push(*packed),
                 }
             }
         }
         // No store may still be in flight when the blocks get another user.
-        let _ = self.core.region.fence((flight, std::mem::take(&mut self.tx.flight)));
-        self.core.release(&dropped, &[], 0);
-        if let Some(Grown { chunk, address, length, longer }) = self.grown.take() {
-            let _ = self.core.region.fence(self.core.chunks.set_length(chunk, address, length));
-            self.core.space.shrink_packed(address, longer, length);
+        let _ = self.store.region.fence((flight, std::mem::take(&mut self.tx.flight)));
+        self.store.release(&dropped, &[], 0);
+        if let Some(Grown { chunk, address, length, longer }) = self.taken.grown.take() {
+            let _ = self.store.region.fence(self.store.chunks.set_length(chunk, address, length));
+            self.store.space.shrink_packed(address, longer, length);
         }
-        self.fresh.iter().for_each(|run| self.core.free(*run));
+        self.taken.fresh.iter().for_each(|run| self.store.free(*run));
     }
 }
 
@@ -352,14 +494,14 @@ pub(crate) fn runs_of(blocks: &[BlockNumber]) -> Runs {
 }
 
 /// Converts the reason why a chunk got no more references to an error: EMLINK, or EIO for damage and bad memory.
-fn unshareable(core: &Store, chunk: ChunkRef, refused: Unshareable) -> Error {
+fn unshareable(store: &Store, chunk: ChunkRef, refused: Unshareable) -> Error {
     match refused {
         Unshareable::Saturated => Error::Posix {
             doing: "share a chunk",
             why: "it has as many references as can be counted",
             errno: errno::EMLINK,
         },
-        Unshareable::Lost => core.lost_chunk(chunk),
+        Unshareable::Lost => store.lost_chunk(chunk),
         Unshareable::Bad(error) => Error::Device(error),
     }
 }

@@ -32,19 +32,19 @@ const SLOT_BYTES: u64 = size_of::<JournalSlot>() as u64;
 pub(crate) const INLINE_LINES: u64 = 5;
 
 /// What a commit word points at: the newest log entry and the current attribute line, if they are new.
-pub(crate) type Named<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
+pub(crate) type CommitHandles<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
 
 /// A change of one inode that is on the media but cannot be reached yet.
 pub(crate) struct Staged<'a> {
     addition: Addition<'a>,
     pub(super) attributes: Option<AttributeLine>,
     selector: u64,
-    named: Named<'a, InFlight>,
+    named: CommitHandles<'a, InFlight>,
 }
 
 impl<'a> Staged<'a> {
     /// Takes the handles that the commit word will point at, to be fenced together with the flight.
-    pub(crate) fn take_named(&mut self) -> Named<'a, InFlight> {
+    pub(crate) fn take_named(&mut self) -> CommitHandles<'a, InFlight> {
         std::mem::take(&mut self.named)
     }
 
@@ -239,7 +239,7 @@ impl Store {
 
 /// Returns the commit word of a slot. New parts are read from handles that a fence made clean. The other parts come
 /// from `log` and `selector`, which were committed before.
-pub(crate) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): Named<'_, Clean>) -> WordStore {
+pub(crate) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): CommitHandles<'_, Clean>) -> WordStore {
     let tail = newest.map_or(log.tail, |newest| newest.end().offset());
     let selector = line.map_or(selector, |line| u64::from(line.ptr().offset() == slot + ATTRIBUTE_LINES[1]));
     WordStore { offset: slot + COMMIT_WORD, value: tail | selector }

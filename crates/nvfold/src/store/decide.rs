@@ -72,7 +72,7 @@ pub(crate) fn decide<'a, C: Copy + Into<ChunkRef>>(
                 }
                 // The chunk may be at its maximum count; then the piece is stored again.
                 Decision::Shared(chunk) => {
-                    claims.tx.share_known(chunk).map(|reference| Decision::Shared(keep(claims, reference)))
+                    claims.transaction().share_known(chunk).map(|reference| Decision::Shared(keep(claims, reference)))
                 }
             },
             Place::Store => None,

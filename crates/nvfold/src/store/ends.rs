@@ -27,6 +27,7 @@
 //! exactly, a block that it fills is shared or indexed like any other, and the next one begins in a new block. An end
 //! that rests is packed or stored as always, once ([`Core::settle_step`]).
 
+use super::BLOCK;
 use super::Store;
 use super::blocks::fingerprint_of;
 use super::claims::Claims;
@@ -41,12 +42,9 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::space::Purpose;
 use crate::sync::Mutex;
 use crate::words::{FileId, TimeNs};
 use std::collections::VecDeque;
-
-pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
 
 /// The end of a file that was not written to for this time (in ns) rests.
 pub(crate) const RESTS_AFTER: TimeNs = 1_000_000_000;
@@ -77,7 +75,7 @@ impl Growing {
 }
 
 /// The end of a file, as a write finds it and leaves it.
-pub(crate) struct End {
+pub(crate) struct FileEnd {
     /// The size of the file before the write.
     size: u64,
     /// True if the file grows, so that a new end gets a block of its own.
@@ -86,9 +84,9 @@ pub(crate) struct End {
     filled: Option<FilledBlock>,
 }
 
-impl End {
-    pub(crate) fn of(state: &State) -> End {
-        End { size: state.attributes.size, grows: state.growth.grows, filled: None }
+impl FileEnd {
+    pub(crate) fn of(state: &State) -> FileEnd {
+        FileEnd { size: state.attributes.size, grows: state.growth.grows, filled: None }
     }
 
     /// True if the file grows and ends inside the block at this file offset.
@@ -121,7 +119,7 @@ impl Store {
         extents: &Extents,
         offset: u64,
         part: &[u8],
-        end: &mut End,
+        end: &mut FileEnd,
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
@@ -145,7 +143,7 @@ impl Store {
         extents: &Extents,
         offset: u64,
         part: &[u8],
-        end: &mut End,
+        end: &mut FileEnd,
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<bool> {
@@ -191,7 +189,7 @@ impl Store {
         &self,
         (at, extent): (u64, Extent),
         new: &[u8],
-        end: &mut End,
+        end: &mut FileEnd,
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
@@ -206,27 +204,26 @@ impl Store {
                 }
                 FilledBy::Itself(fingerprint) => fingerprint,
             };
-            claims.lacks_fingerprints |= fingerprint.weak.is_none();
+            claims.stored_with(&fingerprint);
             end.filled = Some(FilledBlock { offset: at, block, fingerprint });
         }
-        claims.reserved.push(block);
-        claims.grown_bytes = extent.length;
-        claims.tx.flight.add(self.region.stream(address + extent.length, new));
+        claims.take_end(block, extent.length);
+        claims.stream(address + extent.length, new);
         push_mapped(mapped, at, longer);
         Ok(())
     }
 
     /// Looks for a block that is equal to one whose last bytes are `new`.
     fn place_filled(&self, block: BlockNumber, length: usize, new: &[u8], claims: &mut Claims<'_>) -> Result<FilledBy> {
-        if claims.policy.stores_everything() {
+        if claims.policy().stores_everything() {
             return Ok(FilledBy::Itself(Fingerprint::default()));
         }
         let mut bytes = [0; BLOCK];
         self.region.read_into(block.address(), &mut bytes[..length]);
         self.region.check()?;
         bytes[length..].copy_from_slice(new);
-        let mut own = [Piece::new(&bytes, claims.policy.fingerprint(&bytes))];
-        claims.policy.place(&mut own, &mut claims.tx);
+        let mut own = [Piece::new(&bytes, claims.policy().fingerprint(&bytes))];
+        claims.place(&mut own);
         let [Piece { place, fingerprint, .. }] = own;
         match place {
             Place::Shared(reference) => Ok(FilledBy::Shared(claims.keep(reference))),
@@ -267,28 +264,28 @@ impl Store {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<bool> {
-        if becomes_hole(claims.policy, bytes) {
+        if becomes_hole(claims.policy(), bytes) {
             return Ok(true);
         }
         let block = match self.reserved_block_at(extents, start) {
             Some(block) => {
-                claims.reserved.push(block);
+                claims.take_reserved(block);
                 block
             }
-            None => match self.space.allocate("write", 1, Purpose::Data, &mut claims.fresh) {
-                Ok(()) => claims.fresh[claims.fresh.len() - 1].start,
+            None => match claims.allocate_one("write") {
+                Ok(block) => block,
                 Err(Error::NoSpace { .. }) => return Ok(false),
                 Err(error) => return Err(error),
             },
         };
-        claims.tx.flight.add(self.region.stream(block.address(), bytes));
+        claims.stream(block.address(), bytes);
         push_mapped(mapped, start, Extent::media(bytes.len() as u64, block.address(), false));
         Ok(true)
     }
 
     /// Completes a write that is published: a block that it filled can be found from now on, and a file that grows is
     /// listed, so that its end is packed when it rests.
-    pub(crate) fn note_append(&self, inode: &Inode, state: &mut State, end: &End, policy: Placer<'_>) {
+    pub(crate) fn note_append(&self, inode: &Inode, state: &mut State, end: &FileEnd, policy: Placer<'_>) {
         if let Some(filled) = &end.filled {
             self.index_filled(inode, state, filled, policy);
         }
@@ -358,10 +355,10 @@ impl Store {
     ) -> Result<()> {
         let mut block = [0; BLOCK];
         let start = self.patch(extents, offset, part, &mut block)?;
-        if becomes_hole(claims.policy, &block) {
+        if becomes_hole(claims.policy(), &block) {
             return Ok(());
         }
-        let fingerprint = fingerprint_of(claims.policy, &block);
+        let fingerprint = fingerprint_of(claims.policy(), &block);
         self.place(extents, start, &block, &mut [Piece::new(&block, fingerprint)], &[], mapped, claims)
     }
 }

@@ -7,8 +7,9 @@
 //!           policy
 //! ```
 
+use super::BLOCK;
 use super::Store;
-use super::blocks::{BLOCK, Whole, whole_blocks};
+use super::blocks::{Whole, whole_blocks};
 use super::claims::Claims;
 use super::cut::Cut;
 use super::packed::ToPack;
@@ -22,7 +23,6 @@ use crate::inode::State;
 use crate::inode::extents::{Extent, Extents};
 use crate::media::chunk_entry::CLASS_UNKNOWN;
 use crate::media::{BLOCK_BYTES, BlockNumber, Location, PACKED_BYTES_MAX};
-use crate::space::Purpose;
 use crate::space::packed::Pool;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -56,7 +56,7 @@ impl Store {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        claims.is_update = self.is_update(state, offset..offset + data.len() as u64);
+        claims.set_update(self.is_update(state, offset..offset + data.len() as u64));
         let extents = self.file_extents(state, "write")?;
         let (mut short, mut pieces) = (Vec::new(), &mut whole.pieces[..]);
         for new in new {
@@ -104,12 +104,12 @@ impl Store {
         claims: &mut Claims<'_>,
     ) -> Result<PlacedNew<'d>> {
         let length = bytes.len() as u64;
-        if let Some(streams) = claims.policy.streams().filter(|_| length >= BLOCK_BYTES) {
-            let cut = Cut::of_request(streams.begin(offset), bytes, claims.policy);
+        if let Some(streams) = claims.policy().streams().filter(|_| length >= BLOCK_BYTES) {
+            let cut = Cut::of_request(streams.begin(offset), bytes, claims.policy());
             self.pack(&cut.first(cut.pieces.len()), mapped, claims)?;
             return Ok(PlacedNew::default());
         }
-        let (policy, (first, end)) = (claims.policy, whole_blocks(offset, length));
+        let (policy, (first, end)) = (claims.policy(), whole_blocks(offset, length));
         let is_kept = |(_, bytes): &(u64, &[u8])| !bytes.is_empty() && !becomes_hole(policy, bytes);
         if first == end {
             return Ok(PlacedNew { short: Some((offset, bytes)).into_iter().filter(is_kept).collect(), pieces: 0 });
@@ -146,9 +146,8 @@ impl Store {
         let in_blocks = short.iter().flat_map(|(offset, bytes)| (*offset..).step_by(BLOCK).zip(bytes.chunks(BLOCK)));
         let short: Vec<(u64, &[u8])> = in_blocks.collect();
         let groups = groups_of(&short, BLOCK);
-        let first = claims.fresh.len();
-        self.space.allocate("write", groups.len() as u64, Purpose::Data, &mut claims.fresh)?;
-        let blocks: SmallVec<[BlockNumber; 4]> = claims.fresh[first..].iter().flat_map(|run| run.blocks()).collect();
+        let runs = claims.allocate("write", groups.len() as u64)?;
+        let blocks: SmallVec<[BlockNumber; 4]> = runs.iter().flat_map(|run| run.blocks()).collect();
         for (group, block) in groups.into_iter().zip(blocks) {
             let mut bytes = [0; BLOCK];
             let mut at = 0;
@@ -160,8 +159,8 @@ impl Store {
             if group.len() > 1 {
                 claims.enter(block, group.len() as u32, &Fingerprint::default());
             }
-            claims.lacks_fingerprints = true;
-            claims.tx.flight.add(self.region.stream(block.address(), &bytes));
+            claims.stored_with(&Fingerprint::default());
+            claims.stream(block.address(), &bytes);
         }
         Ok(())
     }

@@ -13,14 +13,14 @@ use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
 const STRIPES: usize = 16;
 
 #[derive(Default)]
-struct Stripe {
+struct FreezeStripe {
     lock: RwLock<()>,
     entered: AtomicU64,
 }
 
 /// The freeze lock: see the module.
 pub(crate) struct FreezeLock {
-    stripes: [Padded<Stripe>; STRIPES],
+    stripes: [Padded<FreezeStripe>; STRIPES],
 }
 
 impl FreezeLock {

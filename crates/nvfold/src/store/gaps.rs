@@ -24,7 +24,7 @@ impl Store {
         size: u64,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let stamp = self.stamp(state, size, claims.times);
+        let stamp = self.stamp(state, size, claims.times());
         match covers(mapped, &range) {
             true => self.publish(inode, state, &Remap::new(&range, mapped, stamp), None, claims),
             false => self.publish_with_gaps(inode, state, range, mapped, stamp, claims),

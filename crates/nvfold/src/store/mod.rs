@@ -104,6 +104,9 @@ use pmem::Region;
 use release::MayBeDead;
 use std::sync::Arc;
 
+/// [`BLOCK_BYTES`](crate::media::BLOCK_BYTES), for lengths in memory.
+pub(crate) const BLOCK: usize = crate::media::BLOCK_BYTES as usize;
+
 /// What a mount keeps of its device below names and files: see the module.
 pub(crate) struct Store {
     pub(crate) region: Region,

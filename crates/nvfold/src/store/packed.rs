@@ -75,9 +75,9 @@ impl Store {
 
     /// Looks up pieces, each of which one extent will map.
     pub(crate) fn place_packed(&self, asked: &mut [Piece<'_>], claims: &mut Claims<'_>) {
-        match claims.policy.streams() {
-            Some(_) => claims.policy.place(asked, &mut claims.tx),
-            None => self.policies.place_ends(asked, &mut claims.tx),
+        match claims.policy().streams() {
+            Some(_) => claims.place(asked),
+            None => self.policies.place_ends(asked, claims.transaction()),
         }
     }
 
@@ -94,11 +94,11 @@ impl Store {
     ) -> Result<()> {
         let mut bytes = vec![0; size.since(offset / BLOCK_BYTES * BLOCK_BYTES)? as usize];
         let start = self.patch(extents, offset, part, &mut bytes)?;
-        if becomes_hole(claims.policy, &bytes) {
+        if becomes_hole(claims.policy(), &bytes) {
             return Ok(());
         }
-        let fingerprint = fingerprint_of(claims.policy, &bytes);
-        claims.is_update = extents.within(start, size).next().is_some();
+        let fingerprint = fingerprint_of(claims.policy(), &bytes);
+        claims.set_update(extents.within(start, size).next().is_some());
         let pool = Pool::ContentDefined;
         let piece = ToPack { bytes: &bytes, pool, class: CLASS_END, fingerprint, grows: false };
         self.pack(&[(start, piece)], mapped, claims)
@@ -108,7 +108,7 @@ impl Store {
     pub(crate) fn store_packed(&self, piece: &ToPack<'_>, count: u32, claims: &mut Claims<'_>) -> Result<PackedNumber> {
         // A chunk that grows in place is stored uncompressed.
         let is_tried = !piece.grows && may_compress(piece.class);
-        let frame = if is_tried { claims.compression.compress(piece.bytes) } else { None };
+        let frame = if is_tried { claims.compression().compress(piece.bytes) } else { None };
         self.store_packed_as(piece, frame.as_deref().unwrap_or(piece.bytes), count, claims)
     }
 
@@ -126,13 +126,13 @@ impl Store {
         self.require_feature(PACKED_CHUNKS | compressed)?;
         let number = self.chunks.packed.take(&self.region, &self.space)?;
         let free = |_: &Error| self.chunks.packed.free(number);
-        let pool = if claims.is_update { piece.pool.updated() } else { piece.pool };
+        let pool = if claims.is_update() { piece.pool.updated() } else { piece.pool };
         claims.pin();
-        let address = self.space.append(pool, number, bytes, &mut claims.tx.flight).inspect_err(free)?;
+        let address = self.space.append(pool, number, bytes, claims.flight()).inspect_err(free)?;
         self.check_place(address, bytes.stored).inspect_err(free)?;
         // The entry goes first: an atomic operation after the non-temporal stores would wait until they have drained.
         claims.enter_packed(&NewPacked { number, address, bytes, class: piece.class }, count, &piece.fingerprint);
-        claims.tx.flight.add(self.region.stream(address, stored));
+        claims.stream(address, stored);
         Ok(number)
     }
 }

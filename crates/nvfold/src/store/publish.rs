@@ -30,7 +30,7 @@ use super::entries::{encode_each, entries_of};
 use super::locked::Locked;
 use super::placer::Placer;
 use super::queued::Logged;
-use super::release::Emptied;
+use super::release::EmptiedEntries;
 use super::remap::{Mapped, Remap, Stamp, block_extent};
 use crate::dedup::{Piece, Place};
 use crate::error::Result;
@@ -63,14 +63,14 @@ impl Store {
         queued: Option<Logged>,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        self.check_entries(&claims.tx)?;
+        self.check_entries(claims.transaction())?;
         self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
             Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
             None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
-            locked.exclusively(|state| self.merge_concurrent(inode, state, remap.mapped, &concurrent, claims.policy));
+            locked.exclusively(|state| self.merge_concurrent(inode, state, remap.mapped, &concurrent, claims.policy()));
         }
         if self.is_worth_compacting(inode, locked.state()) {
             locked.exclusively(|state| self.compact_if_worth_it(inode, state));
@@ -104,7 +104,7 @@ impl Store {
             return None;
         }
         let entry = ExtentEntry::write(offset, extent.length, extent.location, false, time, size);
-        Some(entry.flagged(claims.dedupe).sealed(inode.ino))
+        Some(entry.flagged(claims.dedupe()).sealed(inode.ino))
     }
 
     /// Publishes one extent by the fast path.
@@ -123,8 +123,8 @@ impl Store {
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         let extent = Extent { length: entry.length, location: entry.location(), unwritten: false };
         extents.exchange(entry.file_offset, extent, &mut dropped);
-        let (landed, line) = claims.tx.end(line);
-        let (flight, emptied) = self.clear_unshared_entries(&dropped.blocks, &claims.reserved);
+        let (landed, line) = claims.transaction().end(line);
+        let (flight, emptied) = self.clear_unshared_entries(&dropped.blocks, claims.reserved());
         self.commit_line(inode, state, line, landed, flight, || self.forget_all(&emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
@@ -146,7 +146,7 @@ impl Store {
     ) -> Result<Concurrent> {
         let state = locked.state();
         let dropped = self.plan(state, remap, claims)?;
-        let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe);
+        let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe());
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
         }
@@ -161,18 +161,18 @@ impl Store {
         let lines: SmallVec<[(&LogEntry, &[u8]); 2]> = of_extents.chain(of_others).collect();
         let is_content = matches!(remap.stamp, Stamp::Untimed(_));
         let needs_no_more = kept.is_some() && !is_content && claims.stores_nothing();
-        let fills_reserved = !claims.reserved.is_empty() && claims.grown_bytes == 0;
+        let fills_reserved = !claims.reserved().is_empty() && claims.grown_bytes() == 0;
         let frees = remap.mapped.is_empty() || fills_reserved || needs_no_more;
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
-        let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, &mut claims.tx.flight)?;
+        let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, claims.flight())?;
         drop(lines);
-        let (landed, named) = claims.tx.end(staged.take_named());
+        let (landed, named) = claims.transaction().end(staged.take_named());
         let is_daemons = !L::IS_EXCLUSIVE;
         // A reader could still clone a block that the file maps, so the daemon empties chunk entries only after
         // install.
         let (flight, emptied) = match is_daemons {
-            true => (Flight::new(), Emptied::new()),
-            false => self.clear_unshared_entries(&dropped.blocks, &claims.reserved),
+            true => (Flight::new(), EmptiedEntries::new()),
+            false => self.clear_unshared_entries(&dropped.blocks, claims.reserved()),
         };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
         self.panics.may_panic(Moment::Staged);
@@ -225,7 +225,7 @@ impl Store {
         let mut dropped = Dropped::default();
         for ranges in remap.ranges.chunk_by(|range, next| range.end == next.start) {
             let plan = extents.plan(ranges[0].start, ranges[ranges.len() - 1].end, remap.mapped);
-            self.may_be_dead.add(plan.may_be_dead.saturating_sub(claims.grown_bytes));
+            self.may_be_dead.add(plan.may_be_dead.saturating_sub(claims.grown_bytes()));
             for chunk in &plan.split {
                 match chunk {
                     ChunkRef::Block(block) => claims.share(*block)?,
@@ -343,7 +343,7 @@ impl Store {
             let mut claims = Claims::with_policy(self, policy);
             let bytes: [u8; BLOCK_BYTES as usize] = self.region.read(block.address());
             let mut own = [Piece::new(&bytes, fingerprint)];
-            policy.place(&mut own, &mut claims.tx);
+            claims.place(&mut own);
             let [Piece { place: Place::Shared(other), .. }] = own else { return Ok(false) };
             let mapped = [(offset, block_extent(claims.keep(other)))];
             let range = offset..offset + BLOCK_BYTES;

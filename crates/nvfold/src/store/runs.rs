@@ -3,9 +3,9 @@ use super::claims::Claims;
 use super::remap::{Mapped, push_mapped};
 use super::zeros::{between, bytes_within};
 use crate::error::Result;
+use crate::fingerprint::Fingerprint;
 use crate::inode::extents::Extent;
 use crate::media::BLOCK_BYTES;
-use crate::space::Purpose;
 use std::ops::Range;
 
 impl Store {
@@ -36,18 +36,10 @@ impl Store {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        let first = claims.fresh.len();
-        claims.lacks_fingerprints = true;
-        self.space.allocate("write", source.len() as u64 / BLOCK_BYTES, Purpose::Data, &mut claims.fresh)?;
-        let mut at = 0;
-        for run in &claims.fresh[first..] {
-            let length = run.count * BLOCK_BYTES;
-            let part = &source[at as usize..(at + length) as usize];
-            claims.tx.flight.add(self.region.stream(run.start.address(), part));
-            push_mapped(mapped, offset + at, Extent::media(length, run.start.address(), false));
-            at += length;
-        }
-        Ok(())
+        claims.stored_with(&Fingerprint::default());
+        claims.store_new("write", source, |at, run| {
+            push_mapped(mapped, offset + at, Extent::media(run.count * BLOCK_BYTES, run.start.address(), false));
+        })
     }
 }
 

@@ -15,6 +15,7 @@
 //!
 //! Zeros split the request too; they become holes.
 
+use super::BLOCK;
 use super::Store;
 use super::claims::Claims;
 use super::decide::{Decision, Fresh, decide, mark_duplicates};
@@ -26,8 +27,6 @@ use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::space::BlockRun;
 use smallvec::SmallVec;
 use std::ops::Range;
-
-const BLOCK: usize = BLOCK_BYTES as usize;
 
 impl Store {
     /// Places all blocks of `source` but the zeros for the file range at `offset`; `pieces` are the blocks that the
@@ -45,7 +44,7 @@ impl Store {
         claims: &mut Claims<'_>,
     ) -> Result<()> {
         mark_duplicates(pieces);
-        claims.policy.place(pieces, &mut claims.tx);
+        claims.place(pieces);
         let mut fresh = SmallVec::with_capacity(pieces.len());
         let decisions = decide(pieces, &mut fresh, claims, Claims::keep);
         let mut placed = 0;
@@ -77,12 +76,12 @@ impl Store {
     ) -> Result<()> {
         let of_file = |at: usize| offset + (at * BLOCK) as u64;
         for part in between(zeros, of_file(range.start)..of_file(range.end)) {
-            let first = claims.fresh.len();
+            let first = claims.fresh().len();
             let bytes = (part.start - offset) as usize..(part.end - offset) as usize;
             self.store_run(part.start, &source[bytes], mapped, claims)?;
             for new in fresh.iter_mut().filter(|new| part.contains(&of_file(pieces[new.at].at))) {
                 let piece = &pieces[new.at];
-                let block = nth_block(&claims.fresh[first..], (of_file(piece.at) - part.start) / BLOCK_BYTES);
+                let block = nth_block(&claims.fresh()[first..], (of_file(piece.at) - part.start) / BLOCK_BYTES);
                 new.chunk = Some(block);
                 claims.enter(block, new.count, &piece.fingerprint);
             }

@@ -29,7 +29,7 @@ impl Store {
             // The last segment ends before that.
             return Ok(None);
         }
-        let is_last = self.space.grow_packed(tail.chunk, address, length, longer, &mut claims.tx.flight);
+        let is_last = self.space.grow_packed(tail.chunk, address, length, longer, claims.flight());
         if !is_last {
             return Ok(None);
         }
@@ -37,7 +37,7 @@ impl Store {
         claims.grow(grown);
         // The plan drops this reference again when it merges the new extent with that of the tail.
         claims.share_packed(tail.chunk)?;
-        claims.tx.flight.add(self.region.stream(address + length, &piece[length as usize..]));
+        claims.stream(address + length, &piece[length as usize..]);
         Ok(Some(grown))
     }
 

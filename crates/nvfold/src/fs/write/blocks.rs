@@ -4,10 +4,11 @@ use super::plan::{Placed, Plan};
 use crate::error::Result;
 use crate::inode::{Inode, State};
 use crate::media::BLOCK_BYTES;
+use crate::store::BLOCK;
 use crate::store::Store;
-use crate::store::blocks::{BLOCK, Whole, look_at_whole, whole_blocks, without_first};
+use crate::store::blocks::{Whole, look_at_whole, whole_blocks, without_first};
 use crate::store::claims::Claims;
-use crate::store::ends::End;
+use crate::store::ends::FileEnd;
 use crate::store::placer::{Placer, Rung};
 use crate::store::remap::Mapped;
 use crate::store::zeros::bytes_within;
@@ -16,7 +17,7 @@ use std::slice;
 
 /// Stores a request in blocks: each is shared, stored or left out as a hole. Parts of blocks are filled up with what the
 /// file has, or go to the end of the file.
-pub(super) struct Blocks<'d> {
+pub(super) struct InBlocks<'d> {
     data: &'d [u8],
     /// The file offset for which it is prepared.
     offset: u64,
@@ -25,13 +26,13 @@ pub(super) struct Blocks<'d> {
     /// True if exactly its bytes are stored, so that the rest of the first and last block stays shared.
     is_exact: bool,
     /// The end of the file.
-    end: Option<End>,
+    end: Option<FileEnd>,
 }
 
-impl<'d> Blocks<'d> {
+impl<'d> InBlocks<'d> {
     #[inline]
-    pub(super) fn new(data: &'d [u8]) -> Blocks<'d> {
-        Blocks { data, offset: 0, whole: Whole::default(), is_exact: false, end: None }
+    pub(super) fn new(data: &'d [u8]) -> InBlocks<'d> {
+        InBlocks { data, offset: 0, whole: Whole::default(), is_exact: false, end: None }
     }
 
     fn range_end(&self) -> u64 {
@@ -46,9 +47,9 @@ impl<'d> Blocks<'d> {
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
         if offset < state.attributes.size && store.region.is_slow_to_read() {
-            store.fetch_replaced(extents, range_start..range_end, claims.policy);
+            store.fetch_replaced(extents, range_start..range_end, claims.policy());
         }
-        let end_of_file = self.end.insert(End::of(state));
+        let end_of_file = self.end.insert(FileEnd::of(state));
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
             store.place_edge(extents, offset, part, end_of_file, &mut mapped, claims)?;
@@ -74,7 +75,7 @@ impl<'d> Blocks<'d> {
         // What is not mapped reads as zeros: zeros, and what is behind an end that is packed or mapped exactly.
         let range = match mapped[..] {
             // An end that grew in its block is all that changes: what is behind it was a hole.
-            [(at, extent)] if claims.grown_bytes > 0 && at + extent.length <= range_start + BLOCK_BYTES => {
+            [(at, extent)] if claims.grown_bytes() > 0 && at + extent.length <= range_start + BLOCK_BYTES => {
                 at..at + extent.length
             }
             _ => range_start..range_end,
@@ -82,7 +83,7 @@ impl<'d> Blocks<'d> {
         Ok(Placed { range, mapped })
     }
 
-    /// Completes what [`Blocks::place_whole`] has placed.
+    /// Completes what [`InBlocks::place_whole`] has placed.
     pub(super) fn published_whole(&self, store: &Store, inode: &Inode, state: &mut State, policy: Placer<'_>) {
         if let Some(end) = &self.end {
             store.note_append(inode, state, end, policy);
@@ -90,7 +91,7 @@ impl<'d> Blocks<'d> {
     }
 }
 
-impl Plan for Blocks<'_> {
+impl Plan for InBlocks<'_> {
     type Refusal = Infallible;
 
     #[inline]

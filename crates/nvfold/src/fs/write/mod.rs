@@ -21,7 +21,7 @@ mod origins;
 mod plan;
 mod stream;
 
-pub(crate) use origins::Origin;
+pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
 pub(crate) use plan::Ladder;
 
@@ -30,9 +30,9 @@ use crate::error::Result;
 use crate::inode::Inode;
 use crate::store::blocks::range_end;
 use crate::words::{OriginStats, Times};
-use blocks::Blocks;
-use origins::{Copied, Refused, in_order, offered_bytes};
-use stream::Pieces;
+use blocks::InBlocks;
+use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
+use stream::InPieces;
 
 /// How often a request is compared before it is written without origins.
 const COMPARES_MAX: u32 = 4;
@@ -52,10 +52,10 @@ impl Core {
     ) -> Result<u64> {
         let policy = self.policy_for(inode);
         let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) else {
-            let Ok(offset) = self.write_by(inode, at, &mut Blocks::new(data), policy, times, ladder)?;
+            let Ok(offset) = self.write_by(inode, at, &mut InBlocks::new(data), policy, times, ladder)?;
             return Ok(offset);
         };
-        let mut pieces = Pieces::new(inode, data, streams);
+        let mut pieces = InPieces::new(inode, data, streams);
         let written = self.write_by(inode, at, &mut pieces, policy, times, ladder);
         pieces.into_ended(inode).try_for_each(|(file, stream)| self.end_stream_of(file, stream))?;
         let Ok(offset) = written?;
@@ -72,7 +72,7 @@ impl Core {
         inode: &Inode,
         at: Option<u64>,
         data: &[u8],
-        origins: &[Origin<'_>],
+        origins: &[InodeOrigin<'_>],
         times: Times,
         ladder: &Ladder,
     ) -> Result<(u64, u64)> {
@@ -85,7 +85,7 @@ impl Core {
         origins.retain(|origin| origin.source.domain() == inode.domain());
         let mut compares = 0;
         let (offset, shared) = loop {
-            let Some(mut copied) = Copied::compared(self, data, &origins) else {
+            let Some(mut copied) = WithOrigins::compared(self, data, &origins) else {
                 break (self.write(inode, at, data, times, ladder)?, 0);
             };
             compares += 1;
@@ -95,13 +95,13 @@ impl Core {
                     self.origin_tally.shared_extents.add(extents);
                     break (offset, bytes);
                 }
-                Err(Refused::Changed) => {
+                Err(CannotShare::Changed) => {
                     self.origin_tally.changed.add(1);
                     if compares == COMPARES_MAX {
                         origins.clear();
                     }
                 }
-                Err(Refused::Unshareable(origin)) => _ = origins.remove(origin),
+                Err(CannotShare::Unshareable(origin)) => _ = origins.remove(origin),
             }
         };
         if !origins.is_empty() {

@@ -28,8 +28,9 @@ use crate::inode::extents::Extent;
 use crate::inode::{Inode, State};
 use crate::media::{BLOCK_BYTES, ChunkRef, Location};
 use crate::padded::Sum;
+use crate::store::BLOCK;
 use crate::store::Store;
-use crate::store::blocks::{BLOCK, Whole, whole_blocks};
+use crate::store::blocks::{Whole, whole_blocks};
 use crate::store::claims::Claims;
 use crate::store::placer::{Placer, Rung};
 use crate::store::remap::Mapped;
@@ -43,7 +44,7 @@ const EQUAL_BYTES_MIN: u64 = 64;
 
 /// A range of a request that was copied from a file.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin<'f> {
+pub(crate) struct InodeOrigin<'f> {
     /// Offset of the first byte in the request.
     pub(crate) at: u64,
     pub(crate) length: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Origin<'f> {
     pub(crate) source_offset: u64,
 }
 
-impl Origin<'_> {
+impl InodeOrigin<'_> {
     fn end(&self) -> u64 {
         self.at + self.length
     }
@@ -64,14 +65,14 @@ impl Origin<'_> {
         }
         let gap = (self.at - at).min(self.source_offset);
         let (length, source_offset) = (self.length + gap, self.source_offset - gap);
-        Origin { at: self.at - gap, length, source_offset, ..self }
+        InodeOrigin { at: self.at - gap, length, source_offset, ..self }
     }
 
     /// Returns the part of the origin from `at` on.
     fn from(self, at: u64) -> Self {
         let skipped = at.saturating_sub(self.at).min(self.length);
         let (length, source_offset) = (self.length - skipped, self.source_offset.saturating_add(skipped));
-        Origin { at: self.at + skipped, length, source_offset, ..self }
+        InodeOrigin { at: self.at + skipped, length, source_offset, ..self }
     }
 }
 
@@ -137,7 +138,7 @@ struct Compared {
 
 impl Compared {
     /// Adds an equal run. A run that continues the last one, from the same source, is merged with it.
-    fn add(&mut self, next: Equal, origins: &[Origin<'_>]) {
+    fn add(&mut self, next: Equal, origins: &[InodeOrigin<'_>]) {
         if let Some(last) = self.equal.last_mut()
             && last.continues(&next)
             && origins[last.origin].source.ino == origins[next.origin].source.ino
@@ -154,7 +155,7 @@ impl Compared {
 }
 
 /// Why a request cannot share with its origins.
-pub(super) enum Refused {
+pub(super) enum CannotShare {
     /// The source was written to, or is locked by a writer at the moment.
     Changed,
     /// A chunk of the origin with this index cannot take more references.
@@ -162,9 +163,9 @@ pub(super) enum Refused {
 }
 
 /// Shares what is equal to its origins, and stores the rest.
-pub(super) struct Copied<'d, 'o> {
+pub(super) struct WithOrigins<'d, 'o> {
     data: &'d [u8],
-    origins: &'o [Origin<'o>],
+    origins: &'o [InodeOrigin<'o>],
     compared: Compared,
     /// The parts of `data` that are not equal to any origin.
     new: SmallVec<[Range<u64>; 4]>,
@@ -174,13 +175,17 @@ pub(super) struct Copied<'d, 'o> {
     whole: Whole<'d>,
 }
 
-impl<'d, 'o> Copied<'d, 'o> {
+impl<'d, 'o> WithOrigins<'d, 'o> {
     /// Compares a request with its origins. `None`: none of it is equal.
-    pub(super) fn compared(store: &Store, data: &'d [u8], origins: &'o [Origin<'o>]) -> Option<Copied<'d, 'o>> {
+    pub(super) fn compared(
+        store: &Store,
+        data: &'d [u8],
+        origins: &'o [InodeOrigin<'o>],
+    ) -> Option<WithOrigins<'d, 'o>> {
         let compared = compare(store, data, origins);
         let new = new_ranges(&compared.equal, data.len() as u64);
         let has_equal = !compared.equal.is_empty();
-        has_equal.then(|| Copied { data, origins, compared, new, offset: 0, whole: Whole::default() })
+        has_equal.then(|| WithOrigins { data, origins, compared, new, offset: 0, whole: Whole::default() })
     }
 
     /// Returns the number of extents, and of bytes, that are shared with origins.
@@ -191,8 +196,13 @@ impl<'d, 'o> Copied<'d, 'o> {
 
     /// Takes references on all equal chunks, if no source has dropped a reference since. All references for one
     /// source are taken at once, so each chunk is counted once, however many short records come from it.
-    fn share_equal(&self, inode: &Inode, state: &State, claims: &mut Claims<'_>) -> std::result::Result<(), Refused> {
-        let Copied { origins, compared, .. } = self;
+    fn share_equal(
+        &self,
+        inode: &Inode,
+        state: &State,
+        claims: &mut Claims<'_>,
+    ) -> std::result::Result<(), CannotShare> {
+        let WithOrigins { origins, compared, .. } = self;
         let source_of = |equal: &Equal| origins[equal.origin].source;
         let mut by_source: SmallVec<[&Equal; 4]> = compared.equal.iter().collect();
         by_source.sort_by_key(|equal| source_of(equal).ino);
@@ -200,13 +210,14 @@ impl<'d, 'o> Copied<'d, 'o> {
             let source = source_of(equal[0]);
             if source.domain() != inode.domain() {
                 // The owner of one of them has changed since the comparison.
-                return Err(Refused::Unshareable(equal[0].origin));
+                return Err(CannotShare::Unshareable(equal[0].origin));
             }
             // A thread that holds the lock of one inode must not wait for that of another.
-            let locked = (source.ino != inode.ino).then(|| source.try_read().ok_or(Refused::Changed)).transpose()?;
+            let locked =
+                (source.ino != inode.ino).then(|| source.try_read().ok_or(CannotShare::Changed)).transpose()?;
             let drops = locked.as_deref().unwrap_or(state).drops;
             if equal.iter().any(|equal| compared.drops[equal.origin] != drops) {
-                return Err(Refused::Changed);
+                return Err(CannotShare::Changed);
             }
             share_chunks_of(equal, claims)?;
         }
@@ -214,8 +225,8 @@ impl<'d, 'o> Copied<'d, 'o> {
     }
 }
 
-impl Plan for Copied<'_, '_> {
-    type Refusal = Refused;
+impl Plan for WithOrigins<'_, '_> {
+    type Refusal = CannotShare;
 
     fn prepare(&mut self, _store: &Store, offset: u64, policy: Placer<'_>) -> Result<()> {
         self.offset = offset;
@@ -230,13 +241,13 @@ impl Plan for Copied<'_, '_> {
         state: &State,
         rung: Rung,
         claims: &mut Claims<'_>,
-    ) -> Result<std::result::Result<Placed, Refused>> {
+    ) -> Result<std::result::Result<Placed, CannotShare>> {
         if let Err(refused) = self.share_equal(inode, state, claims) {
             return Ok(Err(refused));
         }
         let at_offset = |equal: &Equal| (self.offset + equal.at, equal.extent);
         let mut mapped: Mapped = self.compared.equal.iter().map(at_offset).collect();
-        let Copied { data, new, offset, whole, .. } = self;
+        let WithOrigins { data, new, offset, whole, .. } = self;
         store.place_exactly(state, *offset, data, new, whole, rung, &mut mapped, claims)?;
         Ok(Ok(Placed { range: *offset..*offset + data.len() as u64, mapped }))
     }
@@ -253,7 +264,7 @@ impl Plan for Copied<'_, '_> {
 }
 
 /// Finds the bytes of a request that are equal to their origins, in runs that are long enough for an extent.
-fn compare(store: &Store, data: &[u8], origins: &[Origin<'_>]) -> Compared {
+fn compare(store: &Store, data: &[u8], origins: &[InodeOrigin<'_>]) -> Compared {
     let mut compared = Compared::default();
     let mut parts: SmallVec<[(u64, Extent); 4]> = SmallVec::new();
     let mut runs = Vec::new();
@@ -274,7 +285,7 @@ fn compare(store: &Store, data: &[u8], origins: &[Origin<'_>]) -> Compared {
 }
 
 /// Takes a reference for each chunk of these extents; all references on one chunk are taken at once.
-fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Result<(), Refused> {
+fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Result<(), CannotShare> {
     let mut named: SmallVec<[(ChunkRef, usize); 8]> = SmallVec::new();
     for Equal { extent, origin, .. } in equal {
         match extent.packed() {
@@ -285,14 +296,14 @@ fn share_chunks_of(equal: &[&Equal], claims: &mut Claims<'_>) -> std::result::Re
     named.sort_unstable();
     for same in named.chunk_by(|(chunk, _), (next, _)| chunk == next) {
         let (chunk, origin) = same[0];
-        claims.share_times(chunk, same.len() as u32).map_err(|_| Refused::Unshareable(origin))?;
+        claims.share_times(chunk, same.len() as u32).map_err(|_| CannotShare::Unshareable(origin))?;
     }
     Ok(())
 }
 
 /// Adds the extents of an origin's source to `parts`, with their offsets in the request. Returns the source's count
 /// of dropped references.
-fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u64 {
+fn parts_of(origin: &InodeOrigin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u64 {
     // A deleted source has no extents.
     let Ok(state) = origin.source.read() else { return 0 };
     if let Some(extents) = state.extents() {
@@ -305,8 +316,8 @@ fn parts_of(origin: &Origin<'_>, parts: &mut SmallVec<[(u64, Extent); 4]>) -> u6
 
 /// Sorts origins by their offset in the request and clips them to it. An origin may overlap the one before it, whose
 /// bytes are then compared first; no byte is in more than two origins. Short gaps between origins are closed.
-pub(super) fn in_order<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f>> {
-    let mut sorted: Vec<Origin<'f>> = origins.iter().copied().filter(|origin| origin.at < length).collect();
+pub(super) fn in_order<'f>(origins: &[InodeOrigin<'f>], length: u64) -> Vec<InodeOrigin<'f>> {
+    let mut sorted: Vec<InodeOrigin<'f>> = origins.iter().copied().filter(|origin| origin.at < length).collect();
     sorted.sort_by_key(|origin| origin.at);
     // Ends of the last origin, and of all origins before it.
     let (mut end, mut end_before) = (0, 0);
@@ -324,7 +335,7 @@ pub(super) fn in_order<'f>(origins: &[Origin<'f>], length: u64) -> Vec<Origin<'f
 }
 
 /// Returns the number of bytes that sorted origins cover.
-pub(super) fn offered_bytes(origins: &[Origin<'_>]) -> u64 {
+pub(super) fn offered_bytes(origins: &[InodeOrigin<'_>]) -> u64 {
     let (mut bytes, mut end) = (0, 0);
     for origin in origins {
         bytes += origin.end().saturating_sub(end.max(origin.at));

@@ -162,7 +162,7 @@ impl Core {
             Ok(placed) => placed,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        if claims.lacks_fingerprints {
+        if claims.lacks_fingerprints() {
             self.notify_unfingerprinted(inode, &mut claims);
         }
         let size = state.attributes.size.max(offset + plan.length());

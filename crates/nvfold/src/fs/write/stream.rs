@@ -17,9 +17,9 @@
 //! A run of at least 4 KiB of zeros is not stored, nor is a request of zeros alone that continues nothing: they become
 //! holes (see `zeros`).
 //!
-//! If no segment is free, the request is written to blocks, as under policy `inline` ([`Blocks`]).
+//! If no segment is free, the request is written to blocks, as under policy `inline` ([`InBlocks`]).
 
-use super::blocks::Blocks;
+use super::blocks::InBlocks;
 use super::plan::{Placed, Plan};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
@@ -41,7 +41,7 @@ use smallvec::SmallVec;
 use std::convert::Infallible;
 
 /// Cuts a request into pieces, by the streams of its policy.
-pub(super) struct Pieces<'d, 's> {
+pub(super) struct InPieces<'d, 's> {
     data: &'d [u8],
     streams: &'s Streams,
     /// The stream of the file, until the request is cut first.
@@ -62,13 +62,13 @@ pub(super) struct Pieces<'d, 's> {
     /// Streams that must end because too many are open.
     others_over: Vec<(FileId, Stream)>,
     /// Where there is no room for packed chunks.
-    blocks: Blocks<'d>,
+    blocks: InBlocks<'d>,
 }
 
-impl<'d, 's> Pieces<'d, 's> {
+impl<'d, 's> InPieces<'d, 's> {
     /// Takes over the stream of a file, if it has one.
-    pub(super) fn new(inode: &Inode, data: &'d [u8], streams: &'s Streams) -> Pieces<'d, 's> {
-        Pieces {
+    pub(super) fn new(inode: &Inode, data: &'d [u8], streams: &'s Streams) -> InPieces<'d, 's> {
+        InPieces {
             data,
             streams,
             before: streams.take(inode.file_id()),
@@ -80,7 +80,7 @@ impl<'d, 's> Pieces<'d, 's> {
             zero_bytes: 0,
             over: SmallVec::new(),
             others_over: Vec::new(),
-            blocks: Blocks::new(data),
+            blocks: InBlocks::new(data),
         }
     }
 
@@ -94,7 +94,7 @@ impl<'d, 's> Pieces<'d, 's> {
     fn place_pieces(&mut self, store: &Store, state: &State, claims: &mut Claims<'_>) -> Result<Placed> {
         let cut = self.cut.as_mut().expect("it was prepared");
         let (offset, end) = (self.offset, self.offset + self.data.len() as u64);
-        claims.is_update = store.is_update(state, offset..end);
+        claims.set_update(store.is_update(state, offset..end));
         let tail = cut.tail.take();
         let mut start = tail.as_ref().map_or(offset, |tail| tail.start);
         let mut mapped = Mapped::new();
@@ -137,7 +137,7 @@ impl<'d, 's> Pieces<'d, 's> {
     }
 }
 
-impl Plan for Pieces<'_, '_> {
+impl Plan for InPieces<'_, '_> {
     type Refusal = Infallible;
 
     fn prepare(&mut self, store: &Store, offset: u64, policy: Placer<'_>) -> Result<()> {
@@ -212,7 +212,7 @@ fn go_on(
 ) -> Result<GoesOn> {
     if piece.is_whole {
         let mut own = [Piece::new(&piece.bytes, *fingerprint)];
-        claims.policy.place(&mut own, &mut claims.tx);
+        claims.place(&mut own);
         let [Piece { place, .. }] = own;
         if let Place::Shared(reference) = place {
             return Ok(GoesOn::Elsewhere(claims.keep_packed(reference)));
