@@ -12,7 +12,9 @@
 //! | `api` | [`FileSystem`] and [`File`]: the only interface to the rooms below; waits for space or recovery |
 //! | [`check`] | the numbered invariants as code (fsck) |
 //! | `mount` | mkfs, mounting, recovery after a crash |
-//! | `fs` | the operations; the only room that knows names, files and dedup |
+//! | `jobs` | work beside the calls: what policies defer, sharing what is stored, making space |
+//! | `fs` | names and files: the operations |
+//! | `store` | the transaction: what a change stores, claims, publishes and releases |
 //! | [`dedup`] | decides whether to share or to store |
 //! | `inode` | inodes: their table, logs, directories, extents |
 //! | [`chunk`] | chunk table, references, dedup transactions, index |

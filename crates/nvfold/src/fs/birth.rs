@@ -1,8 +1,4 @@
-//! Making and freeing inodes.
-//!
-//! An inode is written before any name refers to it; publishing its name makes it reachable. To free an inode, its
-//! slot goes first, so that nothing of it can be reached; then everything that only it references. After a crash in
-//! between, reconcile frees what no name refers to.
+//! Making inodes. An inode is written before any name refers to it; publishing its name makes it reachable.
 
 use super::Core;
 use super::xattr::StoredValue;
@@ -23,7 +19,7 @@ const SETGID: u32 = 0o2000;
 pub const MODE_BITS: u32 = 0o7777;
 
 /// The description of an inode to make.
-pub(crate) struct Birth<'b> {
+pub(super) struct Birth<'b> {
     pub(crate) ino: u64,
     pub(crate) parent: &'b Inode,
     pub(crate) parent_attributes: &'b AttributeLine,
@@ -36,7 +32,7 @@ pub(crate) struct Birth<'b> {
 
 impl Core {
     /// Finds a free inode number. A number whose slot is in bad memory is never used again.
-    pub(crate) fn allocate_inode(&self) -> Result<u64> {
+    pub(super) fn allocate_inode(&self) -> Result<u64> {
         loop {
             let ino = self.table.allocate(&self.space)?;
             let slot = self.table.slot(ino).expect("an allocated inode has a slot");
@@ -50,7 +46,7 @@ impl Core {
     }
 
     /// Writes a new inode's slot, runs `publish` (which fences), and takes the inode into the cache.
-    pub(crate) fn with_new_inode(
+    pub(super) fn with_new_inode(
         &self,
         birth: &Birth<'_>,
         publish: impl FnOnce(Flight) -> Result<()>,

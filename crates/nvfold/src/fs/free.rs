@@ -1,3 +1,6 @@
+//! Freeing inodes. The slot goes first, so that nothing of the inode can be reached; then everything that only it
+//! references. After a crash in between, reconcile frees what no name refers to.
+
 use super::Core;
 use crate::inode::extents::Dropped;
 use crate::inode::{Body, Inode, State, table};
@@ -33,7 +36,7 @@ impl Core {
 
     /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
     /// reached.
-    pub(crate) fn free_inode(&self, inode: &Inode, state: &mut State) {
+    pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
         let _: InodeHead = self.region.read(inode.slot);
         inode.set_freed();
         if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {

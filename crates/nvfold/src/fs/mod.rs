@@ -1,7 +1,7 @@
 //! Names and files: the operations of the file system.
 //!
-//! Each operation is a method of [`Core`], the state of one mount, which has a [`Store`] below it and `jobs` above. `api`
-//! calls these methods; when one needs space or recovery first, `api` waits and retries.
+//! Each operation is a method of [`Core`], the state of one mount, which has a [`Store`] below it and `jobs` above.
+//! `api` calls these methods; when one needs space or recovery first, `api` waits and retries.
 //!
 //! | file | contents |
 //! |---|---|

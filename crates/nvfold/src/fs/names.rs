@@ -76,7 +76,7 @@ impl Core {
     /// # Errors
     /// EIO if it is there twice: which one was meant is for fsck to decide.
     #[inline]
-    pub(crate) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
+    pub(super) fn find_in(&self, names: &Directory, name: &[u8]) -> Result<Option<NameSlot>> {
         match names.find(name, &self.region) {
             Some(slot) if names.is_repeated(&slot) => Err(is_there_twice(name, &slot)),
             found => Ok(found),
@@ -293,7 +293,7 @@ impl Core {
     /// # Errors
     /// EIO if it cannot be read.
     #[inline]
-    pub(crate) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
+    pub(super) fn named_inode(&self, name: &NameSlot) -> Result<Arc<Inode>> {
         match self.inode(name.ino) {
             Ok(inode) if inode.kind == name.kind() => Ok(inode),
             found => Err(self.damaged_inode_error(name, found)),
@@ -319,7 +319,7 @@ impl Core {
     /// The same for an operation that removes the name; `None` if the inode cannot be read. The inode stays in use,
     /// with everything that it references, until fsck has decided. A directory that cannot be read keeps its name,
     /// because its content would become unreachable.
-    pub(crate) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
+    pub(super) fn removable_inode(&self, name: &NameSlot) -> Result<Option<Arc<Inode>>> {
         match self.named_inode(name) {
             Err(Error::Corrupt { .. } | Error::BadMemory { .. }) if name.kind() != FileKind::Directory => Ok(None),
             found => found.map(Some),
@@ -327,11 +327,11 @@ impl Core {
     }
 }
 
-pub(crate) fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
+pub(super) fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {
     Error::Posix { doing, why, errno }
 }
 
-pub(crate) fn show(name: &[u8]) -> String {
+pub(super) fn show(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
@@ -339,7 +339,7 @@ pub(crate) fn show(name: &[u8]) -> String {
 ///
 /// # Errors
 /// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
-pub(crate) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
+pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
         b"." | b".." => Err(posix(doing, "the name is . or ..", errno::EINVAL)),
@@ -374,7 +374,7 @@ fn inherited_attributes(parent: &State, kind: FileKind, given: &[(&[u8], &[u8])]
     names.filter_map(|name| Some((name, parent.short_attribute(name)?.to_vec()))).collect()
 }
 
-pub(crate) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
+pub(super) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
     match &state.body {
         Body::Directory(directory) if !directory.is_empty() => {
             Err(posix(doing, "the directory is not empty", errno::ENOTEMPTY))
@@ -385,7 +385,7 @@ pub(crate) fn check_empty(doing: &'static str, state: &State) -> Result<()> {
 
 /// Returns an error if a name refers to its own directory, which a damaged directory may contain. The directory is
 /// already locked.
-pub(crate) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
+pub(super) fn check_no_self(slot: &NameSlot, directory: &Inode) -> Result<()> {
     if slot.ino != directory.ino {
         return Ok(());
     }
@@ -414,11 +414,11 @@ fn is_there_twice(name: &[u8], slot: &NameSlot) -> Error {
     Error::Corrupt { what: format!("the name `{}` is there twice", shown(name)), at: slot.position() }
 }
 
-pub(crate) fn last_name(inode: &Inode, state: &State) -> bool {
+fn last_name(inode: &Inode, state: &State) -> bool {
     inode.kind == FileKind::Directory || state.attributes.nlink <= 1
 }
 
-pub(crate) fn without_a_name(inode: &Inode, state: &State, time: TimeNs) -> AttributeLine {
+pub(super) fn without_a_name(inode: &Inode, state: &State, time: TimeNs) -> AttributeLine {
     let nlink = if last_name(inode, state) { 0 } else { state.attributes.nlink - 1 };
     AttributeLine { nlink, ctime: time, ..state.attributes }
 }

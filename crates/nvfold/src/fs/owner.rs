@@ -33,7 +33,7 @@ const LOOK_CHUNKS: usize = 4096;
 
 /// A change of the owner of a file that is under way. Dropped after the commit, or after an error.
 #[must_use = "the file shares nothing until the change of its owner ends"]
-pub(crate) struct OwnerChange<'c> {
+pub(super) struct OwnerChange<'c> {
     core: &'c Core,
     inode: &'c Inode,
 }
@@ -52,7 +52,7 @@ impl Drop for OwnerChange<'_> {
 
 impl Core {
     /// True if the weak fingerprints of what a file references have to go before it gets this owner.
-    pub(crate) fn leaves_domain(&self, inode: &Inode, state: &State, uid: Option<u32>) -> bool {
+    pub(super) fn leaves_domain(&self, inode: &Inode, state: &State, uid: Option<u32>) -> bool {
         let is_changed = uid.is_some_and(|uid| uid != state.attributes.uid);
         is_changed && self.domains.are_by_owner() && inode.kind == FileKind::Regular
     }
@@ -61,7 +61,7 @@ impl Core {
     ///
     /// # Errors
     /// EIO for damage and bad memory.
-    pub(crate) fn leave_domain<'c>(&'c self, inode: &'c Inode, uid: Option<u32>) -> Result<Option<OwnerChange<'c>>> {
+    pub(super) fn leave_domain<'c>(&'c self, inode: &'c Inode, uid: Option<u32>) -> Result<Option<OwnerChange<'c>>> {
         if uid.is_none() || !self.domains.are_by_owner() {
             return Ok(None);
         }

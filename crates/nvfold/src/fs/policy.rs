@@ -9,7 +9,7 @@ use crate::words::{FileKind, InodeNumber};
 
 /// Attributes that determine how new data of a file is stored. New files and directories inherit them from their
 /// directory.
-pub(crate) const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
+pub(super) const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
 
 impl Core {
     /// Returns the same for an inode number. For a directory it applies to new files in it.
@@ -38,7 +38,7 @@ impl Core {
 ///
 /// # Errors
 /// EINVAL for an unknown value, or if the inode is not a file or directory.
-pub(crate) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
+pub(super) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
     let (is_right, why) = match name {
         POLICY_ATTRIBUTE => {
             (Policy::named(value).is_some(), "user.nvfold.dedup names a policy, and there is none of that name")

@@ -28,7 +28,7 @@ impl Core {
     ///
     /// # Errors
     /// EFBIG if it is too large, EISDIR or EINVAL if the inode is not a regular file.
-    pub(crate) fn check_size(&self, state: &State, size: u64) -> Result<()> {
+    pub(super) fn check_size(&self, state: &State, size: u64) -> Result<()> {
         range_end("truncate", size, 0)?;
         self.file_extents(state, "truncate").map(drop)
     }
@@ -36,7 +36,7 @@ impl Core {
     /// Sets the attributes of an inode, and changes extended ones, in one commit. `resized`: the size, if it is set; what
     /// is reserved behind the end then goes too, unless the file grows. `flight` holds the values of long extended
     /// attributes.
-    pub(crate) fn set_attributes(
+    pub(super) fn set_attributes(
         &self,
         inode: &Inode,
         state: &mut State,

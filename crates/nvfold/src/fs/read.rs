@@ -1,3 +1,5 @@
+//! Reading, and looking for data and holes.
+
 use super::Core;
 use crate::error::{Error, Result, errno};
 use crate::inode::Inode;

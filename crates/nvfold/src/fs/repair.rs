@@ -1,3 +1,5 @@
+//! What fsck changes: names, parents and link counts.
+
 use super::Core;
 use super::names::{directory, show};
 use crate::error::{Error, Result};

@@ -15,12 +15,12 @@ use pmem::Flight;
 
 /// The largest number of extended attributes of an inode (as for cgroups in Linux), and of bytes in their names and
 /// values.
-pub(crate) const XATTRS_MAX: usize = 128;
+const XATTRS_MAX: usize = 128;
 
 pub(crate) const XATTR_BYTES_MAX: u64 = 512 << 10;
 
 /// A stored value that no log entry references yet. Dropping it frees its blocks.
-pub(crate) struct StoredValue<'a> {
+pub(super) struct StoredValue<'a> {
     core: &'a Core,
     value: Option<XattrValue>,
 }
@@ -45,7 +45,7 @@ impl Drop for StoredValue<'_> {
 }
 
 /// Changes of extended attributes whose values are stored but not yet referenced. Dropping it frees the new values.
-pub(crate) struct StagedXattrs<'a> {
+pub(super) struct StagedXattrs<'a> {
     core: &'a Core,
     entries: Vec<LogEntry>,
     stored: Vec<StoredValue<'a>>,
@@ -96,7 +96,7 @@ impl Core {
     ///
     /// # Errors
     /// ENOSPC, also if the inode has too many attributes or too long ones.
-    pub(crate) fn stage_xattrs(
+    pub(super) fn stage_xattrs(
         &self,
         state: &State,
         changes: &[XattrChange<'_>],
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Stores a value for a log entry, inline or in blocks.
-    pub(crate) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
+    pub(super) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
         if value.len() <= INLINE_VALUE_MAX {
             return Ok(StoredValue { core: self, value: Some(XattrValue::Inline(value.to_vec())) });
         }
@@ -221,7 +221,7 @@ impl Core {
 ///
 /// # Errors
 /// EINVAL, ERANGE for a long name, E2BIG for a long value.
-pub(crate) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
+pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[XattrChange<'_>]) -> Result<()> {
     for (at, XattrChange { name, value }) in changes.iter().enumerate() {
         match name.len() {
             0 => return Err(posix(doing, "the name is empty", errno::EINVAL)),

@@ -7,7 +7,7 @@
 //! The idea: two passes over the inodes, for a window of chunks ([`Marks`]). The first pass records which bytes are
 //! live in the chunks that extents map in part. A chunk is worth collecting if all its references were seen and
 //! enough of it is dead. In the second pass, the first inode that references such a chunk copies its live bytes to a
-//! new packed chunk. Each inode then maps the new chunk in a commit like any other ([`Core::publish`]).
+//! new packed chunk. Each inode then maps the new chunk in a commit like any other (`store::publish`).
 //!
 //! ```text
 //! mark      inode after inode, read locked       chunk -> names, ranges that live         DRAM only
@@ -82,7 +82,7 @@ const VAIN_PART: u64 = 1024;
 
 /// The collection under way, and the totals since mount.
 #[derive(Default)]
-pub(crate) struct Collector {
+pub(super) struct Collector {
     round: Mutex<Option<CollectRound>>,
     /// When an operation last collected in vain.
     vain: Vain,
@@ -155,7 +155,7 @@ impl CollectRound {
 }
 
 /// A file offset, and the part of a chunk that the file maps there.
-pub(crate) struct NamedPart {
+struct NamedPart {
     offset: u64,
     part: ChunkPart,
 }
@@ -173,7 +173,7 @@ struct Ended {
 
 impl Jobs<'_> {
     /// True if there is something to collect: a round is under way, or enough may have died since the last one.
-    pub(crate) fn may_collect(&self, victims: Victims) -> bool {
+    pub(super) fn may_collect(&self, victims: Victims) -> bool {
         let is_nearly_full = || !self.space.has_free(self.space.total_blocks() / 8);
         let least = match victims {
             Victims::All => 1,
@@ -232,7 +232,7 @@ impl Jobs<'_> {
     ///
     /// # Errors
     /// Those of the device.
-    pub(crate) fn collect_some(&self) -> Result<Worked> {
+    pub(super) fn collect_some(&self) -> Result<Worked> {
         self.contain_all(Job::Collect, Worked::Nothing, || self.collect_now())
     }
 
@@ -290,7 +290,7 @@ impl Jobs<'_> {
     }
 
     /// Ends the round at unmount. Chunks that were not re-pointed yet stay as they are.
-    pub(crate) fn end_collecting(&self) {
+    pub(super) fn end_collecting(&self) {
         self.end_round(&mut self.under_way.collector.round.lock());
     }
 

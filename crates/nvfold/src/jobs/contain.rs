@@ -1,3 +1,9 @@
+//! Where errors and panics of a step end.
+//!
+//! **Errors do not stop work beside the calls.** Bad memory or damage in one place costs only that place. The error is
+//! recorded ([`Skipped`](crate::Skipped)), the policy learns that nothing is left to do there, and the next step continues
+//! elsewhere. A reader of that place gets EIO. A panic in a step costs as little ([`crate::panics`]).
+
 use super::Jobs;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
@@ -9,7 +15,7 @@ use std::sync::Arc;
 impl Jobs<'_> {
     /// Runs a step, and records bad memory that the step has read without reporting an error. A job that a panic has
     /// stopped has nothing to do.
-    pub(crate) fn in_background(
+    pub(super) fn in_background(
         &self,
         doing: &'static str,
         job: Job,
@@ -42,7 +48,7 @@ impl Jobs<'_> {
     }
 
     /// The same for a step at the inode with this number.
-    pub(crate) fn contain_at<T: Default>(
+    pub(super) fn contain_at<T: Default>(
         &self,
         job: Job,
         ino: u64,
@@ -54,7 +60,7 @@ impl Jobs<'_> {
 
     /// Records an error that concerns only the file or entry at hand, so that the work can continue elsewhere. A full
     /// device and errors of the whole device are returned, and end the step.
-    pub(crate) fn leaving_out<T: Default>(&self, done: Result<T>) -> Result<T> {
+    pub(super) fn leaving_out<T: Default>(&self, done: Result<T>) -> Result<T> {
         let of_work = Error::of(|| "what work in the background has read".into());
         self.left_out(self.region.check().map_err(of_work))?;
         self.left_out(done)
@@ -73,7 +79,7 @@ impl Jobs<'_> {
     }
 
     /// Records those of a file's blocks that were skipped because they or their chunk entries are in bad memory.
-    pub(crate) fn record_bad_blocks(&self, ino: u64, blocks: impl Iterator<Item = BlockNumber>) {
+    pub(super) fn record_bad_blocks(&self, ino: u64, blocks: impl Iterator<Item = BlockNumber>) {
         let is_writable = |at, length| self.region.check_writable(at, length);
         for block in blocks {
             let (address, entry) = (block.address(), self.chunks.entry_offset(block));

@@ -71,7 +71,7 @@ enum Resync {
 impl Jobs<'_> {
     /// Cuts the data around a seam of a file again, from the piece before it on, until a new cut coincides with an
     /// old one.
-    pub(crate) fn cut_seam_of(&self, seam: Seam) -> Result<()> {
+    pub(super) fn cut_seam_of(&self, seam: Seam) -> Result<()> {
         let Some(inode) = self.inode_of(seam.file)? else { return Ok(()) };
         let seam = seam.offset;
         let (policy, compression) = (self.policy_for(&inode), self.compression_for(&inode));
@@ -100,7 +100,7 @@ impl Jobs<'_> {
 
     /// Cuts some blocks of a locked file, from offset `from` on, into pieces of its policy. Returns `None` if there
     /// are no blocks.
-    pub(crate) fn recut_step(
+    pub(super) fn recut_step(
         &self,
         inode: &Inode,
         state: &mut State,

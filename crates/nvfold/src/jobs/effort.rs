@@ -39,7 +39,7 @@ impl Effort {
 
     /// Returns how many steps are left.
     #[cfg(test)]
-    pub(crate) fn steps_left(&self) -> u32 {
+    pub(super) fn steps_left(&self) -> u32 {
         self.waits.get() / WAITS_PER_STEP
     }
 
@@ -54,7 +54,7 @@ impl Effort {
     }
 
     /// Records a step that could only wait, and waits.
-    pub(crate) fn waited(&self) {
+    pub(super) fn waited(&self) {
         self.waits.set(self.waits.get().saturating_sub(1));
         spin_loop();
     }
@@ -73,7 +73,7 @@ pub(crate) enum Worked {
 
 /// The number of bytes that were free, or may have been dead, when work for space last ended without gain; `u64::MAX`
 /// before.
-pub(crate) struct Vain(AtomicU64);
+pub(super) struct Vain(AtomicU64);
 
 impl Default for Vain {
     fn default() -> Vain {
@@ -83,7 +83,7 @@ impl Default for Vain {
 
 impl Vain {
     /// Returns true if work without gain would be repeated: if not even `least` bytes have come to those of that time.
-    pub(crate) fn would_repeat(&self, bytes: u64, least: u64) -> bool {
+    pub(super) fn would_repeat(&self, bytes: u64, least: u64) -> bool {
         let then = self.0.load(Ordering::Relaxed);
         if bytes < then && then != u64::MAX {
             // What was used since and is freed again counts as freed.
@@ -107,7 +107,7 @@ impl Vain {
 impl Jobs<'_> {
     /// Does steps of work for an operation that found too little space and holds no lock now: until it `is_enough`, or
     /// nothing is left to do, or no effort.
-    pub(crate) fn work_for_space(
+    pub(super) fn work_for_space(
         &self,
         effort: &Effort,
         is_enough: impl Fn() -> bool,

@@ -5,7 +5,7 @@
 //!
 //! The idea: the emptiest segments, for which the others have room, are closed to new blocks, and one pass over the
 //! inodes moves what lies there: log pages by a compaction, values of extended attributes by storing them again, and
-//! blocks of files by a copy that the file then maps, in a commit like any other ([`Core::publish`]).
+//! blocks of files by a copy that the file then maps, in a commit like any other (`store::publish`).
 //!
 //! ```text
 //! closed   no cursor enters the segments                             DRAM only
@@ -47,7 +47,7 @@ const STEP_BLOCKS: u64 = 64;
 
 /// The pass under way, and how many segments were emptied since mount.
 #[derive(Default)]
-pub(crate) struct Evacuation {
+pub(super) struct Evacuation {
     pass: Mutex<Option<Pass>>,
     segments: AtomicU64,
 }

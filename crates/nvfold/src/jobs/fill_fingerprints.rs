@@ -16,7 +16,7 @@ const LOOK_BLOCKS: usize = 4096;
 
 impl Jobs<'_> {
     /// Computes missing fingerprints of a file: see [`crate::dedup::work::Host::fill`].
-    pub(crate) fn fill_file(&self, file: FileId, from: u64) -> Result<Filled> {
+    pub(super) fn fill_file(&self, file: FileId, from: u64) -> Result<Filled> {
         let Some(inode) = self.inode_of(file)? else { return Ok(Filled::default()) };
         // The lock keeps other threads from writing, cloning or removing the file, so its blocks do not change.
         let state = inode.lock();

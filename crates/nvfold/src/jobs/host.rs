@@ -1,8 +1,4 @@
-//! Background work: `fs` does in steps what policies ask for ([`Host`]); operations run between the steps.
-//!
-//! **Errors do not stop it.** Bad memory or damage in one place costs only that place. The error is recorded
-//! ([`Skipped`]), the policy learns that nothing is left to do there, and the next step continues elsewhere. A reader
-//! of that place gets EIO. A panic in a step costs as little ([`crate::panics`]).
+//! What policies ask for in the background ([`Host`]), and the steps in which it is done.
 
 use super::Jobs;
 use crate::dedup::Dedup;

@@ -22,13 +22,13 @@ const RANGES_MAX: usize = 16;
 
 /// A part of a chunk: its number, and a range of its content in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ChunkPart {
+pub(super) struct ChunkPart {
     pub(crate) chunk: ChunkRef,
     pub(crate) range: Range<u32>,
 }
 
 /// The marks of one window: see the module.
-pub(crate) struct Marks {
+pub(super) struct Marks {
     chunks: BTreeMap<ChunkRef, Marked>,
     /// The first chunk of the window.
     first: ChunkRef,
@@ -38,7 +38,7 @@ pub(crate) struct Marks {
 
 /// What the marks tell about a chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Marked {
+pub(super) struct Marked {
     /// The number of extents that map a part of it.
     pub(crate) names: u32,
     /// The ranges that they map.
@@ -64,7 +64,7 @@ impl Marks {
 
     /// Looks at the next `count` chunks from this one on, and removes those that are not worth collecting. Returns
     /// where to continue.
-    pub(crate) fn retain_some(
+    pub(super) fn retain_some(
         &mut self,
         from: ChunkRef,
         count: usize,
@@ -94,7 +94,7 @@ impl Marks {
     }
 
     /// Returns where the next window begins, if there is one.
-    pub(crate) fn next_window(&self) -> Option<ChunkRef> {
+    pub(super) fn next_window(&self) -> Option<ChunkRef> {
         self.end
     }
 }

@@ -35,7 +35,7 @@ const STEP_HEADERS: u64 = 1024;
 const STEP_BYTES: u64 = 256 << 10;
 
 /// The segment that is being emptied.
-pub(crate) struct Victim {
+pub(super) struct Victim {
     pub(super) segment: u64,
     /// Work continues only when no thread is pinned in this epoch or an older one.
     since: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Victim {
 
 /// Counters since mount.
 #[derive(Default)]
-pub(crate) struct Reclaimed {
+pub(super) struct Reclaimed {
     pub(super) segments: AtomicU64,
     /// The dead bytes when an operation last found no segment to empty.
     vain: Vain,
@@ -149,7 +149,7 @@ impl Moves<'_> {
 impl Jobs<'_> {
     /// Empties one segment for an operation that found too little space and holds no pin. Returns false if there is
     /// none to empty, or no effort is left; the next operation goes on with the segment then.
-    pub(crate) fn reclaim_segment(&self, effort: &Effort) -> bool {
+    pub(super) fn reclaim_segment(&self, effort: &Effort) -> bool {
         let is_emptying = self.under_way.victim.try_lock().is_none_or(|victim| victim.is_some());
         if self.is_reconciling() || !is_emptying && self.would_reclaim_in_vain() {
             return false;
@@ -187,7 +187,7 @@ impl Jobs<'_> {
     }
 
     /// Does one step of emptying segments. If a panic has stopped that, there is nothing to do.
-    pub(crate) fn reclaim_some(&self, victims: Victims) -> Worked {
+    pub(super) fn reclaim_some(&self, victims: Victims) -> Worked {
         let step = || Ok(self.reclaim_now(victims));
         self.contain_all(Job::Reclaim, Worked::Nothing, step).unwrap_or(Worked::Nothing)
     }

@@ -1,3 +1,5 @@
+//! Making space in the background: emptying segments, then collecting byte ranges; the end of both at unmount.
+
 use super::Jobs;
 use super::effort::Worked;
 use crate::error::Result;

@@ -1,3 +1,5 @@
+//! Packing the ends of files that grew and rest now ([`crate::store::ends`]).
+
 use super::Jobs;
 use crate::error::{Error, Result};
 use crate::inode::{Growth, Inode, State};

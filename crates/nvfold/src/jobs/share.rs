@@ -1,23 +1,18 @@
-//! Sharing data that is already stored (`dedup`), and undoing it (`undedup`).
+//! Sharing data that is already stored, on request. Undoing it: [`super::undedup`].
 //!
 //! The problem: data that was written without a search for duplicates is stored once for each write, and a file that
 //! shares data has no private copy of it. Both can be changed without changing a byte of any file.
 //!
-//! The idea: both replace extents, a block or a run of blocks at a time, and publish the change as usual
-//! ([`Core::publish`]). So each step is atomic and survives a crash, and no state is needed to continue after one. A
-//! step holds the inode's lock for [`STEP_BLOCKS`] blocks at most; readers and writers of the file run between steps.
+//! The idea: sharing and undoing it replace extents, a block or a run of blocks at a time, and publish the change as
+//! usual (`store::publish`). So each step is atomic and survives a crash, and no state is needed to continue after one.
+//! A step holds the inode's lock for [`STEP_BLOCKS`] blocks at most; readers and writers of the file run between steps.
 //!
 //! **Sharing.** Every whole block that the file maps gets a fingerprint, if it has none, and enters the index. Then
 //! it is replaced by an equal block if that frees it (it has no other reference), or if the other block has the lower
 //! number. So each step frees a block or lowers a number: the procedure ends, and a second run changes nothing.
-//! Blocks of zeros become holes first, as they do in a write (see [`super::zeros`]).
+//! Blocks of zeros become holes first, as they do in a write (see [`crate::store::zeros`]).
 //! Packed chunks are treated in the same way, and they may be compressed. Under a policy that cuts, blocks become
-//! pieces first ([`super::recut`]).
-//!
-//! **Undoing it.** A block that has another reference is copied to a new block for this file alone. The last file
-//! that shares a block keeps it, since no other reference is left. Pieces of a policy that cuts become blocks, and so
-//! do shared packed chunks; the packed end of a file stays packed if it is not shared. [`super::UndedupPlan`] does
-//! the same on a copy of the extents, to compute how much space it takes.
+//! pieces first ([`super::cut_again`]).
 
 use super::Jobs;
 use super::steps::{ReshareStep, STEP_BLOCKS};
@@ -42,7 +37,7 @@ const STEP_PACKED: usize = 64;
 
 /// A whole block, and the file offset at which the file maps it.
 #[derive(Clone, Copy)]
-pub(crate) struct WholeBlock {
+pub(super) struct WholeBlock {
     pub(crate) offset: u64,
     pub(crate) block: BlockNumber,
 }
@@ -269,7 +264,7 @@ fn know_all(weak: u32, claims: &mut Claims<'_>) {
 }
 
 /// Returns the whole blocks that begin in `from..end`, as many as fit in a step, and the offset to continue at.
-pub(crate) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[WholeBlock; STEP_BLOCKS]>, u64) {
+pub(super) fn whole_blocks_of(extents: &Extents, from: u64, end: u64) -> (SmallVec<[WholeBlock; STEP_BLOCKS]>, u64) {
     let mut named = SmallVec::new();
     for (offset, extent) in extents.within(from, end.saturating_add(BLOCK_BYTES - 1)) {
         let Some(start) = extent.media_address() else { continue };

@@ -1,3 +1,10 @@
+//! Undoing sharing on request.
+//!
+//! A block that has another reference is copied to a new block for this file alone. The last file that shares a block keeps
+//! it, since no other reference is left. Pieces of a policy that cuts become blocks, and so do shared packed chunks; the
+//! packed end of a file stays packed if it is not shared. [`UndedupPlan`](super::UndedupPlan) does the same on a copy of the
+//! extents, to compute how much space it takes.
+
 use super::Jobs;
 use super::steps::{ReshareStep, STEP_BLOCKS};
 use crate::error::{Error, Result};
@@ -162,7 +169,7 @@ fn whole_block(extents: &Extents, at: u64) -> Option<BlockNumber> {
 
 /// True if a block of the file has data in a block that another extent references, or in a chunk that undedup
 /// unpacks.
-pub(crate) fn wants_copy(
+pub(super) fn wants_copy(
     extents: &Extents,
     at: u64,
     count: impl Fn(BlockNumber) -> u32,

@@ -23,8 +23,7 @@
 //! An upgradable lock keeps writers of the file out and lets readers in. So readers wait only for stores to DRAM and
 //! to cached lines, never for a fence.
 //!
-//! An entry is dedupe_needed until its last batch, and in_process only from the commit of that batch to its end.
-//! After a crash, an entry in either state is queued again; blocks that were already shared stay as they are.
+//! After a crash, an entry that is not complete is queued again; blocks that were already shared stay as they are.
 
 use super::Jobs;
 use super::share::{WholeBlock, whole_blocks_of};
@@ -261,7 +260,7 @@ impl Drop for Looked<'_> {
 
 impl Jobs<'_> {
     /// See [`crate::dedup::work::Host::share`].
-    pub(crate) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
+    pub(super) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
         let Share { entry: token, from, is_last_try, bytes } = work;
         let EntryAddress { ino, position, generation, .. } = EntryAddress::of(&token);
         let inode = self.inode(ino)?;

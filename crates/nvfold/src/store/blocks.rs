@@ -1,18 +1,8 @@
-//! Writing: how data becomes extents, shared or new, without ever changing a block in place.
+//! Placing whole blocks: each is shared with an equal one, stored, or left out as a hole.
 //!
-//! A write goes through five steps, and each does one thing:
-//!
-//! ```text
-//! 1 fingerprint  the whole blocks, before any lock; blocks of zeros become holes (see `zeros`)
-//! 2 patch        the first and last block, if they are written in part, with what the file holds
-//! 3 place        all blocks together: shared (takes a reference) or new (allocated, entered in the table, streamed);
-//!                the dedup transaction begins with the first entry that changes
-//! 4 publish      see `publish`
-//! 5 release      the references that the old extents held with others
-//! ```
-//!
-//! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
-//! content yet.
+//! The policy decides about all blocks of a request together. New ones are stored with as few streams to the media as free
+//! space allows. A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have
+//! no content yet.
 
 use super::BLOCK;
 use super::Store;
@@ -35,7 +25,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Whole blocks of a write.
-pub(crate) type BlockPieces<'d> = SmallVec<[Piece<'d>; 1]>;
+type BlockPieces<'d> = SmallVec<[Piece<'d>; 1]>;
 
 /// What is known of the whole blocks of a write before the inode is locked.
 #[derive(Default)]
@@ -149,7 +139,7 @@ impl Store {
 
     /// Returns the block that is reserved for a whole block of the file. A reserved block with a chunk entry is
     /// shared with another extent (after damage or a split), so it is never written and not returned.
-    pub(crate) fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
+    pub(super) fn reserved_block_at(&self, extents: &Extents, offset: u64) -> Option<BlockNumber> {
         if !extents.has_unwritten() {
             return None;
         }

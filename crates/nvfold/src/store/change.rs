@@ -1,3 +1,5 @@
+//! A change of entries and attributes of one inode, or of several at once, in one commit.
+
 use super::Store;
 use super::commit::{CommitHandles, Staged, commit_word};
 use crate::error::Result;

@@ -94,7 +94,7 @@ impl Grown {
 
 /// New chunks, with their fingerprints, that may be concurrent duplicates: another writer may have published an equal
 /// one.
-pub(crate) type Concurrent = SmallVec<[(ChunkRef, Fingerprint); 0]>;
+pub(super) type Concurrent = SmallVec<[(ChunkRef, Fingerprint); 0]>;
 
 impl<'a> Claims<'a> {
     /// Begins an operation that stores no data.
@@ -174,7 +174,7 @@ impl<'a> Claims<'a> {
 
     /// Notes that something is stored with this fingerprint, or without.
     #[inline]
-    pub(crate) fn stored_with(&mut self, fingerprint: &Fingerprint) {
+    pub(super) fn stored_with(&mut self, fingerprint: &Fingerprint) {
         self.how.lacks_fingerprints |= fingerprint.weak.is_none();
     }
 
@@ -258,12 +258,12 @@ impl<'a> Claims<'a> {
 
     /// Takes a block that the file has reserved, for content.
     #[inline]
-    pub(crate) fn take_reserved(&mut self, block: BlockNumber) {
+    pub(super) fn take_reserved(&mut self, block: BlockNumber) {
         self.taken.reserved.push(block);
     }
 
     /// Takes the block of an end that grows in place, of which the file maps `mapped_bytes` so far.
-    pub(crate) fn take_end(&mut self, block: BlockNumber, mapped_bytes: u64) {
+    pub(super) fn take_end(&mut self, block: BlockNumber, mapped_bytes: u64) {
         self.take_reserved(block);
         self.taken.grown_bytes = mapped_bytes;
     }
@@ -358,7 +358,7 @@ impl<'a> Claims<'a> {
     }
 
     /// True if a block with this fingerprint and so many references needs a chunk entry.
-    pub(crate) fn needs_entry(store: &Store, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
+    pub(super) fn needs_entry(store: &Store, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
         count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !store.chunks.finds_private()
     }
 
@@ -378,7 +378,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Writes the entry of a new packed chunk.
-    pub(crate) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
+    pub(super) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         self.tx.add_packed(new, count, fingerprint);
         self.taken.entered.push((new.number.into(), count, *fingerprint));
     }
@@ -390,12 +390,12 @@ impl<'a> Claims<'a> {
     }
 
     /// True if nothing new is stored.
-    pub(crate) fn stores_nothing(&self) -> bool {
+    pub(super) fn stores_nothing(&self) -> bool {
         self.taken.fresh.is_empty() && self.taken.entered.is_empty()
     }
 
     /// Turns held update counts into reference counts, once the log durably references the blocks.
-    pub(crate) fn count_holds(&mut self, flight: &mut Flight) {
+    pub(super) fn count_holds(&mut self, flight: &mut Flight) {
         for hold in self.taken.held.drain(..) {
             self.store.chunks.count_hold(hold, flight);
         }

@@ -32,7 +32,7 @@ const SLOT_BYTES: u64 = size_of::<JournalSlot>() as u64;
 pub(crate) const INLINE_LINES: u64 = 5;
 
 /// What a commit word points at: the newest log entry and the current attribute line, if they are new.
-pub(crate) type CommitHandles<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
+pub(super) type CommitHandles<'a, S> = (Option<Pm<'a, [u8], S>>, Option<Pm<'a, AttributeLine, S>>);
 
 /// A change of one inode that is on the media but cannot be reached yet.
 pub(crate) struct Staged<'a> {
@@ -44,12 +44,12 @@ pub(crate) struct Staged<'a> {
 
 impl<'a> Staged<'a> {
     /// Takes the handles that the commit word will point at, to be fenced together with the flight.
-    pub(crate) fn take_named(&mut self) -> CommitHandles<'a, InFlight> {
+    pub(super) fn take_named(&mut self) -> CommitHandles<'a, InFlight> {
         std::mem::take(&mut self.named)
     }
 
     /// Takes over log and attributes after the commit. The caller applies the entries.
-    pub(crate) fn install(self, state: &mut State) {
+    pub(super) fn install(self, state: &mut State) {
         self.addition.keep(&mut state.log);
         state.selector = self.selector;
         if let Some(attributes) = self.attributes {
@@ -60,7 +60,7 @@ impl<'a> Staged<'a> {
 
 /// The journal slots. An operation on several inodes holds one while it commits. Slots are used in turn, which
 /// spreads the wear.
-pub(crate) struct Journal {
+pub(super) struct Journal {
     slots: Vec<Mutex<()>>,
     /// The slot at which the next search begins. It is no harm if two threads read the same number: they only try the
     /// same slot first.
@@ -106,7 +106,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC; EIO for bad memory, and if what is staged could not be read back.
-    pub(crate) fn stage_lines<'a>(
+    pub(super) fn stage_lines<'a>(
         &'a self,
         inode: &Inode,
         state: &State,
@@ -173,7 +173,7 @@ impl Store {
     }
 
     /// True if one line fits in the log without a new page.
-    pub(crate) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
+    pub(super) fn has_room_for_one_entry(&self, inode: &Inode, state: &State) -> bool {
         state.log.room(inode.slot) >= LINE && self.check_writable(inode, state).is_ok()
     }
 
@@ -189,7 +189,7 @@ impl Store {
 
     /// Commits the one line that was written at the tail. One fence covers the commit word, `with_it` and what
     /// `meanwhile` flushes, which runs while the other two are being written back.
-    pub(crate) fn commit_line<T>(
+    pub(super) fn commit_line<T>(
         &self,
         inode: &Inode,
         state: &mut State,
@@ -206,7 +206,7 @@ impl Store {
     }
 
     /// Stores the word that makes a staged change reachable; `with_it` and `meanwhile` as for `commit_line`.
-    pub(crate) fn store_commit_word(
+    pub(super) fn store_commit_word(
         &self,
         store: WordStore,
         _durable: Landed,
@@ -220,7 +220,7 @@ impl Store {
 
     /// Stores the words that make staged changes reachable: a single word directly, several through the journal.
     /// Everything that the changes point at is durable.
-    pub(crate) fn store_commit_words(&self, stores: &[WordStore], _durable: Landed) {
+    pub(super) fn store_commit_words(&self, stores: &[WordStore], _durable: Landed) {
         if let [single] = stores {
             store_words(&self.region, &[*single]);
             return;
@@ -239,7 +239,7 @@ impl Store {
 
 /// Returns the commit word of a slot. New parts are read from handles that a fence made clean. The other parts come
 /// from `log` and `selector`, which were committed before.
-pub(crate) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): CommitHandles<'_, Clean>) -> WordStore {
+pub(super) fn commit_word(slot: u64, log: &Log, selector: u64, (newest, line): CommitHandles<'_, Clean>) -> WordStore {
     let tail = newest.map_or(log.tail, |newest| newest.end().offset());
     let selector = line.map_or(selector, |line| u64::from(line.ptr().offset() == slot + ATTRIBUTE_LINES[1]));
     WordStore { offset: slot + COMMIT_WORD, value: tail | selector }

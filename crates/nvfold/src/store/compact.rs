@@ -117,7 +117,7 @@ impl Store {
     /// True if a log is long and consists mostly of dead entries. When space is short, the limits are lower: a file's
     /// log with a page is rewritten if its live entries fit in the inode, and others if they are much longer than
     /// needed. A file that is still to be shared waits for that, because its extents take more lines meanwhile.
-    pub(crate) fn is_worth_compacting(&self, inode: &Inode, state: &State) -> bool {
+    pub(super) fn is_worth_compacting(&self, inode: &Inode, state: &State) -> bool {
         // A log in the inode takes nothing beside it. Names that are damage stay where they are until fsck has decided.
         let is_damaged = || matches!(&state.body, Body::Directory(names) if names.damaged_names() > 0);
         !state.log.parts.is_empty() && inode.is_usable() && self.is_mostly_dead(inode, state) && !is_damaged()
@@ -144,7 +144,7 @@ impl Store {
     }
 
     /// Rewrites a log that consists mostly of dead entries. If the device is full, the long log stays.
-    pub(crate) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
+    pub(super) fn compact_if_worth_it(&self, inode: &Inode, state: &mut State) {
         // A log that began in the inode gets back there in two steps, by way of a page: both copies must exist until
         // the switch.
         for _ in 0..2 {

@@ -3,8 +3,8 @@
 //! The problem: work in the background and on request moves the content of files: it cuts, shares, copies and packs
 //! data that nobody writes. A mistake there destroys files that were stored long ago, and is noticed long after.
 //!
-//! The idea: such work does not change what a file says. Every rewrite of extents goes through [`Core::publish`] with
-//! a stamp that says so ([`Stamp::Kept`](super::publish::Stamp)), and there, before the commit, the bytes of the new
+//! The idea: such work does not change what a file says. Every rewrite of extents goes through [`Store::publish`] with
+//! a stamp that says so ([`Stamp::Kept`](super::remap::Stamp)), and there, before the commit, the bytes of the new
 //! extents are read and compared with those of the old ones. Compaction replays the new log, emptying a segment
 //! compares the copies, and the filler hashes once more. A rewrite that differs is refused: nothing was committed, the
 //! claims give back what they hold, and the job skips the inode and continues elsewhere. In tests it is a panic.
@@ -28,7 +28,7 @@ impl Store {
     /// # Errors
     /// [`Error::Refused`] if they differ.
     #[inline]
-    pub(crate) fn check_rewrite(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
+    pub(super) fn check_rewrite(&self, inode: &Inode, state: &State, remap: &Remap<'_>) -> Result<()> {
         if !remap.stamp.keeps_content() || !self.compares_rewrites {
             Ok(())
         } else {

@@ -1,3 +1,5 @@
+//! What the extents of a file map: reading it.
+
 use super::Store;
 use crate::chunk::content::Unreadable;
 use crate::compression::FrameError;
@@ -78,7 +80,7 @@ impl Store {
 
     /// Fills `bytes` with the content of the file from the start of the block that contains `offset`, and overwrites
     /// it with `part` at file offset `offset`. Returns the file offset of `bytes`.
-    pub(crate) fn patch(&self, extents: &Extents, offset: u64, part: &[u8], bytes: &mut [u8]) -> Result<u64> {
+    pub(super) fn patch(&self, extents: &Extents, offset: u64, part: &[u8], bytes: &mut [u8]) -> Result<u64> {
         let start = offset / BLOCK_BYTES * BLOCK_BYTES;
         self.read_extents(extents, start, bytes)?;
         // Unreadable memory reads as zeros; those must not become content of the file.

@@ -12,7 +12,7 @@ use hashbrown::hash_map::Entry;
 use smallvec::SmallVec;
 
 /// A new piece, which is stored.
-pub(crate) struct Fresh<C> {
+pub(super) struct Fresh<C> {
     /// Index of the piece in the request.
     pub(crate) at: usize,
     /// The number of pieces of the request with this content, including this one.
@@ -23,7 +23,7 @@ pub(crate) struct Fresh<C> {
 
 /// What was decided for one piece.
 #[derive(Clone, Copy)]
-pub(crate) enum Decision<C> {
+pub(super) enum Decision<C> {
     Shared(C),
     /// Stored as the n-th new piece, alone or together with equal ones.
     Stored(usize),
@@ -40,7 +40,7 @@ impl<C: Copy> Decision<C> {
 }
 
 /// Marks pieces that are equal to an earlier piece of the request.
-pub(crate) fn mark_duplicates(pieces: &mut [Piece<'_>]) {
+pub(super) fn mark_duplicates(pieces: &mut [Piece<'_>]) {
     let mut seen: HashMap<u32, usize> = HashMap::with_capacity(pieces.len());
     for at in 0..pieces.len() {
         let Some(weak) = pieces[at].fingerprint.weak else { continue };
@@ -55,7 +55,7 @@ pub(crate) fn mark_duplicates(pieces: &mut [Piece<'_>]) {
 
 /// Decides about each piece, and adds those that must be stored to `fresh`. `keep` passes a reference to the claims,
 /// which own all references afterwards.
-pub(crate) fn decide<'a, C: Copy + Into<ChunkRef>>(
+pub(super) fn decide<'a, C: Copy + Into<ChunkRef>>(
     pieces: &mut [Piece<'_>],
     fresh: &mut SmallVec<[Fresh<C>; 1]>,
     claims: &mut Claims<'a>,

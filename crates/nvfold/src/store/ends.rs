@@ -25,7 +25,7 @@
 //! **Life of an end.** The first write of a file packs or stores its end as always, because most files are written
 //! once. The first append to it moves it to a block of its own, and from then on the file *grows*: its end is mapped
 //! exactly, a block that it fills is shared or indexed like any other, and the next one begins in a new block. An end
-//! that rests is packed or stored as always, once ([`Core::settle_step`]).
+//! that rests is packed or stored as always, once (`jobs::settle`).
 
 use super::BLOCK;
 use super::Store;

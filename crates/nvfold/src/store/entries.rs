@@ -1,3 +1,5 @@
+//! The log entries of a change of extents: as few lines as possible.
+
 use super::remap::{Remap, Stamp, covers, within};
 use crate::inode::extents::Extent;
 use crate::inode::{Inode, State};
@@ -12,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 const VECTOR_EXTENTS_MIN: usize = 4;
 
 /// Encodes each entry into its log lines.
-pub(crate) fn encode_each(inode: &Inode, entries: &[LogEntry]) -> SmallVec<[Vec<u8>; 2]> {
+pub(super) fn encode_each(inode: &Inode, entries: &[LogEntry]) -> SmallVec<[Vec<u8>; 2]> {
     let lines = |entry: &LogEntry| {
         let mut lines = Vec::new();
         entry.encode(inode.ino, &mut lines);
@@ -77,7 +79,7 @@ fn named_of(remap: &Remap<'_>) -> Vec<Named> {
 
 /// Returns log entries for consecutive ranges: one vector entry if that takes fewer lines, or else one entry for each
 /// range.
-pub(crate) fn entries_for(named: &[Named], flag: u8, time: TimeNs, size: u64, ino: u64) -> SmallVec<[LogEntry; 2]> {
+pub(super) fn entries_for(named: &[Named], flag: u8, time: TimeNs, size: u64, ino: u64) -> SmallVec<[LogEntry; 2]> {
     let is_data = |named: &Named| named.word.location().is_some_and(|(_, unwritten)| !unwritten);
     let flag_of = |named: &Named| if is_data(named) { flag } else { dedupe::NONE };
     if lines_of(named.len()) < named.len() as u64 {

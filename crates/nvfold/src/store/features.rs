@@ -16,7 +16,7 @@ use pmem::Region;
 
 /// Feature bits that are known to be set on the media.
 #[derive(Default)]
-pub(crate) struct Features {
+pub(super) struct Features {
     set: AtomicU64,
     /// Held while the bits change on the media.
     changing: Mutex<()>,

@@ -1,3 +1,8 @@
+//! Fingerprints for chunks that are stored already: giving them, and reading them.
+//!
+//! A write enters its chunks while nobody can reach them. These can be reached, so what is entered must be durable before it
+//! can be found, and a chunk that two threads look at gets one entry.
+
 use super::Store;
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::Extent;

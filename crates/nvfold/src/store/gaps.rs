@@ -1,3 +1,15 @@
+//! Publishing a write that leaves something out: what it does not map becomes a hole, or stays reserved.
+//!
+//! ```text
+//! request    | data |   zeros   |     zeros      | data |   zeros    |
+//! the file   | data |           |reserved| data  | data |            |      before
+//!            | data |           |reserved|       | data |                   after; the size is the end of the request
+//! changed    |------|                    |--------------|
+//! ```
+//!
+//! Reserved space reads as zeros and stays reserved. Where nothing changes, nothing is logged: zeros over a hole, such
+//! as a file of zeros that is written in order, change size and times alone, in the inode's attributes.
+
 use super::Store;
 use super::claims::Claims;
 use super::remap::{Remap, Stamp, covers, within};

@@ -1,3 +1,5 @@
+//! The state of a locked inode: for a writer, who keeps readers out, and for the daemon, who lets them in.
+
 use crate::inode::State;
 use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 

@@ -38,7 +38,7 @@ pub(crate) struct ToPack<'d> {
 
 impl Store {
     /// Returns the reference count of a chunk, or `None` if its entry is in bad memory.
-    pub(crate) fn sound_count(&self, chunk: PackedNumber) -> Option<u32> {
+    pub(super) fn sound_count(&self, chunk: PackedNumber) -> Option<u32> {
         let count = self.chunks.count(chunk);
         self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES).then_some(count)
     }
@@ -74,7 +74,7 @@ impl Store {
     }
 
     /// Looks up pieces, each of which one extent will map.
-    pub(crate) fn place_packed(&self, asked: &mut [Piece<'_>], claims: &mut Claims<'_>) {
+    pub(super) fn place_packed(&self, asked: &mut [Piece<'_>], claims: &mut Claims<'_>) {
         match claims.policy().streams() {
             Some(_) => claims.place(asked),
             None => self.policies.place_ends(asked, claims.transaction()),

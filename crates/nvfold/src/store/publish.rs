@@ -1,5 +1,5 @@
 //! Publishing: the only sequence by which a file's extents change. Write, truncate, clone, dedup, undedup and the
-//! dedup daemon all go through [`Core::publish`].
+//! dedup daemon all go through [`Store::publish`].
 //!
 //! ```text
 //! stage      log entries beyond the tail, a line of attributes if any      flushed, unreachable
@@ -247,7 +247,7 @@ impl Store {
     /// the one that publishes second does. It shares the other's chunk in a second commit and gives up its own. A
     /// chunk for which that fails is kept and indexed. `mapped` holds the extents that were published, `stored` the
     /// new chunks.
-    pub(crate) fn merge_concurrent(
+    pub(super) fn merge_concurrent(
         &self,
         inode: &Inode,
         state: &mut State,

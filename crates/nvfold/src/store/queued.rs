@@ -1,3 +1,8 @@
+//! Log entries that wait to be shared (DeNOVA IV-C): finding the entry of a token, and its dedupe-flag.
+//!
+//! An entry is dedupe_needed until its last batch, in_process only from the commit of that batch to its end, and
+//! dedupe_complete afterwards. The flag is changed in place.
+
 use super::Store;
 use super::claims::Claims;
 use crate::dedup::work::Token;
@@ -51,7 +56,7 @@ impl Store {
 
     /// Queues an entry that is to be shared. Entries of an inode that reconcile has not walked yet are queued by
     /// reconcile.
-    pub(crate) fn queue_entry(&self, inode: &Inode, position: u64, entry: &Written) {
+    pub(super) fn queue_entry(&self, inode: &Inode, position: u64, entry: &Written) {
         if self.is_walked(inode.ino) {
             let (token, blocks) = token_of(inode, position, entry);
             self.policies.queue(token, blocks, entry.time);
@@ -80,7 +85,7 @@ impl Store {
     /// Step 6, after the tail is durable: turns the held update counts into reference counts, and marks the queued
     /// entry as in_process. This happens before DRAM maps the blocks, so that a block is already counted when a
     /// reader clones it.
-    pub(crate) fn count_holds(&self, queued: Option<Logged>, claims: &mut Claims<'_>) {
+    pub(super) fn count_holds(&self, queued: Option<Logged>, claims: &mut Claims<'_>) {
         let mut flight = Flight::new();
         if let Some((position, entry)) = queued {
             self.set_flag(position, &entry, dedupe::IN_PROCESS, &mut flight);

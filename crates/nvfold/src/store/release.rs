@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Blocks whose entries were emptied and that are still in the index.
-pub(crate) type EmptiedEntries = SmallVec<[BlockNumber; 1]>;
+pub(super) type EmptiedEntries = SmallVec<[BlockNumber; 1]>;
 
 /// The number of bytes that may have died in chunks that are still referenced, since they were last collected.
 pub(crate) struct MayBeDead(AtomicU64);
@@ -56,7 +56,7 @@ impl Store {
     /// word that drops the last reference. The order of the two does not matter: an empty entry means that one extent
     /// references the block, so it may reach the media first; and the block gets no other user before the fence. The
     /// index forgets the blocks while the lines are being written back.
-    pub(crate) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, EmptiedEntries) {
+    pub(super) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, EmptiedEntries) {
         let mut flight = Flight::new();
         let mut emptied = EmptiedEntries::new();
         // Prefetch only for several entries: for a single one, the access would follow at once and gain nothing.
@@ -72,7 +72,7 @@ impl Store {
     }
 
     /// Removes blocks whose entries were emptied from the index.
-    pub(crate) fn forget_all(&self, emptied: &[BlockNumber]) -> Flight {
+    pub(super) fn forget_all(&self, emptied: &[BlockNumber]) -> Flight {
         let mut flight = Flight::new();
         if emptied.len() > 1 {
             self.chunks.fetch_slots(emptied);

@@ -1,3 +1,5 @@
+//! A change of a file's extents: which ranges are replaced, by what, and what that does to size and times.
+
 use super::Store;
 use crate::inode::State;
 use crate::inode::extents::Extent;
@@ -47,7 +49,7 @@ impl Stamp<'_> {
     }
 
     /// True if the change only moves the content of the file.
-    pub(crate) fn keeps_content(&self) -> bool {
+    pub(super) fn keeps_content(&self) -> bool {
         matches!(self, Stamp::Kept | Stamp::Moved(..))
     }
 }

@@ -1,3 +1,5 @@
+//! Storing in runs: new blocks without looking for duplicates, as policy `off` does.
+
 use super::Store;
 use super::claims::Claims;
 use super::remap::{Mapped, push_mapped};
@@ -10,7 +12,7 @@ use std::ops::Range;
 
 impl Store {
     /// Stores all of `source` but the zeros, as [`Store::store_run`] does.
-    pub(crate) fn store_runs(
+    pub(super) fn store_runs(
         &self,
         offset: u64,
         source: &[u8],
@@ -29,7 +31,7 @@ impl Store {
     }
 
     /// Stores all of `source` in new blocks without looking for duplicates, as policy `off` does.
-    pub(crate) fn store_run(
+    pub(super) fn store_run(
         &self,
         offset: u64,
         source: &[u8],
@@ -45,7 +47,7 @@ impl Store {
 
 /// Returns the number of blocks of `source`, which begins at file offset `offset`, other than zeros.
 #[inline]
-pub(crate) fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
+pub(super) fn count_without(zeros: &[Range<u64>], offset: u64, source: &[u8]) -> usize {
     let bytes = source.len() as u64;
     let zero_bytes = if zeros.is_empty() { 0 } else { bytes_within(zeros, offset..offset + bytes) };
     ((bytes - zero_bytes) / BLOCK_BYTES) as usize

@@ -34,7 +34,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOSPC, those of the device.
-    pub(crate) fn place_sampled(
+    pub(super) fn place_sampled(
         &self,
         offset: u64,
         source: &[u8],

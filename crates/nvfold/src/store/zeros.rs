@@ -4,17 +4,7 @@
 //! one chunk. Files have long runs of zeros: disk images, preallocated files, sparse files that a program copied.
 //!
 //! The idea: a hole reads as zeros, and costs nothing. So blocks of zeros are neither fingerprinted nor stored, and the
-//! extents of a write leave them out. What the file had there is dropped in the same commit:
-//!
-//! ```text
-//! request    | data |   zeros   |     zeros      | data |   zeros    |
-//! the file   | data |           |reserved| data  | data |            |      before
-//!            | data |           |reserved|       | data |                   after; the size is the end of the request
-//! changed    |------|                    |--------------|
-//! ```
-//!
-//! Reserved space reads as zeros and stays reserved. Where nothing changes, nothing is logged: zeros over a hole, such
-//! as a file of zeros that is written in order, change size and times alone, in the inode's attributes.
+//! extents of a write leave them out. What the file had there is dropped in the same commit ([`super::gaps`]).
 
 use super::placer::Placer;
 use crate::chunking::{is_zero, may_have_zero_block, zero_blocks};
