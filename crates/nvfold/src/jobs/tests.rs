@@ -2,6 +2,8 @@
 //! deferred for a file that is gone.
 
 #[cfg(not(feature = "shuttle"))]
+mod ladder;
+#[cfg(not(feature = "shuttle"))]
 mod panics;
 
 use super::Effort;

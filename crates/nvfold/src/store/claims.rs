@@ -204,6 +204,7 @@ impl<'a> Claims<'a> {
 
     /// Writes bytes that the commit needs to the media, past the caches.
     #[inline]
+    #[track_caller]
     pub(crate) fn stream(&mut self, address: u64, bytes: &[u8]) {
         self.tx.flight.add(self.store.region.stream(address, bytes));
     }
@@ -233,6 +234,7 @@ impl<'a> Claims<'a> {
     /// # Errors
     /// ENOSPC.
     #[inline]
+    #[track_caller]
     pub(crate) fn store_new(
         &mut self,
         doing: &'static str,
