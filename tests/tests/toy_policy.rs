@@ -1,11 +1,14 @@
-//! The interface for policies, shown by a sixth policy: one file outside of the crate and one line in the mount
-//! options. No other code knows it, and it cannot lose data, leak a block or miscount.
+//! The interface for policies, shown by two more policies: each is one file outside of the crate and one line in the mount
+//! options, also the one that works in the background. No other code knows them, and they cannot lose data, leak a block or
+//! miscount.
 
+mod night;
 mod zeros;
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 
 use nvfold::{File, FileSystem, InodeNumber, MountOptions, Policy};
@@ -229,4 +232,35 @@ fn one_file_and_one_line_know_the_policy() {
         }
     }
     assert_eq!(found, [root.join("tests/tests/toy_policy.rs")], "the mount above, and nobody else");
+}
+
+/// What was stored by day is found by night, once the policy's work in the background has looked through it; also after a
+/// crash in between, for then the file system looks for files that lack fingerprints.
+#[test]
+fn a_policy_with_work_in_the_background_shares_what_it_has_stored_before() {
+    let seed = Seed::new("a policy that works by night");
+    let mut random = seed.generator();
+    let data = distinct(&mut random, 500);
+    let blocks = data.len() as u64 / BLOCK;
+    let device = Device::fresh(DEVICE_MIB);
+    let night = Arc::new(night::Night::default());
+    let options = || MountOptions { custom_policy: Some(night.clone()), policy: Policy::Off, ..device::options() };
+    let fs = device.try_mount(options()).expect("mount");
+    ["a", "b"].into_iter().for_each(|name| create(&fs, name).write_at(0, &data).expect("write"));
+    assert_eq!(stored_blocks(&fs), 2 * blocks, "by day all is stored");
+    night.is_night.store(true, Ordering::Relaxed);
+    create(&fs, "c").write_at(0, &data).expect("write");
+    assert_eq!(stored_blocks(&fs), 3 * blocks, "nothing was looked through yet");
+    let steps = (0..).take_while(|_| !fs.fill_step().expect("fill")).count() as u64;
+    let filled = night.filled.load(Ordering::Relaxed);
+    assert!(steps >= 2 * blocks / 128 && filled > 0, "{steps} bounded steps, {filled} blocks in those of the policy");
+    create(&fs, "d").write_at(0, &data).expect("write");
+    assert_eq!(stored_blocks(&fs), 3 * blocks, "all is shared");
+    drop(fs);
+    let fs = device.try_mount(options()).expect("mount after a crash");
+    fs.reconcile().expect("reconcile");
+    ["a", "b", "c", "d"].into_iter().for_each(|name| assert_eq!(content(&fs, name), data, "{name}"));
+    assert_eq!(stored_blocks(&fs), 3 * blocks);
+    fs.unmount().expect("unmount");
+    device.check();
 }

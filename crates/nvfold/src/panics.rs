@@ -60,6 +60,8 @@ pub(crate) enum Job {
     Trim,
     /// Making counts exact after a crash.
     Reconcile,
+    /// The work of a policy that a program has brought.
+    OwnPolicy,
     /// Sharing stored data, compressing it, and undoing that, on request.
     Reshare,
 }
@@ -79,6 +81,7 @@ impl Job {
             Job::Reorder => "reordering a chain of the index",
             Job::Trim => "giving memory back to the host",
             Job::Reconcile => "making counts exact after a crash",
+            Job::OwnPolicy => "the work of a policy of this program",
             Job::Reshare => "sharing stored data on request",
         }
     }

@@ -170,7 +170,7 @@ impl FileSystem {
     }
 
     /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), cuts
-    /// data again that was written out of order, and packs the ends of files that grew and rest now. Returns true when
+    /// data again that was written out of order, works for a policy that a program has brought, and packs the ends of files that grew and rest now. Returns true when
     /// there is currently nothing to do; new writes may change that. Front ends call it in a loop on their own thread.
     ///
     /// # Errors
@@ -179,7 +179,8 @@ impl FileSystem {
         let jobs = self.jobs();
         let is_filled = jobs.step_of(Job::Fill, jobs.policies.filling_policy())?;
         let are_cut = jobs.step_of(Job::CutSeam, jobs.policies.deext())?;
-        Ok(is_filled & are_cut & jobs.settle_step()?)
+        let of_program = jobs.policies.custom_policy().map(|policy| jobs.step_of(Job::OwnPolicy, policy));
+        Ok(is_filled & are_cut & of_program.transpose()?.unwrap_or(true) & jobs.settle_step()?)
     }
 
     /// Does one step of reordering a chain of the pm index (DeNOVA IV-E), if a search asked for it; returns true when

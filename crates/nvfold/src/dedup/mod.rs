@@ -344,6 +344,11 @@ impl Policies {
         }
     }
 
+    /// Returns the policy that a program has brought, for its background work.
+    pub fn custom_policy(&self) -> Option<&dyn Dedup> {
+        self.custom_policy.as_deref()
+    }
+
     /// Returns the policy whose background work frees space.
     pub fn space_freeing_policy(&self) -> &dyn Dedup {
         &*self.denova
