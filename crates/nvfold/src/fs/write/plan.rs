@@ -8,6 +8,9 @@
 //! takes the lock, lets the plan prepare again if the guess was wrong, and owns the ladder of places: packed chunks first,
 //! then blocks. A rung that finds no space leaves nothing behind, because dropping its [`Claims`] undoes all of it. Nothing
 //! waits here: whoever holds no lock may make room before the next rung is tried ([`Ladder`]).
+//!
+//! Within one rung, the end of a file that finds no packed segment goes to a block by itself, for the rest of the request
+//! is where it belongs.
 
 use crate::error::{Error, Result};
 use crate::fs::Core;
@@ -117,7 +120,7 @@ impl Core {
         // The offset of an append is only known under the lock. A wrong guess merely costs preparing again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);
         range_end("write", guess, length)?;
-        let mut rung = self.first_rung();
+        let rung = self.first_rung();
         let mut policy = self.policy_at(rung, policy);
         plan.prepare(self, guess, policy)?;
         let mut state = inode.write()?;
@@ -128,8 +131,31 @@ impl Core {
             plan.prepare(self, offset, policy)?;
         }
         self.file_extents(&state, "write")?;
-        while length > 0 {
-            match self.write_at_rung(inode, &mut state, plan, rung, policy, (offset, times)) {
+        if length > 0
+            && let Err(refusal) = self.go_down(inode, &mut state, plan, rung, policy, (offset, times), ladder)?
+        {
+            return Ok(Err(refusal));
+        }
+        drop(state);
+        policy.request_done(length - plan.hole_bytes(), &self.ground());
+        Ok(Ok(offset))
+    }
+
+    /// Places and publishes a request at the first rung that has space for it.
+    #[inline]
+    fn go_down<P: Plan>(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        plan: &mut P,
+        mut rung: Rung,
+        policy: Placer<'_>,
+        (offset, times): (u64, Times),
+        ladder: &Ladder,
+    ) -> Result<std::result::Result<(), P::Refusal>> {
+        let mut policy = policy;
+        loop {
+            match self.write_at_rung(inode, state, plan, rung, policy, (offset, times)) {
                 Err(Error::NoSpace { .. }) if plan.has_rung_below(rung) && ladder.may_descend() => {
                     // The packed segments that the attempt opened are empty again, so blocks can use them.
                     self.give_up_empty_packed();
@@ -137,14 +163,9 @@ impl Core {
                     policy = self.policy_at(rung, policy);
                     plan.prepare(self, offset, policy)?;
                 }
-                Err(error) => return Err(error),
-                Ok(Err(refusal)) => return Ok(Err(refusal)),
-                Ok(Ok(())) => break,
+                done => return done,
             }
         }
-        drop(state);
-        policy.request_done(length - plan.hole_bytes(), &self.ground());
-        Ok(Ok(offset))
     }
 
     #[inline]
