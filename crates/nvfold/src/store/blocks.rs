@@ -36,6 +36,15 @@ pub(crate) struct Whole<'d> {
     pub(crate) zeros: Zeros,
 }
 
+impl Whole<'_> {
+    /// Forgets what is known, to look again.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.pieces.clear();
+        self.zeros.clear();
+    }
+}
+
 impl Fresh<BlockNumber> {
     fn address(&self) -> u64 {
         self.chunk.expect("placed").address()
@@ -51,6 +60,7 @@ impl Store {
     /// Prefetches the chunk entries of the blocks that a write replaces, which are emptied when it is published; they
     /// arrive while the data is being stored. Skipped for policies that make no entries: such blocks rarely have any,
     /// and looking up the blocks would cost more than it saves.
+    #[inline]
     pub(crate) fn fetch_replaced(&self, extents: &Extents, range: Range<u64>, policy: Placer<'_>) {
         if !policy.stores_everything() || policy.unfingerprinted() == Unfingerprinted::Queued {
             let replaced: Runs = extents.within(range.start, range.end).map(|(_, extent)| extent.blocks()).collect();
@@ -60,6 +70,7 @@ impl Store {
 
     /// Notifies the policy, now or when the log entry is published, that the operation stores data without a
     /// fingerprint.
+    #[inline]
     pub(crate) fn notify_unfingerprinted(&self, inode: &Inode, claims: &mut Claims<'_>) {
         match claims.policy().unfingerprinted() {
             Unfingerprinted::Stays => {}
@@ -215,6 +226,7 @@ impl Store {
 ///
 /// # Errors
 /// EFBIG past the largest file size.
+#[inline]
 pub(crate) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result<u64> {
     match offset.checked_add(length) {
         Some(end) if end <= FILE_BYTES_MAX => Ok(end),
@@ -223,6 +235,7 @@ pub(crate) fn range_end(doing: &'static str, offset: u64, length: u64) -> Result
 }
 
 /// Returns the range of whole blocks inside `offset..offset + length`, as file offsets. It may be empty.
+#[inline]
 pub(crate) fn whole_blocks(offset: u64, length: u64) -> (u64, u64) {
     let first = offset.next_multiple_of(BLOCK_BYTES);
     let end = (offset + length) / BLOCK_BYTES * BLOCK_BYTES;
@@ -301,11 +314,13 @@ fn with_the_others<'d>(offset: u64, source: &'d [u8], pieces: &[Piece<'_>], zero
 }
 
 /// Returns the fingerprint of a block, if the policy makes one.
+#[inline]
 pub(crate) fn fingerprint_of(policy: Placer<'_>, block: &[u8]) -> Fingerprint {
     if policy.stores_everything() { Fingerprint::default() } else { policy.fingerprint(block) }
 }
 
 /// Returns the pieces of a request without that of its first block.
+#[inline]
 pub(crate) fn without_first<'p, 'd>(pieces: &'p mut [Piece<'d>]) -> &'p mut [Piece<'d>] {
     let of_first = usize::from(pieces.first().is_some_and(|piece| piece.at == 0));
     let others = &mut pieces[of_first..];

@@ -55,7 +55,6 @@ struct Storing<'a> {
 }
 
 /// What an operation has taken, and gives back if it does not publish it.
-#[derive(Default)]
 struct ClaimedParts<'a> {
     /// New blocks.
     fresh: Runs,
@@ -104,41 +103,59 @@ impl<'a> Claims<'a> {
 
     #[inline]
     pub(crate) fn with_policy(store: &'a Store, policy: Placer<'a>) -> Claims<'a> {
-        Claims::all(store, policy, store.chunks.begin())
+        Claims::all(store, policy, Compression::Off, Times::Stamped, store.chunks.begin())
     }
 
     /// Begins a write to a file.
     #[inline]
     pub(crate) fn of_write(store: &'a Store, inode: &Inode, policy: Placer<'a>, times: Times) -> Claims<'a> {
-        let mut claims = Claims::with_compression(store, policy, store.compression_for(inode));
-        claims.how.times = times;
-        claims
+        Claims::all(store, policy, store.compression_for(inode), times, store.chunks.begin())
     }
 
     /// Begins an operation that stores data of a file, compressed as `compression` says.
     #[inline]
     pub(crate) fn with_compression(store: &'a Store, policy: Placer<'a>, compression: Compression) -> Claims<'a> {
-        let mut claims = Claims::with_policy(store, policy);
-        claims.how.compression = compression;
-        claims
+        Claims::all(store, policy, compression, Times::Stamped, store.chunks.begin())
     }
 
     /// Begins the claims of an operation that has already begun its transaction.
     pub(crate) fn with_transaction(store: &'a Store, tx: Transaction<'a>) -> Claims<'a> {
-        Claims::all(store, Placer::of_no_file(store.policies.of(None)), tx)
+        let policy = Placer::of_no_file(store.policies.of(None));
+        Claims::all(store, policy, Compression::Off, Times::Stamped, tx)
     }
 
-    #[inline]
-    fn all(store: &'a Store, policy: Placer<'a>, tx: Transaction<'a>) -> Claims<'a> {
-        let how = Storing {
-            policy,
-            compression: Compression::Off,
-            is_update: false,
-            lacks_fingerprints: false,
-            dedupe: dedupe::NONE,
-            times: Times::Stamped,
-        };
-        Claims { store, how, taken: ClaimedParts::default(), tx, is_published: false }
+    #[inline(always)]
+    fn all(
+        store: &'a Store,
+        policy: Placer<'a>,
+        compression: Compression,
+        times: Times,
+        tx: Transaction<'a>,
+    ) -> Claims<'a> {
+        Claims {
+            store,
+            how: Storing {
+                policy,
+                compression,
+                is_update: false,
+                lacks_fingerprints: false,
+                dedupe: dedupe::NONE,
+                times,
+            },
+            taken: ClaimedParts {
+                fresh: Runs::new(),
+                reserved: SmallVec::new(),
+                grown_bytes: 0,
+                shared: SmallVec::new(),
+                held: SmallVec::new(),
+                shared_packed: SmallVec::new(),
+                grown: None,
+                pin: None,
+                entered: SmallVec::new(),
+            },
+            tx,
+            is_published: false,
+        }
     }
 
     #[inline]
@@ -170,6 +187,12 @@ impl<'a> Claims<'a> {
 
     pub(crate) fn set_update(&mut self, is_update: bool) {
         self.how.is_update = is_update;
+    }
+
+    /// Notes that something is stored without a fingerprint.
+    #[inline]
+    pub(crate) fn stored_without_fingerprint(&mut self) {
+        self.how.lacks_fingerprints = true;
     }
 
     /// Notes that something is stored with this fingerprint, or without.
@@ -360,6 +383,7 @@ impl<'a> Claims<'a> {
     }
 
     /// True if a block with this fingerprint and so many references needs a chunk entry.
+    #[inline]
     pub(super) fn needs_entry(store: &Store, policy: Placer<'_>, count: u32, fingerprint: &Fingerprint) -> bool {
         count > 1 || fingerprint.strong.is_some() || !policy.goes_by_index() || !store.chunks.finds_private()
     }
@@ -392,6 +416,7 @@ impl<'a> Claims<'a> {
     }
 
     /// True if nothing new is stored.
+    #[inline]
     pub(super) fn stores_nothing(&self) -> bool {
         self.taken.fresh.is_empty() && self.taken.entered.is_empty()
     }

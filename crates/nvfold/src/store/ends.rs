@@ -85,11 +85,13 @@ pub(crate) struct FileEnd {
 }
 
 impl FileEnd {
+    #[inline]
     pub(crate) fn of(state: &State) -> FileEnd {
         FileEnd { size: state.attributes.size, grows: state.growth.grows, filled: None }
     }
 
     /// True if the file grows and ends inside the block at this file offset.
+    #[inline]
     pub(crate) fn grows_in(&self, start: u64) -> bool {
         self.grows && start < self.size && self.size < start + BLOCK_BYTES
     }
@@ -285,6 +287,7 @@ impl Store {
 
     /// Completes a write that is published: a block that it filled can be found from now on, and a file that grows is
     /// listed, so that its end is packed when it rests.
+    #[inline]
     pub(crate) fn note_append(&self, inode: &Inode, state: &mut State, end: &FileEnd, policy: Placer<'_>) {
         if let Some(filled) = &end.filled {
             self.index_filled(inode, state, filled, policy);

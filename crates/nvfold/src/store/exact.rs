@@ -159,7 +159,7 @@ impl Store {
             if group.len() > 1 {
                 claims.enter(block, group.len() as u32, &Fingerprint::default());
             }
-            claims.stored_with(&Fingerprint::default());
+            claims.stored_without_fingerprint();
             claims.stream(block.address(), &bytes);
         }
         Ok(())

@@ -29,6 +29,7 @@ impl FreezeLock {
     }
 
     /// Takes the freeze lock shared until the guard is dropped. A thread must not take it twice at once.
+    #[inline]
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         let stripe = &self.stripes[thread_number() % STRIPES];
         // Not an atomic addition: it does no harm if threads of one stripe lose a count.

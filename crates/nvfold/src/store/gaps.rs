@@ -26,7 +26,7 @@ use std::ops::Range;
 impl Store {
     /// Publishes what a write to `range` has made of it; afterwards the file has at least `size` bytes. What `mapped`
     /// leaves out reads as zeros: it becomes a hole, or stays reserved.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish_written(
         &self,
         inode: &Inode,

@@ -17,16 +17,19 @@ pub(crate) struct Placer<'p> {
 
 impl<'p> Placer<'p> {
     /// A policy for an operation that stores no data of a file.
+    #[inline]
     pub(crate) fn of_no_file(dedup: &'p dyn Dedup) -> Placer<'p> {
         Placer { dedup, domain: Domain::ALL }
     }
 
     /// Returns another policy for the same file.
+    #[inline]
     pub(crate) fn with(self, dedup: &'p dyn Dedup) -> Placer<'p> {
         Placer { dedup, ..self }
     }
 
     /// Returns the same policy in the domain that a file has now that it is locked.
+    #[inline]
     pub(crate) fn with_domain_of(self, inode: &Inode) -> Placer<'p> {
         Placer { domain: inode.domain(), ..self }
     }

@@ -30,6 +30,7 @@ pub(crate) enum Stamp<'c> {
 
 impl Stamp<'_> {
     /// Returns the attributes after the change of an inode that had these.
+    #[inline]
     pub(crate) fn attributes(&self, before: &AttributeLine) -> AttributeLine {
         match *self {
             Stamp::Changed(time, size) | Stamp::Moved(time, size) => {
@@ -49,6 +50,7 @@ impl Stamp<'_> {
     }
 
     /// True if the change only moves the content of the file.
+    #[inline]
     pub(super) fn keeps_content(&self) -> bool {
         matches!(self, Stamp::Kept | Stamp::Moved(..))
     }
@@ -66,11 +68,13 @@ pub(crate) struct Remap<'c> {
 
 impl<'c> Remap<'c> {
     /// Describes a change of one range that `mapped` fills completely.
+    #[inline]
     pub(crate) fn new(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { ranges: std::slice::from_ref(range), mapped, has_holes: false, stamp }
     }
 
     /// Describes a change of one range; what `mapped` does not cover becomes a hole.
+    #[inline]
     pub(crate) fn with_holes(range: &'c Range<u64>, mapped: &'c [(u64, Extent)], stamp: Stamp<'c>) -> Remap<'c> {
         Remap { has_holes: true, ..Remap::new(range, mapped, stamp) }
     }
@@ -101,6 +105,7 @@ impl Store {
 /// Adds an extent to `mapped`. An extent that continues the last one, both in the file and on the media, is merged
 /// into it. Extents of packed chunks are not merged here, because each holds its own reference;
 /// [`Extents::plan`](crate::inode::extents::Extents::plan) drops the surplus references.
+#[inline]
 pub(crate) fn push_mapped(mapped: &mut Mapped, offset: u64, extent: Extent) {
     if let Some((start, last)) = mapped.last_mut()
         && *start + last.length == offset
@@ -114,6 +119,7 @@ pub(crate) fn push_mapped(mapped: &mut Mapped, offset: u64, extent: Extent) {
 }
 
 /// Returns the extent of one whole block.
+#[inline]
 pub(crate) fn block_extent(block: BlockNumber) -> Extent {
     Extent::media(BLOCK_BYTES, block.address(), false)
 }
@@ -132,6 +138,7 @@ pub(crate) fn covers(mapped: &[(u64, Extent)], range: &Range<u64>) -> bool {
 }
 
 /// Returns the extents that begin in the range.
+#[inline]
 pub(crate) fn within<'m>(mapped: &'m [(u64, Extent)], range: &Range<u64>) -> &'m [(u64, Extent)] {
     let first = mapped.partition_point(|(offset, _)| *offset < range.start);
     let end = mapped.partition_point(|(offset, _)| *offset < range.end);

@@ -5,13 +5,13 @@ use super::claims::Claims;
 use super::remap::{Mapped, push_mapped};
 use super::zeros::{between, bytes_within};
 use crate::error::Result;
-use crate::fingerprint::Fingerprint;
 use crate::inode::extents::Extent;
 use crate::media::BLOCK_BYTES;
 use std::ops::Range;
 
 impl Store {
     /// Stores all of `source` but the zeros, as [`Store::store_run`] does.
+    #[inline]
     pub(super) fn store_runs(
         &self,
         offset: u64,
@@ -31,6 +31,7 @@ impl Store {
     }
 
     /// Stores all of `source` in new blocks without looking for duplicates, as policy `off` does.
+    #[inline]
     pub(super) fn store_run(
         &self,
         offset: u64,
@@ -38,7 +39,7 @@ impl Store {
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<()> {
-        claims.stored_with(&Fingerprint::default());
+        claims.stored_without_fingerprint();
         claims.store_new("write", source, |at, run| {
             push_mapped(mapped, offset + at, Extent::media(run.count * BLOCK_BYTES, run.start.address(), false));
         })

@@ -21,7 +21,7 @@
 //! One commit publishes exactly the range that was written. A write to a part of a shared block goes the same way, so
 //! that the other bytes of the block stay shared.
 
-use super::plan::{Placed, Plan};
+use super::plan::Plan;
 use crate::dedup::Piece;
 use crate::error::Result;
 use crate::inode::extents::Extent;
@@ -240,16 +240,17 @@ impl Plan for WithOrigins<'_, '_> {
         inode: &Inode,
         state: &State,
         rung: Rung,
+        mapped: &mut Mapped,
         claims: &mut Claims<'_>,
-    ) -> Result<std::result::Result<Placed, CannotShare>> {
+    ) -> Result<std::result::Result<Range<u64>, CannotShare>> {
         if let Err(refused) = self.share_equal(inode, state, claims) {
             return Ok(Err(refused));
         }
         let at_offset = |equal: &Equal| (self.offset + equal.at, equal.extent);
-        let mut mapped: Mapped = self.compared.equal.iter().map(at_offset).collect();
+        mapped.extend(self.compared.equal.iter().map(at_offset));
         let WithOrigins { data, new, offset, whole, .. } = self;
-        store.place_exactly(state, *offset, data, new, whole, rung, &mut mapped, claims)?;
-        Ok(Ok(Placed { range: *offset..*offset + data.len() as u64, mapped }))
+        store.place_exactly(state, *offset, data, new, whole, rung, mapped, claims)?;
+        Ok(Ok(*offset..*offset + data.len() as u64))
     }
 
     fn published(&mut self, _store: &Store, _inode: &Inode, _state: &mut State, _rung: Rung, _policy: Placer<'_>) {}

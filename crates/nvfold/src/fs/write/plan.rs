@@ -48,14 +48,6 @@ impl Ladder {
     }
 }
 
-/// What a plan has placed.
-pub(super) struct Placed {
-    /// The file range that changes.
-    pub(super) range: Range<u64>,
-    /// What it maps then.
-    pub(super) mapped: Mapped,
-}
-
 /// A way to store one request.
 pub(super) trait Plan {
     /// Why a request cannot be stored this way.
@@ -73,7 +65,7 @@ pub(super) trait Plan {
         true
     }
 
-    /// Places the request at this rung.
+    /// Places the request at this rung: adds what the file maps then to `mapped`, and returns the range that changes.
     ///
     /// # Errors
     /// ENOSPC, EIO; nothing is placed then once the claims are dropped.
@@ -83,8 +75,9 @@ pub(super) trait Plan {
         inode: &Inode,
         state: &State,
         rung: Rung,
+        mapped: &mut Mapped,
         claims: &mut Claims<'_>,
-    ) -> Result<std::result::Result<Placed, Self::Refusal>>;
+    ) -> Result<std::result::Result<Range<u64>, Self::Refusal>>;
 
     /// True if a rung below could find space where this one did not.
     fn has_rung_below(&self, rung: Rung) -> bool {
@@ -142,33 +135,41 @@ impl Core {
     }
 
     /// Places and publishes a request at the first rung that has space for it.
-    #[inline]
+    #[inline(always)]
     fn go_down<P: Plan>(
         &self,
         inode: &Inode,
         state: &mut State,
         plan: &mut P,
-        mut rung: Rung,
+        rung: Rung,
         policy: Placer<'_>,
-        (offset, times): (u64, Times),
+        request: (u64, Times),
         ladder: &Ladder,
     ) -> Result<std::result::Result<(), P::Refusal>> {
-        let mut policy = policy;
-        loop {
-            match self.write_at_rung(inode, state, plan, rung, policy, (offset, times)) {
-                Err(Error::NoSpace { .. }) if plan.has_rung_below(rung) && ladder.may_descend() => {
-                    // The packed segments that the attempt opened are empty again, so blocks can use them.
-                    self.give_up_empty_packed();
-                    rung = Rung::Blocks;
-                    policy = self.policy_at(rung, policy);
-                    plan.prepare(self, offset, policy)?;
-                }
-                done => return done,
-            }
+        let written = self.write_at_rung(inode, state, plan, rung, policy, request);
+        if matches!(written, Err(Error::NoSpace { .. })) && plan.has_rung_below(rung) && ladder.may_descend() {
+            return self.write_to_blocks(inode, state, plan, policy, request);
         }
+        written
     }
 
-    #[inline]
+    #[cold]
+    fn write_to_blocks<P: Plan>(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        plan: &mut P,
+        policy: Placer<'_>,
+        request: (u64, Times),
+    ) -> Result<std::result::Result<(), P::Refusal>> {
+        // The packed segments that the attempt opened are empty again, so blocks can use them.
+        self.give_up_empty_packed();
+        let policy = self.policy_at(Rung::Blocks, policy);
+        plan.prepare(self, request.0, policy)?;
+        self.write_at_rung(inode, state, plan, Rung::Blocks, policy, request)
+    }
+
+    #[inline(always)]
     fn write_at_rung<P: Plan>(
         &self,
         inode: &Inode,
@@ -178,17 +179,19 @@ impl Core {
         policy: Placer<'_>,
         (offset, times): (u64, Times),
     ) -> Result<std::result::Result<(), P::Refusal>> {
-        let mut claims = Claims::of_write(self, inode, policy, times);
-        let Placed { range, mapped } = match plan.place(self, inode, state, rung, &mut claims)? {
-            Ok(placed) => placed,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        if claims.lacks_fingerprints() {
-            self.notify_unfingerprinted(inode, &mut claims);
+        {
+            let mut claims = Claims::of_write(self, inode, policy, times);
+            let mut mapped = Mapped::new();
+            let range = match plan.place(self, inode, state, rung, &mut mapped, &mut claims)? {
+                Ok(range) => range,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
+            if claims.lacks_fingerprints() {
+                self.notify_unfingerprinted(inode, &mut claims);
+            }
+            let size = state.attributes.size.max(offset + plan.length());
+            self.publish_written(inode, state, range, &mapped, size, &mut claims)?;
         }
-        let size = state.attributes.size.max(offset + plan.length());
-        self.publish_written(inode, state, range, &mapped, size, &mut claims)?;
-        drop(claims);
         plan.published(self, inode, state, rung, policy);
         Ok(Ok(()))
     }

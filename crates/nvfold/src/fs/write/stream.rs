@@ -20,7 +20,7 @@
 //! If no segment is free, the request is written to blocks, as under policy `inline` ([`InBlocks`]).
 
 use super::blocks::InBlocks;
-use super::plan::{Placed, Plan};
+use super::plan::Plan;
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Piece, Place};
@@ -39,6 +39,7 @@ use crate::store::tails::{names_tail, packed_at};
 use crate::words::FileId;
 use smallvec::SmallVec;
 use std::convert::Infallible;
+use std::ops::Range;
 
 /// Cuts a request into pieces, by the streams of its policy.
 pub(super) struct InPieces<'d, 's> {
@@ -91,13 +92,18 @@ impl<'d, 's> InPieces<'d, 's> {
     }
 
     /// Shares or stores the pieces, of which the first may continue a tail.
-    fn place_pieces(&mut self, store: &Store, state: &State, claims: &mut Claims<'_>) -> Result<Placed> {
+    fn place_pieces(
+        &mut self,
+        store: &Store,
+        state: &State,
+        mapped: &mut Mapped,
+        claims: &mut Claims<'_>,
+    ) -> Result<Range<u64>> {
         let cut = self.cut.as_mut().expect("it was prepared");
         let (offset, end) = (self.offset, self.offset + self.data.len() as u64);
         claims.set_update(store.is_update(state, offset..end));
         let tail = cut.tail.take();
         let mut start = tail.as_ref().map_or(offset, |tail| tail.start);
-        let mut mapped = Mapped::new();
         let mut pieces = cut.pieces.iter().zip(&cut.fingerprints);
         (self.grown, self.had_tail) = (None, tail.is_some());
         if let Some(tail) = tail.as_ref().filter(|tail| tail.is_growing) {
@@ -112,8 +118,8 @@ impl<'d, 's> InPieces<'d, 's> {
         }
         let rest: Vec<(u64, ToPack<'_>)> =
             pieces.map(|(piece, fingerprint)| (piece.start, to_pack(piece, *fingerprint))).collect();
-        store.pack(&rest, &mut mapped, claims)?;
-        Ok(Placed { range: start..end, mapped })
+        store.pack(&rest, mapped, claims)?;
+        Ok(start..end)
     }
 
     /// Keeps the stream with its new tail, for the next request.
@@ -164,11 +170,12 @@ impl Plan for InPieces<'_, '_> {
         _inode: &Inode,
         state: &State,
         rung: Rung,
+        mapped: &mut Mapped,
         claims: &mut Claims<'_>,
-    ) -> Result<std::result::Result<Placed, Infallible>> {
+    ) -> Result<std::result::Result<Range<u64>, Infallible>> {
         match rung {
-            Rung::Packed => self.place_pieces(store, state, claims).map(Ok),
-            Rung::Blocks => self.blocks.place_whole(store, state, claims).map(Ok),
+            Rung::Packed => self.place_pieces(store, state, mapped, claims).map(Ok),
+            Rung::Blocks => self.blocks.place_whole(store, state, mapped, claims).map(Ok),
         }
     }
 
