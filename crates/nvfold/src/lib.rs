@@ -19,7 +19,7 @@
 //! | `space` | segments, block allocation, giving memory back |
 //! | [`media`] | the bytes on the device |
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
-//! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
+//! | `error`, `parallel` | errors; several threads for one table. Locks and atomics: crate `nvfold-sync` |
 //! | `panics` | contains panics in work beside the calls |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
@@ -41,15 +41,16 @@ pub mod host;
 mod inode;
 pub mod media;
 mod mount;
-mod padded;
 mod panics;
 mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
 mod refusals;
 mod space;
-mod sync;
 mod words;
+
+use nvfold_sync as padded;
+use nvfold_sync as sync;
 
 pub use api::{Daemon, File, FileSystem, Origin, Stats};
 pub use chunk::transaction::Generators;
@@ -63,11 +64,11 @@ pub use error::{Error, Result, errno};
 pub use fs::UndedupPlan;
 pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_superblock};
 #[cfg(not(feature = "shuttle"))]
+pub use nvfold_sync::{locked_instructions, number_this_thread};
+#[cfg(not(feature = "shuttle"))]
 pub use panics::panic_is_contained;
 pub use space::SegmentWear;
 pub use space::reclaim::Victims;
-#[cfg(not(feature = "shuttle"))]
-pub use sync::{locked_instructions, number_this_thread};
 pub use words::*;
 
 // The README's example is compiled and run with the documentation tests.

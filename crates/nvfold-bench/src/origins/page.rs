@@ -48,7 +48,7 @@ pub fn markdown(report: &Report) -> String {
 
 const INTRODUCTION: &str = "\
 Policy `icid`, used through the core's own interface. A program reports what it copies\n\
-([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)), asks for the origins of a buffer before it writes it, and\n\
+([`RecTree`](../../../crates/nvfold-causality/src/rec_tree/mod.rs)), asks for the origins of a buffer before it writes it, and\n\
 passes them to `File::append_from`. All devices are in memory, and there is one thread. In every row the written data\n\
 is read back and compared, and fsck finds nothing on any device of a compaction.
 ";
