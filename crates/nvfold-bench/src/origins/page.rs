@@ -181,7 +181,7 @@ fn space(report: &Report) -> Table {
             let ratio = media.stored_bytes as f64 / row.live_bytes as f64;
             format!("{} ({ratio:.3}), {}", mb(media.stored_bytes), media.data_segments)
         };
-        let needed = row.live_bytes.div_ceil(nvfold::media::SEGMENT_BYTES);
+        let needed = row.live_bytes.div_ceil(nvfold::internals::media::SEGMENT_BYTES);
         let extents = row.collected.extents;
         let live = format!("{}, {needed}", mb(row.live_bytes));
         vec![
