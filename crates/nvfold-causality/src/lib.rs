@@ -20,6 +20,7 @@
 //! | `reserve` | the memory budget of all parts; which memory has no records |
 //! | [`anchors`] | finds copies that no record shows, by samples of their content |
 //! | [`hint`] | the message by which a process tells a mount's server about a write to come |
+//! | `races` | tests of concurrency, under a scheduler (feature `shuttle`) |
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

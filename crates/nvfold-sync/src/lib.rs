@@ -155,13 +155,13 @@ mod real_or_tested {
                         $name(std::sync::atomic::$name::new(value))
                     }
 
-                    /// As `std`'s.
+                    /// Reads the value.
                     #[inline]
                     pub fn load(&self, order: Ordering) -> $value {
                         self.0.load(order)
                     }
 
-                    /// As `std`'s.
+                    /// Writes the value.
                     #[inline]
                     pub fn store(&self, value: $value, order: Ordering) {
                         // Free at run time, because each caller passes a constant order.
@@ -169,7 +169,7 @@ mod real_or_tested {
                         self.0.store(value, order);
                     }
 
-                    /// As `std`'s.
+                    /// Changes the value as `change` says, again if another thread was faster.
                     #[inline]
                     pub fn fetch_update(
                         &self,
@@ -189,7 +189,7 @@ mod real_or_tested {
                 }
             )*};
             (@exchanges $value:ty, $($method:ident)*) => {$(
-                /// As `std`'s.
+                /// Replaces the value if it is `current`.
                 #[inline]
                 pub fn $method(
                     &self,
@@ -203,7 +203,7 @@ mod real_or_tested {
                 }
             )*};
             (@methods $value:ty, $($method:ident)*) => {$(
-                /// As `std`'s.
+                /// Changes the value, and returns the one before.
                 #[inline]
                 pub fn $method(&self, value: $value, order: Ordering) -> $value {
                     count_locked(1);
