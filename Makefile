@@ -12,8 +12,9 @@ PREFIX ?= /usr/local
 # other random tests).
 export PROPTEST_RNG_SEED ?= 1
 soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
-# Races, under a scheduler that the feature puts beneath every lock: crates/nvfold/src/races/.
-RACES := $(CARGO) test -p nvfold --features shuttle --lib races
+# Races, under a scheduler that the feature puts beneath every lock: src/races of these crates.
+SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/shuttle,nvfold-causality/shuttle --lib
+RACES := $(CARGO) test $(SHUTTLE) races
 
 .PHONY: help build install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
@@ -108,10 +109,10 @@ fmt: ## Format the code
 lint: ## What CI checks before the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p nvfold --features shuttle --lib --tests -- -D warnings
+	$(CARGO) clippy $(SHUTTLE) --tests -- -D warnings
 
 doc: ## API documentation: target/doc/nvfold/index.html
-	$(CARGO) doc --no-deps -p nvfold -p pmem
+	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p pmem
 
 clean: ## Remove what was built
 	$(CARGO) clean

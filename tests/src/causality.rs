@@ -12,7 +12,7 @@
 //! sorted, without overlaps, merged as far as possible, within the range, and must name only recorded bytes of open
 //! files. A compare decides about the rest, so nothing else could do harm.
 
-use nvfold::dedup::icid::{FileToken, Options, PAGE_BYTES, RecTree, Source, Variant};
+use nvfold_causality::{CopySource, FileToken, PAGE_BYTES, RecTree, TreeOptions, Variant};
 use std::collections::BTreeMap;
 
 /// Bytes before the first record.
@@ -204,7 +204,7 @@ impl Pair {
     fn new(variant: Variant, is_exact: bool) -> Pair {
         // The smaller tree has two parts, and memory for some 500 records that do not share an array.
         let memory_bytes_max = if is_exact { 8 << 20 } else { 160 << 10 };
-        let tree = RecTree::new(Options { memory_bytes_max, files_max: FILES as u32, ..Options::of(variant) });
+        let tree = RecTree::new(TreeOptions { memory_bytes_max, files_max: FILES as u32, ..TreeOptions::of(variant) });
         let files = std::array::from_fn(|_| tree.open_file().expect("as many as may be"));
         let naive = Naive { variant, pages: BTreeMap::new(), areas: Vec::new() };
         Pair { tree, naive, is_exact, files, recorded: Vec::new() }
@@ -314,7 +314,7 @@ impl Pair {
         }
         let sources = merged(&self.naive.bytes(source, source + length, |file| self.tree.is_open(file)));
         let mut known = 0;
-        let end = Source { at: length, ..Source::default() };
+        let end = CopySource { at: length, ..CopySource::default() };
         for part in sources.iter().chain([&end]) {
             if self.naive.variant != Variant::KeepAll {
                 // A part without origin lies in several groups of pages, which makes no difference.
@@ -352,7 +352,7 @@ impl Pair {
     }
 
     /// Checks the conditions on every answer.
-    fn judge(&self, length: u64, sources: &[Source]) {
+    fn judge(&self, length: u64, sources: &[CopySource]) {
         for part in sources {
             assert!(part.length > 0 && part.at.checked_add(part.length).is_some_and(|end| end <= length), "{part:?}");
             assert!(self.tree.is_open(part.file), "{part:?} is of a forgotten file");
@@ -377,8 +377,8 @@ impl Pair {
 }
 
 /// Returns bytes as parts that are as long as possible.
-fn merged(bytes: &[Byte]) -> Vec<Source> {
-    let mut parts: Vec<Source> = Vec::new();
+fn merged(bytes: &[Byte]) -> Vec<CopySource> {
+    let mut parts: Vec<CopySource> = Vec::new();
     for (at, byte) in (0..).zip(bytes) {
         let Some((file, file_offset)) = *byte else { continue };
         match parts.last_mut() {
@@ -389,7 +389,7 @@ fn merged(bytes: &[Byte]) -> Vec<Source> {
             {
                 last.length += 1;
             }
-            _ => parts.push(Source { at, length: 1, file, file_offset }),
+            _ => parts.push(CopySource { at, length: 1, file, file_offset }),
         }
     }
     parts

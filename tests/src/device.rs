@@ -6,10 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nvfold::check::CheckOptions;
-use nvfold::fingerprint::WeakFunction;
 use nvfold::{
     Clock, FileKind, FileSystem, IndexKind, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy, Stopwatch,
-    TimeNs,
+    TimeNs, WeakFunction,
 };
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 

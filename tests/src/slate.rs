@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::BLOCK_BYTES;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::superblock::Geometry;
 use pmem::{DeviceSpec, OpenOptions, Region};
 
 const BLOCK: usize = BLOCK_BYTES as usize;

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use nvfold::media::superblock::{COPIES, Superblock};
-use nvfold::media::{DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::superblock::COPIES;
 use nvfold::{
-    AllocateMode, Error, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, RenameMode, SetAttr,
-    Whence, XattrMode, errno,
+    AllocateMode, DEVICE_BYTES_MIN, Error, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy,
+    RenameMode, SetAttr, Superblock, Whence, XattrMode, errno,
 };
 use nvfold_tests::device::{self, Device};
 use nvfold_tests::mount::{self, Mount, nvfold};

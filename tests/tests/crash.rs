@@ -23,9 +23,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::fingerprint::WeakFunction;
 use nvfold::{
-    Daemon, DeNovaOptions, DedupMode, FileSystem, IndexKind, InodeNumber, MountOptions, Policy, ReorderOptions, errno,
+    Daemon, DeNovaOptions, DedupMode, FileSystem, IndexKind, InodeNumber, MountOptions, Policy, ReorderOptions,
+    WeakFunction, errno,
 };
 use nvfold_tests::block::{self, Label};
 use nvfold_tests::device::{self, Device};

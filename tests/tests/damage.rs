@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
-use nvfold::media::inode::INODE_BYTES;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{Geometry, Superblock};
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::inode::INODE_BYTES;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
 use nvfold::{
-    AllocateMode, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy, XattrMode,
+    AllocateMode, BLOCK_BYTES, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Policy,
+    Superblock, XattrMode,
 };
 use nvfold_tests::device::{self, POLICIES};
 use nvfold_tests::hostile::survivors::Survivors;

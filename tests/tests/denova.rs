@@ -3,10 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
     DedupMode, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, MountOptions, NvDedupOptions, Pack, Policy,
-    ReorderOptions, Verify,
+    ReorderOptions, StrongFunction, Verify, WeakFunction,
 };
 use nvfold_tests::device::{self, Device};
 use nvfold_tests::model::op;

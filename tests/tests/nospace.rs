@@ -5,9 +5,8 @@
 //! block, and fsck finds nothing. Sometimes the same is checked after an unmount and after a crash.
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::BLOCK_BYTES;
-use nvfold::media::log_area::AREAS_MAX;
-use nvfold::{AllocateMode, FileKind, FileSystem, InodeNumber, Policy, RenameMode, XattrMode, errno};
+use nvfold::internals::media::log_area::AREAS_MAX;
+use nvfold::{AllocateMode, BLOCK_BYTES, FileKind, FileSystem, InodeNumber, Policy, RenameMode, XattrMode, errno};
 use nvfold_tests::device::{self, Device};
 use nvfold_tests::model::library::Library;
 use nvfold_tests::model::op::{self, Answer, Kind, SLOTS};

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nvfold::media::log_entry::{LogEntry, XattrValue};
+use nvfold::internals::media::log_entry::{LogEntry, XattrValue};
 use nvfold::{
     AllocateMode, Attr, File, FileKind, FileSystem, InodeNumber, MappedExtent, Method, MethodChoice, MountOptions,
     NvDedupOptions, POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, UndedupPlan, Whence, XattrMode, errno,

@@ -28,38 +28,49 @@ struct House {
 const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options counters \
                             mounts problems stop output report progress size failure text";
 
-const HOUSES: [House; 6] = [
+const HOUSES: [House; 7] = [
     House {
         crate_name: "nvfold",
         rooms: &[
+            ("internals", "dedup chunk media chunking fingerprint"),
             ("host", "api words error chunking compression fingerprint media"),
-            ("api", "mount jobs fs dedup inode space media words error compression fingerprint sync panics"),
-            ("check", "mount fs store dedup inode chunk space media words error compression fingerprint sync"),
+            ("api", "mount jobs fs dedup inode space media words error compression fingerprint panics"),
+            ("check", "mount fs store dedup inode chunk space media words error compression fingerprint"),
             (
                 "mount",
-                "jobs fs store dedup inode chunk space media words error compression fingerprint sync parallel panics",
+                "jobs fs store dedup inode chunk space media words error compression fingerprint parallel panics",
             ),
-            ("jobs", "fs store dedup inode chunk space media words error compression fingerprint sync panics"),
-            ("fs", "store dedup inode space media words error compression fingerprint sync padded panics"),
-            (
-                "store",
-                "dedup inode chunk space media words error chunking compression fingerprint sync padded panics refusals",
-            ),
-            ("dedup", "chunk space media words error chunking compression fingerprint sync padded"),
-            ("inode", "space media words error fingerprint sync panics"),
-            ("chunk", "space media words error compression fingerprint sync padded parallel"),
-            ("space", "media error sync padded"),
+            ("jobs", "fs store dedup inode chunk space media words error compression fingerprint panics"),
+            ("fs", "store dedup inode space media words error compression fingerprint panics"),
+            ("store", "dedup inode chunk space media words error chunking compression fingerprint panics refusals"),
+            ("dedup", "chunk space media words error chunking compression fingerprint"),
+            ("inode", "space media words error fingerprint panics"),
+            ("chunk", "space media words error compression fingerprint parallel"),
+            ("space", "media error"),
             ("media", "words fingerprint"),
-            ("panics", "words error sync"),
-            ("refusals", "words error sync"),
+            ("panics", "words error"),
+            ("refusals", "words error"),
             ("words", ""),
             ("error", ""),
             ("compression", ""),
             ("fingerprint", ""),
             ("chunking", ""),
-            ("padded", "sync"),
-            ("sync", ""),
             ("parallel", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-causality",
+        rooms: &[
+            ("rec_tree", "pages areas sources reserve record files"),
+            ("pages", "tree sources reserve record files"),
+            ("areas", "sources files"),
+            ("sources", "files"),
+            ("reserve", "record"),
+            ("record", "files"),
+            ("tree", ""),
+            ("files", ""),
+            ("anchors", ""),
+            ("hint", ""),
         ],
     },
     House {

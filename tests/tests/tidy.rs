@@ -125,10 +125,32 @@ fn files_behind_the_c_boundary_forbid_unsafe_code() {
     assert_none("files of crates/nvfold-c without #![forbid(unsafe_code)]", offences);
 }
 
+/// Returns the lines of front ends that use what leaves the core for tests and benchmarks alone.
+fn uses_of_internals(file: &str, text: &str) -> Vec<String> {
+    let is_front_end = file.starts_with("crates/") && file.contains("/src/");
+    if !is_front_end || ["nvfold", "nvfold-bench"].iter().any(|name| file.starts_with(&format!("crates/{name}/"))) {
+        return Vec::new();
+    }
+    offending_lines(file, text, |line| code_of(line).contains("internals"))
+}
+
+#[test]
+fn front_ends_use_no_internals_of_the_core() {
+    let offences = sources().iter().flat_map(|(file, text)| uses_of_internals(file, text)).collect();
+    assert_none("uses of nvfold::internals; give crates/nvfold/src/lib.rs a name that may leave", offences);
+    let line = "use nvfold::internals::media::SEGMENT_BYTES;";
+    assert_eq!(uses_of_internals("crates/nvfold-cli/src/main.rs", line).len(), 1);
+    for file in ["crates/nvfold/tests/room.rs", "crates/nvfold-bench/src/lib.rs", "tests/src/lib.rs"] {
+        assert_eq!(uses_of_internals(file, line), Vec::<String>::new());
+    }
+}
+
 /// Returns the lines of the libraries that start a thread which would run signal handlers of the program. The unit tests at
 /// the end of a file may.
 fn unguarded_threads(file: &str, text: &str) -> Vec<String> {
-    let is_library = ["pmem", "nvfold", "nvfold-c"].iter().any(|name| file.starts_with(&format!("crates/{name}/src/")));
+    let is_library = ["pmem", "nvfold", "nvfold-causality", "nvfold-c"]
+        .iter()
+        .any(|name| file.starts_with(&format!("crates/{name}/src/")));
     let tests = ["#[cfg(test)]\nmod ", "#[cfg(all(test, "].iter().filter_map(|mark| text.find(mark)).min();
     let code = &text[..tests.unwrap_or(text.len())];
     let starts = |line: &str| [".spawn(", "thread::spawn("].iter().any(|call| code_of(line).contains(call));
@@ -705,10 +727,10 @@ fn the_format_page_says_what_the_code_does() {
         ("SavedRun".to_owned(), 16),
         ("SAVED_RUNS".to_owned(), 248),
     ]);
-    assert_eq!(size_of::<nvfold::media::journal::WordStore>(), 16);
-    assert_eq!(nvfold::media::journal::JOURNAL_WORDS, 7);
-    assert_eq!(size_of::<nvfold::media::saved_state::SavedRun>(), 16);
-    assert_eq!(nvfold::media::saved_state::SAVED_RUNS, 248);
+    assert_eq!(size_of::<nvfold::internals::media::journal::WordStore>(), 16);
+    assert_eq!(nvfold::internals::media::journal::JOURNAL_WORDS, 7);
+    assert_eq!(size_of::<nvfold::internals::media::saved_state::SavedRun>(), 16);
+    assert_eq!(nvfold::internals::media::saved_state::SAVED_RUNS, 248);
     let media = sources().into_iter().filter(|(file, _)| file.starts_with("crates/nvfold/src/media/"));
     for (name, fields) in media.flat_map(|(_, text)| media_structs(&text, &sizes)) {
         let (size, rows) = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/media-format.md"));
@@ -721,7 +743,7 @@ fn the_format_page_says_what_the_code_does() {
 
 #[test]
 fn the_format_page_gives_the_offsets_that_the_code_computes() {
-    use nvfold::media::superblock::Geometry;
+    use nvfold::internals::media::superblock::Geometry;
     let geometry = Geometry::of(64 << 20).unwrap();
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
     for (field, offset) in

@@ -17,8 +17,7 @@
 //! | `denova_new_4k`, `denova_daemon` | a block that is stored and queued, and the daemon's work that shares it later |
 
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
-use nvfold::media::BLOCK_BYTES;
-use nvfold::{DedupMode, FileKind, IndexKind, InodeNumber, Method, NewInode, Policy};
+use nvfold::{BLOCK_BYTES, DedupMode, FileKind, IndexKind, InodeNumber, Method, NewInode, Policy};
 use nvfold_bench::cost::{Calls, Operation, Stage, System, WARM_UP, run_measured_calls};
 use pmem::OpenOptions;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Which memory of this process came from which file: the rec-tree of ICID (`nvfold::dedup::icid`), one a process, and the
+//! Which memory of this process came from which file: the rec-tree of ICID (`nvfold_causality`), one a process, and the
 //! files behind its tokens.
 //!
 //! ```text
@@ -16,8 +16,8 @@
 //! stored to, costs a compare when it is written.
 #![forbid(unsafe_code)]
 
-use nvfold::dedup::icid::{FileToken, Options, RecTree, Source};
 use nvfold::{File, Origin};
+use nvfold_causality::{CopySource, FileToken, RecTree, TreeOptions};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -173,12 +173,12 @@ pub fn try_note_copy(target: usize, source: usize, length: usize) {
 
 /// Makes the tree with all of its memory, for a process whose copies are noted by `try_note_copy`. To be called before the
 /// first device is opened.
-pub fn reserve(options: Options) {
+pub fn reserve(options: TreeOptions) {
     TREE.get_or_init(|| RecTree::reserved(options));
 }
 
 /// What the tree holds and has done, if there is one.
-pub fn stats() -> Option<nvfold::dedup::icid::Stats> {
+pub fn stats() -> Option<nvfold_causality::TreeStats> {
     TREE.get().map(RecTree::stats)
 }
 
@@ -198,7 +198,7 @@ pub fn try_note_foreign_read(address: usize, length: usize, file: FileToken, off
 }
 
 /// Where memory came from, as far as can be told without waiting or allocating; how many parts `sources` has then.
-pub fn try_sources(address: usize, length: usize, sources: &mut [Source]) -> usize {
+pub fn try_sources(address: usize, length: usize, sources: &mut [CopySource]) -> usize {
     TREE.get().map_or(0, |tree| tree.try_origins(address as u64, length as u64, sources))
 }
 
@@ -219,7 +219,7 @@ pub fn note_unmap(address: usize, length: usize) {
 
 /// Where the bytes of a request came from, and the files that they came from.
 #[derive(Default)]
-pub struct Sources(Vec<(Source, Arc<Followed>)>);
+pub struct Sources(Vec<(CopySource, Arc<Followed>)>);
 
 impl Sources {
     /// Of a request to a device whose bytes lie in these ranges of memory, one after the other.
@@ -230,16 +230,16 @@ impl Sources {
         for (address, length) in ranges {
             tree.origins(address as u64, length as u64, &mut found);
             if !found.is_empty() {
-                let upgrade = |source: &Source| {
+                let upgrade = |source: &CopySource| {
                     let files = FOLLOWED.read();
                     let file = files.as_ref()?.get(&source.file.number())?.upgrade()?;
-                    Some((Source { at: before + source.at, ..*source }, file))
+                    Some((CopySource { at: before + source.at, ..*source }, file))
                 };
                 // Without the lock, which dropping the last user of a file takes.
                 let followed = found.iter().filter_map(upgrade);
                 // A file that was closed since, or is on another device, is no source.
                 let is_source =
-                    |(source, file): &(Source, Arc<Followed>)| file.token == source.file && file.device == device;
+                    |(source, file): &(CopySource, Arc<Followed>)| file.token == source.file && file.device == device;
                 sources.0.extend(followed.filter(is_source));
             }
             before += length as u64;
@@ -249,8 +249,8 @@ impl Sources {
 
     /// Returns the origins in the form that the file system takes.
     pub fn origins<'s>(&'s self) -> Vec<Origin<'s>> {
-        let origin = |(source, followed): &'s (Source, Arc<Followed>)| {
-            let Source { at, length, file_offset: source_offset, .. } = *source;
+        let origin = |(source, followed): &'s (CopySource, Arc<Followed>)| {
+            let CopySource { at, length, file_offset: source_offset, .. } = *source;
             Origin { at, length, source: &followed.file, source_offset }
         };
         self.0.iter().map(origin).collect()

@@ -1,10 +1,10 @@
 //! Deduplication options (`policy=nv-dedup,weak=crc32,strong=md5,...`), for mounts and for commands that store data.
 
 use crate::failure::{Doing, Failure, Outcome};
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
     AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,
-    MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, Verify,
+    MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, StrongFunction, Verify,
+    WeakFunction,
 };
 use pmem::Region;
 

@@ -11,9 +11,9 @@ use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::size;
 use crate::traffic::{SegmentWear, Traffic};
-use nvfold::media::superblock::{STATE_CLEAN, Superblock};
 use nvfold::{
-    DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats, errno,
+    DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats, Superblock,
+    errno,
 };
 use pmem::Region;
 use serde::{Deserialize, Serialize};
@@ -838,7 +838,7 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
         format_version: superblock.version,
         uuid: show_uuid(&superblock.uuid),
         label: String::from_utf8_lossy(label).into_owned(),
-        clean: superblock.state == STATE_CLEAN,
+        clean: superblock.is_clean(),
         incompatible_features: superblock.incompatible,
         read_only_compatible_features: superblock.read_only_compatible,
         compatible_features: superblock.compatible,

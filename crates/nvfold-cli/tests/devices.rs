@@ -170,7 +170,8 @@ fn of_three_superblocks_one_is_enough() {
 
 /// A superblock as a newer version would write it.
 fn with_newer_feature(scratch: &Scratch, name: &str) {
-    use nvfold::media::superblock::{COPIES, Superblock};
+    use nvfold::Superblock;
+    use nvfold::internals::media::superblock::COPIES;
     use pmem::{DeviceSpec, OpenOptions, Region};
     let spec = DeviceSpec::Path(scratch.path(name));
     let region = Region::open(&spec, &OpenOptions::default()).unwrap();

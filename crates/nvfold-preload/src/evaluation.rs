@@ -12,9 +12,9 @@
 //! | `report` | written at exit: a line per counter, with its name and its value |
 
 use crate::{device, process};
-use nvfold::dedup::icid::{Options, Variant};
 use nvfold_c::causality;
 use nvfold_c::written::watch_writes;
+use nvfold_causality::{TreeOptions, Variant};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{IoSlice, Write as _};
@@ -32,9 +32,9 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Returns the options of the rec-tree.
-pub fn tree_options() -> Options {
+pub fn tree_options() -> TreeOptions {
     let variant = folder().and_then(|folder| std::fs::read_to_string(folder.join("variant")).ok());
-    Options::of(match variant.as_deref().map(str::trim) {
+    TreeOptions::of(match variant.as_deref().map(str::trim) {
         Some("icid-do") => Variant::DeleteOverlapping,
         Some("icid-ka") => Variant::KeepAll,
         _ => Variant::Icid,

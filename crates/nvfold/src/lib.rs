@@ -15,16 +15,20 @@
 //! | `jobs` | work beside the calls: what policies defer, sharing what is stored, making space |
 //! | `fs` | names and files: the operations |
 //! | `store` | the transaction: what a change stores, claims, publishes and releases |
-//! | [`dedup`] | decides whether to share or to store |
+//! | `dedup` | decides whether to share or to store |
 //! | `inode` | inodes: their table, logs, directories, extents |
-//! | [`chunk`] | chunk table, references, dedup transactions, index |
+//! | `chunk` | chunk table, references, dedup transactions, index |
 //! | `space` | segments, block allocation, giving memory back |
-//! | [`media`] | the bytes on the device |
-//! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
-//! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
+//! | `media` | the bytes on the device |
+//! | `chunking`, `compression`, `fingerprint`, `words` | pure functions of bytes; the shared vocabulary |
+//! | `error`, `parallel` | errors; several threads for one table. Locks and atomics: crate `nvfold-sync` |
 //! | `panics` | contains panics in work beside the calls |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
+//! | [`internals`] | the names of inner rooms that tests and the laboratory need |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
+//!
+//! Every name that leaves the crate is listed below: for all programs at the root, for those that bring their own
+//! policy in [`custom_policy`].
 //!
 //! To follow one write: ARCHITECTURE.md, "One write".
 #![forbid(unsafe_code)]
@@ -32,19 +36,21 @@
 
 mod api;
 pub mod check;
-pub mod chunk;
-pub mod chunking;
-pub mod compression;
-pub mod dedup;
+mod chunk;
+mod chunking;
+mod compression;
+mod dedup;
 mod error;
-pub mod fingerprint;
+mod fingerprint;
 mod fs;
 pub mod host;
 mod inode;
+#[doc(hidden)]
+#[allow(missing_docs)]
+pub mod internals;
 mod jobs;
-pub mod media;
+mod media;
 mod mount;
-mod padded;
 mod panics;
 mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
@@ -52,27 +58,69 @@ mod races;
 mod refusals;
 mod space;
 mod store;
-mod sync;
 mod words;
 
-pub use api::{Daemon, File, FileSystem, Origin, Stats};
-pub use chunk::transaction::Generators;
-pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
-pub use dedup::auto::options::{AutoOptions, AutoStats, Chosen, Estimate, Prefer, Reason};
-pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};
-pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Thresholds};
-pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, Verify};
-pub use dedup::stream::{Classes, DeExtOptions, Mean};
-pub use error::{Error, Result, errno};
-pub use jobs::UndedupPlan;
+use nvfold_sync as padded;
+use nvfold_sync as sync;
+
+// Devices: how they are made, mounted and described.
+pub use media::superblock::Superblock;
+pub use media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
 pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_superblock};
+pub use words::{Clock, IndexKind, Stopwatch};
+
+// Names and bytes: the operations, and the words in which they speak.
+pub use api::{Daemon, File, FileSystem, Origin};
+pub use words::{AllocateMode, Attr, DirEntry, FileKind, InodeNumber, MappedExtent, NewInode, RenameMode, SetAttr};
+pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
+
+// Errors.
+pub use error::{Error, Result, errno};
 #[cfg(not(feature = "shuttle"))]
 pub use panics::panic_is_contained;
-pub use space::SegmentWear;
+
+// Policies: which there are, their options, and what a directory can be given.
+pub use chunk::transaction::Generators;
+pub use chunking::{Chunker, PieceLengths};
+pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
+pub use dedup::auto::options::{AutoOptions, Prefer};
+pub use dedup::denova::options::{DeNovaOptions, DedupMode};
+pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, Thresholds};
+pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, Verify};
+pub use dedup::stream::{Classes, DeExtOptions, Mean};
+pub use fingerprint::{StrongFunction, WeakFunction};
 pub use space::reclaim::Victims;
-#[cfg(not(feature = "shuttle"))]
-pub use sync::{locked_instructions, number_this_thread};
-pub use words::*;
+pub use words::ReorderOptions;
+
+// What was done: statistics.
+pub use api::Stats;
+pub use dedup::auto::options::{AutoStats, Chosen, Estimate, Reason};
+pub use dedup::denova::options::DeNovaStats;
+pub use dedup::nv_dedup::options::NvDedupStats;
+pub use dedup::policy::PolicyStats;
+pub use jobs::UndedupPlan;
+pub use space::SegmentWear;
+pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Reshared, Skipped, Usage};
+
+/// What a program needs to bring its own policy ([`MountOptions::custom_policy`]). `tests/tests/toy_policy/` is one in
+/// a single file.
+pub mod custom_policy {
+    // A policy, and what it decides about.
+    pub use crate::dedup::{Dedup, Ground, Looks, Piece, Place, Places};
+    pub use crate::fingerprint::Fingerprint;
+
+    // The chunk table, where references are taken.
+    pub use crate::chunk::reference::Reference;
+    pub use crate::chunk::transaction::Transaction;
+    pub use crate::chunk::{Chunks, Released};
+    pub use crate::media::{BlockNumber, ChunkRef, PackedNumber};
+
+    // Work in the background.
+    pub use crate::chunk::reference::Hold;
+    pub use crate::dedup::work::{
+        Batch, Fate, Filled, Finder, Host, Left, Share, Shared, Stored, Token, Unfingerprinted,
+    };
+}
 
 // The README's example is compiled and run with the documentation tests.
 #[cfg(doctest)]

@@ -2,20 +2,19 @@
 //! number; where repair is possible without a guess, the device is clean afterwards.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
-use nvfold::media::generator::{SEQUENCE_END, tx_id};
-use nvfold::media::inode::{
+use nvfold::internals::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
+use nvfold::internals::media::generator::{SEQUENCE_END, tx_id};
+use nvfold::internals::media::inode::{
     ATTRIBUTE_LINES, AttributeLine, IN_USE, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, OVERFLOW_WORD, PARENT_WORD,
     USE_WORD,
 };
-use nvfold::media::journal::{JournalSlot, WordStore};
-use nvfold::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
-use nvfold::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry, SYMLINK_TARGET, XattrValue};
-use nvfold::media::saved_state::SavedState;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, Superblock, TABLE_GAPS};
-use nvfold::media::{BLOCK_BYTES, BlockNumber, Location, SEGMENT_BYTES};
+use nvfold::internals::media::journal::{JournalSlot, WordStore};
+use nvfold::internals::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
+use nvfold::internals::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry, SYMLINK_TARGET, XattrValue};
+use nvfold::internals::media::saved_state::SavedState;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, TABLE_GAPS};
+use nvfold::internals::media::{BlockNumber, Location, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::{Immutable, IntoBytes};
@@ -1038,7 +1037,9 @@ fn file_data_in_a_log_page_is_found() {
 fn file_data_in_an_xattr_block_is_found() {
     let device = Device::make();
     let blocks = device.inline_entries(device.labelled).into_iter().find_map(|entry| match entry {
-        LogEntry::XattrSet { value: nvfold::media::log_entry::XattrValue::Blocks { blocks, .. }, .. } => Some(blocks),
+        LogEntry::XattrSet {
+            value: nvfold::internals::media::log_entry::XattrValue::Blocks { blocks, .. }, ..
+        } => Some(blocks),
         _ => None,
     });
     device.append(device.plain, &[device.extent(0, blocks.unwrap()[2])]);

@@ -2,7 +2,7 @@
 //! becomes free.
 
 use crate::deext::*;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::*;
 use pmem::Region;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,10 +1,10 @@
 //! Compression of packed chunks: what comes back, what it saves, how it goes with sharing, growth, crashes and damage.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::media::SEGMENT_BYTES;
-use nvfold::media::chunk_entry::{CLASS_END, CLASS_LOST, ChunkEntry, ENTRY_BYTES};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::COMPRESSED_CHUNKS;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::chunk_entry::{CLASS_END, CLASS_LOST, ChunkEntry, ENTRY_BYTES};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::COMPRESSED_CHUNKS;
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 

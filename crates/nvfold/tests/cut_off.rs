@@ -1,10 +1,10 @@
 //! Crash states that once were not recovered, each in its smallest form.
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
-use nvfold::media::chunk_entry::ChunkEntry;
-use nvfold::media::superblock::{COPIES, LOG_AREAS, Superblock};
-use nvfold::media::{BlockNumber, SEGMENT_BLOCKS};
-use nvfold::{FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode};
+use nvfold::internals::media::chunk_entry::ChunkEntry;
+use nvfold::internals::media::superblock::{COPIES, LOG_AREAS};
+use nvfold::internals::media::{BlockNumber, SEGMENT_BLOCKS};
+use nvfold::{FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Superblock};
 use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Recording, Region, Replay, StoreOrder};
 
 const DEVICE_BYTES: u64 = 16 << 20;
@@ -79,7 +79,7 @@ fn a_slot_that_was_torn_while_an_inode_was_made_is_free_after_recovery() {
 #[test]
 fn a_torn_copy_of_the_superblock_is_written_before_the_whole_one() {
     let region = recorded();
-    let last = region.len_bytes() - nvfold::media::BLOCK_BYTES;
+    let last = region.len_bytes() - nvfold::BLOCK_BYTES;
     for (torn, order) in [
         (COPIES[0], [COPIES[0], last, COPIES[1]]),
         (COPIES[1], [COPIES[1], last, COPIES[0]]),

@@ -1,10 +1,10 @@
 //! Policy `deext`: pieces of any length, shared wherever they lie, through any order of writes, full devices and damage.
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::SEGMENT_BYTES;
-use nvfold::media::chunk_entry::ENTRY_BYTES;
-use nvfold::media::segment::{KIND_ENTRIES, KIND_FREE, SegmentEntry, SegmentUse};
-use nvfold::media::superblock::PACKED_CHUNKS;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::chunk_entry::ENTRY_BYTES;
+use nvfold::internals::media::segment::{KIND_ENTRIES, KIND_FREE, SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::PACKED_CHUNKS;
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Barrier;

@@ -1,13 +1,12 @@
 //! Policy `denova`: what is written is stored at once and shared later, and nothing that was put off is lost.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::media::chunk_entry::{ChunkEntry, CountWord};
-use nvfold::media::inode::{INLINE_LOG, INODE_BYTES};
-use nvfold::media::log_entry::dedupe;
-use nvfold::media::saved_state::SavedState;
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::media::chunk_entry::{ChunkEntry, CountWord};
+use nvfold::internals::media::inode::{INLINE_LOG, INODE_BYTES};
+use nvfold::internals::media::log_entry::dedupe;
+use nvfold::internals::media::saved_state::SavedState;
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Arc;
@@ -764,7 +763,7 @@ fn bad_memory_in_one_entry_costs_that_entry_and_the_daemon_goes_on() {
         let (at, length) = match bad {
             Data => (queued, 64),
             Inode => (slot, INODE_BYTES),
-            LogPage => (region.load_u64(slot + nvfold::media::inode::OVERFLOW_WORD), 4096),
+            LogPage => (region.load_u64(slot + nvfold::internals::media::inode::OVERFLOW_WORD), 4096),
             ChunkEntry => (entry(queued), 64),
             EqualData => (equal, 64),
             EqualChunkEntry => (entry(equal), 64),

@@ -1,15 +1,15 @@
 //! The pm index under the whole file system: the same as the dram index for everybody who uses it, on the device.
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::fingerprint::{WeakFunction, weak};
-use nvfold::media::direct::prefix_bits;
-use nvfold::media::saved_state::SavedState;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::fingerprint::weak;
+use nvfold::internals::media::direct::prefix_bits;
+use nvfold::internals::media::saved_state::SavedState;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{
     File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, ReorderOptions,
-    Stats, convert_index, read_superblock,
+    Stats, WeakFunction, convert_index, read_superblock,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 

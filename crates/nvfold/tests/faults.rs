@@ -5,10 +5,10 @@
 
 use crate::check::noise;
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::inode::{INODE_BYTES, InodeHead};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::media::inode::{INODE_BYTES, InodeHead};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 

@@ -1,11 +1,10 @@
 //! Policy `nv-dedup`: whatever method and functions, equal data is found and different data never shared.
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::media::chunk_entry::ChunkEntry;
-use nvfold::media::inode::INODE_BYTES;
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::media::chunk_entry::ChunkEntry;
+use nvfold::internals::media::inode::INODE_BYTES;
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Arc;

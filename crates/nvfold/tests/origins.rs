@@ -3,7 +3,6 @@
 
 use crate::deext::{NEW, ROOT, Random, create, device, noise, open, read, settle, text, unmount};
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::BLOCK_BYTES;
 use nvfold::*;
 use pmem::Region;
 use std::sync::Barrier;

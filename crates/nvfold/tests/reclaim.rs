@@ -3,10 +3,10 @@
 
 use crate::deext::*;
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::SEGMENT_BYTES;
-use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
-use nvfold::media::packed::{HEADERS_MAX, PackedHeader, header_offset};
-use nvfold::media::segment::SegmentUse;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
+use nvfold::internals::media::packed::{HEADERS_MAX, PackedHeader, header_offset};
+use nvfold::internals::media::segment::SegmentUse;
 use nvfold::*;
 use pmem::Region;
 use std::collections::BTreeMap;

@@ -6,12 +6,8 @@
 mod policy;
 
 use crate::refused::all_are_refused;
-use nvfold::chunk::Chunks;
-use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, Piece};
-use nvfold::fingerprint::{Fingerprint, StrongFunction};
-use nvfold::media::ChunkRef;
-use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Transaction};
+use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, StrongFunction};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::{Arc, Mutex};
 

@@ -1,9 +1,9 @@
 //! Repair and its undo file: cut off anywhere and done again, put back bit by bit, and never on the wrong device.
 
 use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
-use nvfold::media::inode::{INODE_BYTES, InodeHead, USE_WORD};
-use nvfold::media::superblock::{Geometry, LAST_COPY, STATE_REPAIR, Superblock, VERSION};
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::inode::{INODE_BYTES, InodeHead, USE_WORD};
+use nvfold::internals::media::superblock::{Geometry, LAST_COPY, STATE_REPAIR, VERSION};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::io;
@@ -74,7 +74,8 @@ fn damage(region: &Region) {
     put(region, slots + 2 * INODE_BYTES, &noise(1, 512)[..]);
     put(region, slots + 14 * INODE_BYTES, &noise(2, 512)[..]);
     put(region, geometry.segment_table_offset, &noise(3, 4096)[..]);
-    let entries = geometry.chunk_entry_offset(nvfold::media::BlockNumber(2 * nvfold::media::SEGMENT_BLOCKS));
+    let entries = geometry
+        .chunk_entry_offset(nvfold::internals::media::BlockNumber(2 * nvfold::internals::media::SEGMENT_BLOCKS));
     put(region, entries, &noise(4, 4096)[..]);
 }
 

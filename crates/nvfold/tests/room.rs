@@ -1,7 +1,7 @@
 //! Space comes back, and can be had: dead bytes are free again at every fill, and ENOSPC says that there is no room.
 
 use crate::deext::*;
-use nvfold::media::SEGMENT_BYTES;
+use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::*;
 use pmem::Region;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 //! use, and no segment changes hands while somebody stands on it.
 
 use nvfold::check::{CheckOptions, check};
-use nvfold::media::segment::{KIND_BLOCKS, SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::segment::{KIND_BLOCKS, SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 
@@ -272,7 +272,7 @@ fn wear_stays_when_the_index_is_converted_there_and_back() {
     file(&fs, "a").write_at(0, &distinct(1, 50)).unwrap();
     fs.unmount().unwrap();
     for to in [IndexKind::Pm, IndexKind::Dram] {
-        convert_index(&device.region, to, fingerprint::WeakFunction::default(), &mut |_, _| ()).unwrap();
+        convert_index(&device.region, to, WeakFunction::default(), &mut |_, _| ()).unwrap();
         device.assert_worn("converted");
         device.assert_clean("converted");
         let is_index = |usage: &SegmentUse| matches!(usage, SegmentUse::Index(_));

@@ -2,13 +2,13 @@
 //! damage makes of them costs their file.
 
 use nvfold::check::{CheckOptions, Report, check};
-use nvfold::media::chunk_entry::ChunkEntry;
-use nvfold::media::inode::{INLINE_LOG, INODE_BYTES, InodeHead};
-use nvfold::media::location_word::LocationWord;
-use nvfold::media::log_entry::{LogEntry, dedupe};
-use nvfold::media::superblock::{Geometry, Superblock, VECTOR_ENTRIES};
-use nvfold::media::vector_entry::{Named, RECORDS_MAX, VectorEntry};
-use nvfold::media::{BlockNumber, Location};
+use nvfold::internals::media::chunk_entry::ChunkEntry;
+use nvfold::internals::media::inode::{INLINE_LOG, INODE_BYTES, InodeHead};
+use nvfold::internals::media::location_word::LocationWord;
+use nvfold::internals::media::log_entry::{LogEntry, dedupe};
+use nvfold::internals::media::superblock::{Geometry, VECTOR_ENTRIES};
+use nvfold::internals::media::vector_entry::{Named, RECORDS_MAX, VectorEntry};
+use nvfold::internals::media::{BlockNumber, Location};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::IntoBytes;

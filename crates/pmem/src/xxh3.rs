@@ -14,7 +14,7 @@
 //!
 //! The last block is not scrambled, and only those of its stripes count that end before the input does. The last 64
 //! bytes may overlap any of these. The specification of xxHash defines it so. The values are stored on media; the
-//! tests here and in `nvfold::fingerprint` compare every bit with the library's result.
+//! tests here and in `nvfold::internals::fingerprint` compare every bit with the library's result.
 //!
 //! The module is in this crate because intrinsics are `unsafe`, and all `unsafe` code is here. The library serves as
 //! the portable twin.
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(xxh3_64_wide(b""), None);
     }
 
-    /// `nvfold::fingerprint` compares all lengths with the library.
+    /// `nvfold::internals::fingerprint` compares all lengths with the library.
     #[test]
     fn a_block_has_the_value_of_the_reference() {
         let Some(zeros) = xxh3_64_wide(&[0; 4096]) else {

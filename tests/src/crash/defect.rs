@@ -6,11 +6,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use nvfold::media::chunk_entry::{ChunkEntry, address_word};
-use nvfold::media::direct::DirectEntry;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{COPIES, Geometry};
-use nvfold::media::{BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::media::chunk_entry::{ChunkEntry, address_word};
+use nvfold::internals::media::direct::DirectEntry;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::{COPIES, Geometry};
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{Compression, FileKind, FileSystem, IndexKind, InodeNumber, Policy, Result, SetAttr, XattrMode};
 use pmem::{Action, Pending, Region};
 
@@ -426,7 +426,7 @@ fn chunk_of(region: &Region, geometry: &Geometry, bytes: &[u8]) -> u64 {
 
 /// Marks the slot of inode 3, which has a name in all trees, as free.
 fn free_slot_of_a_name(region: &Region, geometry: &Geometry) {
-    use nvfold::media::inode::{INODE_BYTES, USE_WORD};
+    use nvfold::internals::media::inode::{INODE_BYTES, USE_WORD};
     let slot = geometry.first_segment() * SEGMENT_BYTES + 3 * INODE_BYTES;
     let _ = region.store_u64(slot + USE_WORD, 0);
 }

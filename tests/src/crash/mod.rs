@@ -291,7 +291,7 @@ fn on_all_cores<T: Sync>(bases: &[Base], tasks: &[T], each: impl Fn(&mut [Disk],
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
-                nvfold::number_this_thread(0);
+                nvfold::internals::number_this_thread(0);
                 let mut disks: Vec<Disk> =
                     bases.iter().map(|base| Disk::new(base.image.clone(), DEVICE_BYTES)).collect();
                 loop {

@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::{fmt, fs};
 
 use nvfold::IndexKind;
-use nvfold::media::superblock::COPIES;
+use nvfold::internals::media::superblock::COPIES;
 use pmem::{Action, Event, Site};
 
 use crate::random::soak_factor;

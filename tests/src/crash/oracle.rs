@@ -24,7 +24,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
 use nvfold::check::{CheckOptions, Finding, Report, check};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs, Usage};
 use pmem::{Action, Event, Region};
 

@@ -128,7 +128,7 @@ pub fn clock_from(first: i64) -> nvfold::Clock {
 impl Base {
     /// Makes the tree.
     pub fn new(setting: &'static Setting) -> Base {
-        nvfold::number_this_thread(0);
+        nvfold::internals::number_this_thread(0);
         let region = Image::default().region(DEVICE_BYTES);
         let options =
             MkfsOptions { uuid: *b"a uuid for tests", now: 1, index: setting.index, ..MkfsOptions::default() };
@@ -185,7 +185,7 @@ impl Base {
             trace.steps.push(Step::Outcomes(during));
             // Each operation has its own thread, so that no fence of a later one covers stores of an earlier one.
             let apply = || {
-                nvfold::number_this_thread(number);
+                nvfold::internals::number_this_thread(number);
                 library.apply(op)
             };
             std::thread::scope(|scope| scope.spawn(apply).join()).expect("it answered before");

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nvfold::media::BLOCK_BYTES;
+use nvfold::BLOCK_BYTES;
 
 use crate::mount::{NO_UTAB, binary};
 use crate::requires::Need;

@@ -14,12 +14,13 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use nvfold::media::inode::AttributeLine;
-use nvfold::media::journal::{JOURNAL_SLOTS, JOURNAL_WORDS, JournalSlot, WordStore};
-use nvfold::media::log_entry::LINE;
-use nvfold::media::saved_state::SavedState;
-use nvfold::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE, Superblock};
-use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::inode::AttributeLine;
+use nvfold::internals::media::journal::{JOURNAL_SLOTS, JOURNAL_WORDS, JournalSlot, WordStore};
+use nvfold::internals::media::log_entry::LINE;
+use nvfold::internals::media::saved_state::SavedState;
+use nvfold::internals::media::superblock::{COPIES, Geometry, STATE_CLEAN, STATE_IN_USE};
+use nvfold::{BLOCK_BYTES, DEVICE_BYTES_MIN, Superblock};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::image::{self, Image, Layout, Structure};

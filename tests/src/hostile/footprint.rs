@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
-use nvfold::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, OVERFLOW_WORD};
-use nvfold::media::log_area::{AREA_LOG, NEXT_WORD};
-use nvfold::media::log_entry::{LINE, LogEntry, PAGE_LINES, XattrValue};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, Location, PackedNumber, SEGMENT_BYTES};
+use nvfold::BLOCK_BYTES;
+use nvfold::internals::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
+use nvfold::internals::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, OVERFLOW_WORD};
+use nvfold::internals::media::log_area::{AREA_LOG, NEXT_WORD};
+use nvfold::internals::media::log_entry::{LINE, LogEntry, PAGE_LINES, XattrValue};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::{Location, PackedNumber, SEGMENT_BYTES};
 use zerocopy::FromBytes;
 
 use crate::slate::Content;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use nvfold::InodeNumber;
-use nvfold::media::log_entry::{LINE, NAME_OFFSET};
+use nvfold::internals::media::log_entry::{LINE, NAME_OFFSET};
 
 use super::damage::entry_checksum;
 

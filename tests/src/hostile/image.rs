@@ -3,20 +3,19 @@
 use std::mem::offset_of;
 use std::sync::OnceLock;
 
-use nvfold::media::DEVICE_BYTES_MIN;
-use nvfold::media::direct::{BEGUN, DIRECT_BYTES, DirectEntry, prefix_bits};
-use nvfold::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
-use nvfold::media::journal::{JOURNAL_SLOTS, JournalSlot};
-use nvfold::media::log_area::{AreaHead, NEXT_WORD};
-use nvfold::media::log_entry::LINE;
-use nvfold::media::packed::HEADER_BYTES;
-use nvfold::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::{Geometry, Superblock};
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::direct::{BEGUN, DIRECT_BYTES, DirectEntry, prefix_bits};
+use nvfold::internals::media::inode::{ATTRIBUTE_LINES, INLINE_LOG, INODE_BYTES, InodeHead};
+use nvfold::internals::media::journal::{JOURNAL_SLOTS, JournalSlot};
+use nvfold::internals::media::log_area::{AreaHead, NEXT_WORD};
+use nvfold::internals::media::log_entry::LINE;
+use nvfold::internals::media::packed::HEADER_BYTES;
+use nvfold::internals::media::saved_state::{SEGMENT_RECORD_WORDS, SavedState};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
 use nvfold::{
-    AllocateMode, Compression, DeNovaOptions, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions,
-    MountOptions, Pack, Policy, RenameMode, ReorderOptions, XattrMode,
+    AllocateMode, BLOCK_BYTES, Compression, DEVICE_BYTES_MIN, DeNovaOptions, File, FileKind, FileSystem, IndexKind,
+    InodeNumber, MkfsOptions, MountOptions, Pack, Policy, RenameMode, ReorderOptions, Superblock, XattrMode,
 };
 use pmem::{DeviceSpec, OpenOptions, Region, StoreOrder};
 use zerocopy::FromBytes;
@@ -217,7 +216,7 @@ impl Image {
         }
         // Entries of blocks that hold data without being counted, or hold nothing.
         for block in [geometry.data_offset + SEGMENT_BYTES, DEVICE_BYTES_MIN - 2 * BLOCK_BYTES] {
-            let block = nvfold::media::BlockNumber::containing(block);
+            let block = nvfold::internals::media::BlockNumber::containing(block);
             self.add(Layout::ChunkEntry, geometry.chunk_entry_offset(block), LINE, 0);
         }
     }

@@ -5,12 +5,14 @@
 
 use std::mem::offset_of;
 
-use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
-use nvfold::media::log_entry::{LogEntry, PageFooter, XattrValue};
-use nvfold::media::saved_state::{SAVED_RUNS, SavedRun, SavedState};
-use nvfold::media::superblock::{Geometry, Superblock};
-use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, XattrMode};
+use nvfold::internals::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
+use nvfold::internals::media::log_entry::{LogEntry, PageFooter, XattrValue};
+use nvfold::internals::media::saved_state::{SAVED_RUNS, SavedRun, SavedState};
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::{
+    BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions,
+    Policy, Superblock, XattrMode,
+};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -31,10 +31,9 @@ use std::sync::Mutex;
 
 use nvfold::check::{self, CheckOptions, Report};
 use nvfold::host::{self, ExportOptions, Progress};
-use nvfold::media::DEVICE_BYTES_MIN;
 use nvfold::{
-    AllocateMode, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy, RenameMode, SetAttr,
-    Whence, XattrMode,
+    AllocateMode, DEVICE_BYTES_MIN, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy,
+    RenameMode, SetAttr, Whence, XattrMode,
 };
 use pmem::Region;
 

@@ -11,10 +11,9 @@
 //! [`super::oracle`] says what each file must contain, and nothing that a job does may change it. Each round mounts
 //! with other options ([`Setup::of`]).
 
-use nvfold::media::BLOCK_BYTES;
 use nvfold::{
-    AllocateMode, AutoOptions, Classes, Compression, DeExtOptions, IndexKind, MkfsOptions, MountOptions, Pack, Policy,
-    Prefer, RenameMode, Stats, Victims, errno,
+    AllocateMode, AutoOptions, BLOCK_BYTES, Classes, Compression, DeExtOptions, IndexKind, MkfsOptions, MountOptions,
+    Pack, Policy, Prefer, RenameMode, Stats, Victims, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 

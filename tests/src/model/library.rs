@@ -1,6 +1,6 @@
 //! The library as a subject.
 
-use nvfold::media::inode::INODES_PER_SEGMENT;
+use nvfold::internals::media::inode::INODES_PER_SEGMENT;
 use nvfold::{
     Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Origin,
     POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,

@@ -2,8 +2,7 @@
 
 use std::sync::OnceLock;
 
-use nvfold::fingerprint::WeakFunction;
-use nvfold::{AllocateMode, Compression, DedupMode, Policy, RenameMode, Victims, XattrMode, errno};
+use nvfold::{AllocateMode, Compression, DedupMode, Policy, RenameMode, Victims, WeakFunction, XattrMode, errno};
 
 /// A path as indices into [`name`]; empty is the root.
 pub type NodePath = Vec<u8>;

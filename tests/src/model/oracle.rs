@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nvfold::{AllocateMode, POLICY_ATTRIBUTE, Policy, RenameMode, XattrMode, errno::*};
+use nvfold::errno::*;
+use nvfold::{AllocateMode, POLICY_ATTRIBUTE, Policy, RenameMode, XattrMode};
 
 use super::Subject;
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};

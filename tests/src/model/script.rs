@@ -16,8 +16,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MIN};
-use nvfold::{AllocateMode, IndexKind, MountOptions, Policy, RenameMode, XattrMode, errno};
+use nvfold::{
+    AllocateMode, BLOCK_BYTES, DEVICE_BYTES_MIN, IndexKind, MountOptions, Policy, RenameMode, XattrMode, errno,
+};
 use pmem::Region;
 
 use super::library::Library;

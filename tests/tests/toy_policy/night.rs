@@ -4,13 +4,10 @@
 //! What is stored by day has no fingerprints. The policy keeps a list of such files, and a step of its background work lets
 //! the file system give some blocks of one of them the fingerprints that they lack ([`Host::fill`]).
 
-use nvfold::chunk::Chunks;
-use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::work::{Filled, Host, Unfingerprinted};
-use nvfold::dedup::{Dedup, Piece, Place};
-use nvfold::fingerprint::{Fingerprint, WeakFunction};
-use nvfold::media::ChunkRef;
-use nvfold::{FileId, Result};
+use nvfold::custom_policy::{
+    ChunkRef, Chunks, Dedup, Filled, Fingerprint, Host, Piece, Place, Transaction, Unfingerprinted,
+};
+use nvfold::{FileId, Result, WeakFunction};
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

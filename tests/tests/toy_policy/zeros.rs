@@ -5,11 +5,8 @@
 //! is free. The lock is held while a reference is taken, so that the block cannot be freed and get another content in
 //! between: `released` waits.
 
-use nvfold::chunk::transaction::Transaction;
-use nvfold::chunk::{Chunks, Released};
-use nvfold::dedup::{Dedup, Piece, Place};
-use nvfold::fingerprint::{Fingerprint, StrongFunction};
-use nvfold::media::ChunkRef;
+use nvfold::StrongFunction;
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
 use std::sync::Mutex;
 
 /// See the module.

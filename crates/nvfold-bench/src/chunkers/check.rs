@@ -5,7 +5,7 @@
 //! chunker does, and because no other compressor is fast enough for memory.
 
 use crate::Result;
-use nvfold::chunking::{Compressibility, Verdict};
+use nvfold::internals::chunking::{Compressibility, Verdict};
 use pmem::clock::cost_ns;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! Bytes saved by the pieces of each chunker.
 
 use super::corpus::{Versions, edited};
-use nvfold::chunking::{Chunker, Cutter};
-use nvfold::fingerprint::weak64;
+use nvfold::Chunker;
+use nvfold::internals::chunking::Cutter;
+use nvfold::internals::fingerprint::weak64;
 use serde::Serialize;
 use std::collections::HashSet;
 

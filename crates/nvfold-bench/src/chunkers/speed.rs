@@ -4,7 +4,8 @@
 use super::corpus::{Versions, random_bytes};
 use crate::data::Random;
 use crate::samples::median;
-use nvfold::chunking::{Chunker, Compressibility, Cutter, Verdict, content_defined, pieces};
+use nvfold::Chunker;
+use nvfold::internals::chunking::{Compressibility, Cutter, Verdict, content_defined, pieces};
 use pmem::clock::cost_ns;
 use serde::Serialize;
 use std::hint::black_box;

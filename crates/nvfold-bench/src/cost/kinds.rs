@@ -6,10 +6,11 @@
 //! until the block gets another use.
 
 use crate::{BenchError, Doing, Result};
-use nvfold::media::log_entry::PageFooter;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::BLOCK_BYTES;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::log_entry::PageFooter;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
 use pmem::{LINE_BYTES, Region};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

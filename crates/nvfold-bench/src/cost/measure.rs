@@ -86,9 +86,9 @@ pub fn counted(operation: Operation, system: System) -> Result<Cell> {
     let region = stage.fs.region();
     let saved = stage.fs.stats().saved_bytes;
     let (counters, traffic) = (region.counters(), Traffic::of(region));
-    let locked = nvfold::locked_instructions();
+    let locked = nvfold::internals::locked_instructions();
     run_measured_calls(&mut *calls.call, WARM_UP..WARM_UP + CALLS).doing(operation.name())?;
-    let locked = nvfold::locked_instructions() - locked;
+    let locked = nvfold::internals::locked_instructions() - locked;
     let counters = region.counters() - counters;
     let (written, read) = traffic.until(&Traffic::of(region), region)?;
     prove(operation, system, &calls, stage.fs.stats().saved_bytes.wrapping_sub(saved))?;
@@ -132,7 +132,7 @@ fn prepared(operation: Operation, system: System, device: &OpenOptions) -> Resul
 
 /// Checks that the calls shared, or unshared, as many blocks as the name of the operation says.
 fn prove(operation: Operation, system: System, calls: &Calls, gained: u64) -> Result<()> {
-    let expected = calls.blocks_saved * CALLS as i64 * nvfold::media::BLOCK_BYTES as i64;
+    let expected = calls.blocks_saved * CALLS as i64 * nvfold::BLOCK_BYTES as i64;
     if gained as i64 == expected {
         return Ok(());
     }

@@ -9,12 +9,12 @@ use crate::data::Random;
 use crate::device::{Device, remount};
 use crate::{BenchError, Doing, Result};
 use nvfold::check::{CheckOptions, check};
-use nvfold::dedup::icid::Variant;
-use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
-use nvfold::media::packed::HEADER_BYTES;
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::{BlockNumber, SEGMENT_BYTES};
+use nvfold::internals::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
+use nvfold::internals::media::packed::HEADER_BYTES;
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{File, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, Victims};
+use nvfold_causality::Variant;
 use pmem::{LINE_BYTES, Profile, Region};
 use serde::Serialize;
 

@@ -11,8 +11,8 @@
 
 use super::sstable::{self, BLOCK_BYTES, BLOCK_BYTES_MAX, Key, Place, Record, Tail};
 use crate::{Doing, Result};
-use nvfold::dedup::icid::{FileToken, Options, RecTree, Source, Variant};
 use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Origin};
+use nvfold_causality::{CopySource, FileToken, RecTree, TreeOptions, Variant};
 
 /// Bytes of the write buffer, as in LevelDB.
 pub const WRITE_BUFFER_BYTES: usize = 64 << 10;
@@ -146,7 +146,7 @@ struct Compaction<'f> {
 
 /// Merges sorted tables, the newest first; returns the new tables.
 pub fn compact(fs: &FileSystem, inputs: Vec<File>, variant: Variant) -> Result<(Vec<File>, Written)> {
-    let tree = RecTree::new(Options::of(variant));
+    let tree = RecTree::new(TreeOptions::of(variant));
     let inputs = inputs.into_iter().map(|file| Input::open(file, &tree)).collect::<Result<Vec<Input>>>()?;
     let mut compaction = Compaction {
         fs,
@@ -239,8 +239,8 @@ impl Compaction<'_> {
         let Some(output) = self.output.as_ref().filter(|_| !self.pending.bytes.is_empty()) else { return Ok(()) };
         let mut sources = Vec::new();
         self.tree.origins(self.pending.address(), self.pending.bytes.len() as u64, &mut sources);
-        let file_of = |source: &Source| self.inputs.iter().find(|input| input.token == source.file);
-        let origin = |source: &Source| {
+        let file_of = |source: &CopySource| self.inputs.iter().find(|input| input.token == source.file);
+        let origin = |source: &CopySource| {
             let (at, length, source_offset) = (source.at, source.length, source.file_offset);
             file_of(source).map(|input| Origin { at, length, source: &input.file, source_offset })
         };

@@ -48,7 +48,7 @@ pub fn markdown(report: &Report) -> String {
 
 const INTRODUCTION: &str = "\
 Policy `icid`, used through the core's own interface. A program reports what it copies\n\
-([`RecTree`](../../../crates/nvfold/src/dedup/icid/mod.rs)), asks for the origins of a buffer before it writes it, and\n\
+([`RecTree`](../../../crates/nvfold-causality/src/rec_tree/mod.rs)), asks for the origins of a buffer before it writes it, and\n\
 passes them to `File::append_from`. All devices are in memory, and there is one thread. In every row the written data\n\
 is read back and compared, and fsck finds nothing on any device of a compaction.
 ";
@@ -181,7 +181,7 @@ fn space(report: &Report) -> Table {
             let ratio = media.stored_bytes as f64 / row.live_bytes as f64;
             format!("{} ({ratio:.3}), {}", mb(media.stored_bytes), media.data_segments)
         };
-        let needed = row.live_bytes.div_ceil(nvfold::media::SEGMENT_BYTES);
+        let needed = row.live_bytes.div_ceil(nvfold::internals::media::SEGMENT_BYTES);
         let extents = row.collected.extents;
         let live = format!("{}, {needed}", mb(row.live_bytes));
         vec![

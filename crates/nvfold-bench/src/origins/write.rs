@@ -247,9 +247,9 @@ fn run(lane: Lane, bytes: usize, device: &OpenOptions) -> Result<(Sum, Lines)> {
     let (before, mut sum) = (Traffic::of(&region), Sum::default());
     for number in WARM_UP..WARM_UP + CALLS {
         stage.fill(number)?;
-        let (counters, locked) = (region.counters(), nvfold::locked_instructions());
+        let (counters, locked) = (region.counters(), nvfold::internals::locked_instructions());
         stage.append(number)?;
-        sum.add(region.counters() - counters, nvfold::locked_instructions() - locked);
+        sum.add(region.counters() - counters, nvfold::internals::locked_instructions() - locked);
     }
     let (written, _) = before.until(&Traffic::of(&region), &region)?;
     stage.prove(WARM_UP + CALLS)?;

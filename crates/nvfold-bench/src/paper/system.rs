@@ -9,14 +9,10 @@ use super::workload::{BLOCK, Batch};
 use crate::device::{Device, populate, remount};
 use crate::rivals::{self, Rival};
 use crate::{BenchError, Doing, Result};
-use nvfold::chunk::transaction::Transaction;
-use nvfold::chunk::{Chunks, Released};
-use nvfold::dedup::{Dedup, Piece, Place};
-use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use nvfold::media::ChunkRef;
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
 use nvfold::{
     File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
-    NvDedupOptions, Pack, Policy, Verify,
+    NvDedupOptions, Pack, Policy, StrongFunction, Verify, WeakFunction,
 };
 use pmem::{Profile, Region};
 use std::collections::HashSet;

@@ -5,7 +5,7 @@
 //! bytes count.
 
 use crate::data::Random;
-use nvfold::dedup::icid::{FileToken, RecTree, Source};
+use nvfold_causality::{CopySource, FileToken, RecTree};
 
 /// Address of the first byte of the memory: in the middle of a page, as in heaps.
 const BASE: u64 = 0x5555_5555_0810;
@@ -20,7 +20,7 @@ pub struct Machine<'t> {
     tree: &'t RecTree,
     memory: Vec<u8>,
     files: Vec<File>,
-    sources: Vec<Source>,
+    sources: Vec<CopySource>,
     /// Bytes that were written, and those of them that were found and are equal.
     pub written: u64,
     pub found: u64,

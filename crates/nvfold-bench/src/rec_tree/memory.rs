@@ -6,7 +6,7 @@
 //! file's buffer, which is looked up when it is full.
 
 use crate::data::Random;
-use nvfold::dedup::icid::{RecTree, Stats};
+use nvfold_causality::{RecTree, TreeStats};
 
 const PAIR_BYTES: u64 = 116;
 const VALUE_BYTES: u64 = 100;
@@ -29,10 +29,10 @@ pub fn levels(pairs: u64) -> u64 {
 }
 
 /// Fills such a store; returns the statistics of the tree when it used most memory.
-pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
+pub fn fill(tree: &RecTree, pairs: u64) -> TreeStats {
     let mut random = Random(pairs);
     let mut sources = Vec::new();
-    let mut most = Stats::default();
+    let mut most = TreeStats::default();
     let (mut buffer, mut filled) = (0, 0);
     let mut files = Vec::new();
     let mut places = [HEAP; INPUTS as usize];
@@ -76,6 +76,6 @@ pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
     larger(most, tree.stats())
 }
 
-fn larger(a: Stats, b: Stats) -> Stats {
+fn larger(a: TreeStats, b: TreeStats) -> TreeStats {
     if a.memory_bytes > b.memory_bytes { a } else { b }
 }

@@ -15,7 +15,7 @@ use crate::data::Random;
 use crate::origin::{command, commit, heading, save};
 use clap::Args;
 use machine::Machine;
-use nvfold::dedup::icid::{Options as TreeOptions, RecTree, Variant};
+use nvfold_causality::{RecTree, TreeOptions, Variant};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;

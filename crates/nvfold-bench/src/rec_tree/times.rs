@@ -2,7 +2,7 @@
 
 use crate::data::Random;
 use crate::samples::{median, middle_half};
-use nvfold::dedup::icid::{FileToken, Options, RecTree, Variant};
+use nvfold_causality::{FileToken, RecTree, TreeOptions, Variant};
 use serde::Serialize;
 use std::hint::black_box;
 use std::time::Instant;
@@ -48,7 +48,7 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
 
     // --- look-ups of 4 KiB, in random order ---
     let mut sources = Vec::new();
-    let tree = RecTree::new(Options::of(variant));
+    let tree = RecTree::new(TreeOptions::of(variant));
     let file = tree.open_file().expect("none is open");
     for block in 0..blocks {
         tree.record_read(READ + block * BLOCK_BYTES, BLOCK_BYTES, file, 2 * block * BLOCK_BYTES);
@@ -67,7 +67,7 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
     look_up("look-up of 4 KiB that were read at once".into(), &tree, READ, BLOCK_BYTES, 1);
     look_up("look-up of 100 bytes of them".into(), &tree, READ + 300, VALUE_BYTES, 1);
     for value_bytes in [1008, 100] {
-        let tree = RecTree::new(Options::of(variant));
+        let tree = RecTree::new(TreeOptions::of(variant));
         let file = tree.open_file().expect("none is open");
         let entry_bytes = value_bytes + 16;
         let values = BLOCK_BYTES / entry_bytes;
@@ -84,11 +84,11 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
     }
 
     // --- insertions, in ascending order as in most programs, over buffers that are reused ---
-    let tree = RecTree::new(Options::of(variant));
+    let tree = RecTree::new(TreeOptions::of(variant));
     let file = tree.open_file().expect("none is open");
     let buffers = blocks.min(64);
     time("insertion of 100 bytes".into(), Box::new(|| ascending(buffers, |place| read(&tree, place, file))));
-    let tree = RecTree::new(Options::of(variant));
+    let tree = RecTree::new(TreeOptions::of(variant));
     let file = tree.open_file().expect("none is open");
     time(
         "insertion of 4 KiB, over two pages".into(),
@@ -101,7 +101,7 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
     );
 
     // --- copies ---
-    let tree = RecTree::new(Options::of(variant));
+    let tree = RecTree::new(TreeOptions::of(variant));
     let file = tree.open_file().expect("none is open");
     for block in 0..buffers {
         tree.record_read(READ + block * BLOCK_BYTES, BLOCK_BYTES, file, 2 * block * BLOCK_BYTES);
@@ -109,7 +109,7 @@ pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) ->
     let copy = |place: u64| tree.record_copy(place, READ + (place - BUILT), VALUE_BYTES);
     time("copy of 100 bytes that were read".into(), Box::new(|| ascending(buffers, copy)));
     if variant != Variant::KeepAll {
-        let tree = RecTree::reserved(Options::of(variant));
+        let tree = RecTree::reserved(TreeOptions::of(variant));
         let file = tree.open_file().expect("none is open");
         for block in 0..buffers {
             tree.record_read(READ + block * BLOCK_BYTES, BLOCK_BYTES, file, 2 * block * BLOCK_BYTES);

@@ -238,5 +238,5 @@ fn available(fs: &FileSystem) -> u64 {
 }
 
 fn in_blocks(fs: &FileSystem) -> u64 {
-    fs.stats().data_blocks * nvfold::media::BLOCK_BYTES
+    fs.stats().data_blocks * nvfold::BLOCK_BYTES
 }

@@ -58,11 +58,10 @@ mod store;
 mod tree;
 
 use node::{Entry, Key};
-use nvfold::chunk::transaction::Transaction;
-use nvfold::chunk::{Chunks, Released};
-use nvfold::dedup::{Dedup, Piece, Place};
-use nvfold::fingerprint::{Fingerprint, Strong, StrongFunction};
-use nvfold::media::{BlockNumber, ChunkRef};
+use nvfold::StrongFunction;
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
+use nvfold::internals::fingerprint::Strong;
+use nvfold::internals::media::BlockNumber;
 use parking_lot::Mutex;
 use pmem::Region;
 use store::Format;
@@ -331,7 +330,7 @@ mod tests {
     use super::*;
     use crate::data::Random;
     use nvfold::check::{CheckOptions, check};
-    use nvfold::media::chunk_entry::ChunkEntry;
+    use nvfold::internals::media::chunk_entry::ChunkEntry;
     use nvfold::{
         File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy,
     };

@@ -5,8 +5,7 @@
 
 use crate::data::{Random, Unshared};
 use crate::{BenchError, Doing, Result};
-use nvfold::media::BLOCK_BYTES;
-use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
+use nvfold::{BLOCK_BYTES, File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
 use serde::Serialize;
 
 /// Bytes of a file.

@@ -4,10 +4,11 @@
 //! a data segment. The end of every data segment counts as headers, as much as the largest number of headers in one
 //! of them takes, although segments of long chunks need less.
 
-use nvfold::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::BLOCK_BYTES;
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
 use pmem::{LineWear, Region};
 use serde::Serialize;
 

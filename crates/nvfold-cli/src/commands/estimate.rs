@@ -9,9 +9,8 @@ use crate::progress::Progress;
 use crate::text::{counted, escaped};
 use crate::{mounts, report, size};
 use clap::Args;
-use nvfold::Compression;
-use nvfold::chunking::{Chunker, PieceLengths};
 use nvfold::host::{self, EstimateOptions};
+use nvfold::{Chunker, Compression, PieceLengths};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 

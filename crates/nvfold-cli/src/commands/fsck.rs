@@ -16,7 +16,6 @@ use crate::snapshot::Usage;
 use crate::text::{counted, escaped};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
-use nvfold::media::superblock::STATE_CLEAN;
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};
@@ -197,8 +196,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&fsck.device);
     let repair = (fsck.repair || fsck.preen) && !fsck.no_changes;
     let region = device::open(&fsck.device, &fsck.device_options, !repair)?;
-    if fsck.preen && !fsck.force && nvfold::read_superblock(&region).is_ok_and(|(found, _)| found.state == STATE_CLEAN)
-    {
+    if fsck.preen && !fsck.force && nvfold::read_superblock(&region).is_ok_and(|(found, _)| found.is_clean()) {
         let report = Report::new(&name, Checked { clean: true, ..Checked::default() }, 0.0);
         report::emit(output.json, "fsck", &report, || {
             format!("{name}: it was unmounted in order, so it is not checked (-f checks it all the same)")

@@ -9,9 +9,7 @@ use crate::report;
 use crate::size;
 use crate::snapshot::{Snapshot, parse_uuid};
 use clap::Args;
-use nvfold::fingerprint::WeakFunction;
-use nvfold::media::superblock::Geometry;
-use nvfold::{FileSystem, IndexKind, MkfsOptions};
+use nvfold::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, FileSystem, IndexKind, MkfsOptions, WeakFunction};
 use pmem::{OpenOptions, PmemError, Region, Trust};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -133,7 +131,7 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
                 .hint("for example: --size 1G"));
         }
     };
-    if Geometry::of(size).is_none() {
+    if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&size) || !size.is_multiple_of(BLOCK_BYTES) {
         return Err(Failure::new(name, unusable(size)));
     }
     trusted(mkfs, &open_options, |open| Region::create(&spec, size, open))
@@ -152,7 +150,6 @@ fn trusted(
 }
 
 fn unusable(bytes: u64) -> String {
-    use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
     if bytes < DEVICE_BYTES_MIN {
         format!("a device of {} is too small; the smallest has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
     } else if bytes > DEVICE_BYTES_MAX {

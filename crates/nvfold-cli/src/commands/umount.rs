@@ -11,7 +11,6 @@ use crate::snapshot::{self, mount_of};
 use crate::text::escaped;
 use crate::unmount::unmount;
 use clap::Args;
-use nvfold::media::superblock::STATE_CLEAN;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::mount::UnmountFlags;
@@ -127,7 +126,7 @@ fn was_left_unclean(mounted: &Mounted) -> bool {
     // Another process may have it by now, or this user may not read it.
     let region = device::open(device, &DeviceOptions::default(), true).ok();
     let superblock = region.and_then(|region| nvfold::read_superblock(&region).ok());
-    superblock.is_some_and(|(superblock, _)| superblock.state != STATE_CLEAN)
+    superblock.is_some_and(|(superblock, _)| !superblock.is_clean())
 }
 
 /// Waits for the end of a process, at most [`LOOK_EVERY`].

@@ -1,4 +1,4 @@
-//! Hints from processes about writes to come: which bytes will be copies of which (`nvfold::dedup::icid::hint`).
+//! Hints from processes about writes to come: which bytes will be copies of which (`nvfold_causality::hint`).
 //!
 //! The problem: a hint comes before its bytes, by up to half a minute if the kernel caches writes. For some hints the
 //! bytes never come, and a process may give any number of hints.
@@ -16,9 +16,9 @@
 //!                     |  too old, or too many: the oldest go
 //! ```
 
-use nvfold::dedup::icid::anchors::{Place, Stretch};
-use nvfold::dedup::icid::hint::{Hint, TOKEN_VALID_S, Token};
 use nvfold::{Attr, FileKind, InodeNumber};
+use nvfold_causality::anchors::{SampledFile, Stretch};
+use nvfold_causality::hint::{Hint, SourceToken, TOKEN_VALID_S};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -108,13 +108,13 @@ impl Hints {
     }
 
     /// Returns the token by which a user names a file as a source; `None` if it is not a regular file.
-    pub fn token(&self, source: &Readable, now: Instant) -> Option<Token> {
+    pub fn token(&self, source: &Readable, now: Instant) -> Option<SourceToken> {
         let is_regular = source.attr.kind == FileKind::Regular;
         is_regular.then(|| self.token_of_period(source, self.period(now)))
     }
 
-    fn token_of_period(&self, source: &Readable, period: u64) -> Token {
-        Token { ino: source.attr.ino.0, proof: self.secret.hash_one((self.grant(source), period)) }
+    fn token_of_period(&self, source: &Readable, period: u64) -> SourceToken {
+        SourceToken { ino: source.attr.ino.0, proof: self.secret.hash_one((self.grant(source), period)) }
     }
 
     fn period(&self, now: Instant) -> u64 {
@@ -132,15 +132,15 @@ impl Hints {
     /// with these permissions, to this user, lately.
     fn source(
         &self,
-        token: &Token,
+        token: &SourceToken,
         now: Instant,
         find: impl Fn(InodeNumber) -> Option<Readable>,
-    ) -> Option<(Place, Grant)> {
+    ) -> Option<(SampledFile, Grant)> {
         let source = find(InodeNumber(token.ino))?;
         let period = self.period(now);
         let is_valid = |period| self.token_of_period(&source, period) == *token;
         let is_ours = source.attr.kind == FileKind::Regular && (is_valid(period) || period > 0 && is_valid(period - 1));
-        let place = Place { ino: source.attr.ino.0, generation: source.attr.generation };
+        let place = SampledFile { ino: source.attr.ino.0, generation: source.attr.generation };
         is_ours.then(|| (place, self.grant(&source)))
     }
 
@@ -228,10 +228,10 @@ mod tests {
     use super::*;
 
     const TARGET: InodeNumber = InodeNumber(9);
-    const SOURCE: Place = Place { ino: 7, generation: 3 };
+    const SOURCE: SampledFile = SampledFile { ino: 7, generation: 3 };
 
-    fn attr(source: Place, kind: FileKind) -> Attr {
-        let Place { ino, generation } = source;
+    fn attr(source: SampledFile, kind: FileKind) -> Attr {
+        let SampledFile { ino, generation } = source;
         let time = 0;
         Attr {
             ino: InodeNumber(ino),
@@ -253,7 +253,7 @@ mod tests {
 
     const USER: u32 = 1000;
 
-    fn readable(source: Place, kind: FileKind) -> Readable {
+    fn readable(source: SampledFile, kind: FileKind) -> Readable {
         Readable { user: USER, attr: attr(source, kind), acl: Vec::new() }
     }
 
@@ -332,7 +332,7 @@ mod tests {
     }
 
     /// Sends a hint with a token, and returns whether it is kept when the source is as `found`.
-    fn is_kept(hints: &Hints, token: Token, now: Instant, found: &Readable) -> bool {
+    fn is_kept(hints: &Hints, token: SourceToken, now: Instant, found: &Readable) -> bool {
         let mut hint = Hint::new(0, 100);
         assert!(hint.add(0, 100, token, 0));
         hints.tell(TARGET, &hint, now, |ino| (ino == found.attr.ino).then(|| found.clone()));
@@ -344,10 +344,11 @@ mod tests {
         let (hints, now) = new();
         let source = readable(SOURCE, FileKind::Regular);
         let good = hints.token(&source, now).unwrap();
-        let of_before = hints.token(&readable(Place { generation: 2, ..SOURCE }, FileKind::Regular), now).unwrap();
+        let of_before =
+            hints.token(&readable(SampledFile { generation: 2, ..SOURCE }, FileKind::Regular), now).unwrap();
         let of_others = Hints::new(now).token(&source, now).unwrap();
         assert!(is_kept(&hints, good, now, &source));
-        for token in [Token { proof: 0, ..good }, Token { ino: 8, ..good }, of_before, of_others] {
+        for token in [SourceToken { proof: 0, ..good }, SourceToken { ino: 8, ..good }, of_before, of_others] {
             assert!(!is_kept(&hints, token, now, &source), "{token:?}");
         }
         assert!(hints.token(&readable(SOURCE, FileKind::Directory), now).is_none());

@@ -11,9 +11,9 @@
 //! KNOWN    number -> inode, tokens              each under a lock that no thread waits for
 //! ```
 
-use nvfold::dedup::icid::FileToken;
-use nvfold::dedup::icid::hint::{TOKEN_ATTRIBUTE, TOKEN_VALID_S, Token};
 use nvfold_c::causality;
+use nvfold_causality::FileToken;
+use nvfold_causality::hint::{SourceToken, TOKEN_ATTRIBUTE, TOKEN_VALID_S};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::ffi::{CString, c_int};
 use std::sync::OnceLock;
@@ -36,16 +36,16 @@ struct Known {
     ino: u64,
     /// The number of the file in the rec-tree.
     file: FileToken,
-    /// `Token::NONE`: the process that asked may not read the file.
-    token: Token,
+    /// `SourceToken::NONE`: the process that asked may not read the file.
+    token: SourceToken,
     asked_at_ms: u64,
 }
 
 impl Known {
-    const NONE: Known = Known { ino: 0, file: FileToken::NONE, token: Token::NONE, asked_at_ms: 0 };
+    const NONE: Known = Known { ino: 0, file: FileToken::NONE, token: SourceToken::NONE, asked_at_ms: 0 };
 
     fn followed(&self) -> Option<FileToken> {
-        (self.token != Token::NONE).then_some(self.file)
+        (self.token != SourceToken::NONE).then_some(self.file)
     }
 }
 
@@ -81,13 +81,13 @@ fn now_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
-/// Reads the server's token for the file of a descriptor; `Token::NONE` if the server gives none.
-fn ask(fd: c_int) -> Token {
+/// Reads the server's token for the file of a descriptor; `SourceToken::NONE` if the server gives none.
+fn ask(fd: c_int) -> SourceToken {
     let mut bytes = [0; 16];
-    let Some(attribute) = ATTRIBUTE.get() else { return Token::NONE };
+    let Some(attribute) = ATTRIBUTE.get() else { return SourceToken::NONE };
     // SAFETY: a C string, and memory for the answer.
     let length = unsafe { libc::fgetxattr(fd, attribute.as_ptr(), bytes.as_mut_ptr().cast(), bytes.len()) };
-    if length == bytes.len() as isize { Token::of_bytes(&bytes) } else { Token::NONE }
+    if length == bytes.len() as isize { SourceToken::of_bytes(&bytes) } else { SourceToken::NONE }
 }
 
 /// Prepares the module before any file is followed.
@@ -118,7 +118,7 @@ fn try_lock_briefly() -> Option<MutexGuard<'static, ()>> {
     })
 }
 
-fn add(ino: u64, token: Token) -> Option<FileToken> {
+fn add(ino: u64, token: SourceToken) -> Option<FileToken> {
     let _one_by_one = try_lock_briefly()?;
     if let Some((_, known)) = find(ino) {
         return known.followed();
@@ -133,8 +133,8 @@ fn add(ino: u64, token: Token) -> Option<FileToken> {
 }
 
 /// Returns the server's token for a file, if it may still be valid.
-pub fn token_of(file: FileToken) -> Option<Token> {
+pub fn token_of(file: FileToken) -> Option<SourceToken> {
     let known = *KNOWN.get(file.number() as usize)?.try_read()?;
-    let is_valid = known.token != Token::NONE && now_ms().saturating_sub(known.asked_at_ms) < EXPIRED_MS;
+    let is_valid = known.token != SourceToken::NONE && now_ms().saturating_sub(known.asked_at_ms) < EXPIRED_MS;
     (known.file == file && is_valid).then_some(known.token)
 }

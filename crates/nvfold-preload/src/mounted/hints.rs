@@ -5,11 +5,11 @@
 
 use super::{BYTES_MIN, Facts, files, look, position};
 use crate::answer::errno;
-use nvfold::dedup::icid::hint::{
-    HINT_BYTES_MAX, HintedOrigin, SOURCE_OFFSET_MAX, TARGET_BYTES_MAX, Token, encode, request,
-};
-use nvfold::dedup::icid::{PAGE_BYTES, Source};
 use nvfold_c::causality;
+use nvfold_causality::hint::{
+    HINT_BYTES_MAX, HintedOrigin, SOURCE_OFFSET_MAX, SourceToken, TARGET_BYTES_MAX, encode, request,
+};
+use nvfold_causality::{CopySource, PAGE_BYTES};
 use parking_lot::Mutex;
 use std::ffi::{c_int, c_ulong};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,16 +24,16 @@ const WRITE_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// Memory for one hint and for its lookups. All zeros is the empty state.
 struct Memory {
-    sources: [Source; PARTS_MAX],
-    tokens: [Token; TOKENS_MAX],
+    sources: [CopySource; PARTS_MAX],
+    tokens: [SourceToken; TOKENS_MAX],
     origins: [HintedOrigin; PARTS_MAX],
     bytes: [u8; HINT_BYTES_MAX],
 }
 
 impl Memory {
     const EMPTY: Memory = Memory {
-        sources: [Source::NONE; PARTS_MAX],
-        tokens: [Token::NONE; TOKENS_MAX],
+        sources: [CopySource::NONE; PARTS_MAX],
+        tokens: [SourceToken::NONE; TOKENS_MAX],
         origins: [HintedOrigin::NONE; PARTS_MAX],
         bytes: [0; HINT_BYTES_MAX],
     };
@@ -109,7 +109,7 @@ impl Draft<'_> {
                 let part = self.memory.sources[n];
                 let length = part.length.min((covered as u64).saturating_sub(part.at));
                 if length >= BYTES_MIN as u64 {
-                    self.add(self.looked_up + done as u64, Source { length, ..part });
+                    self.add(self.looked_up + done as u64, CopySource { length, ..part });
                 }
             }
             done += covered;
@@ -131,7 +131,7 @@ impl Draft<'_> {
     }
 
     /// Adds a part: bytes of the write, counted from `before` on, that come from a file.
-    fn add(&mut self, before: u64, part: Source) {
+    fn add(&mut self, before: u64, part: CopySource) {
         let Some(Target { ino, offset }) = *self.target.get_or_insert_with(|| target(self.fd, self.at)) else { return };
         let Some(token) = files::token_of(part.file) else { return };
         let (start, end) = (offset + before + part.at, offset + before + part.at + part.length);
@@ -185,12 +185,12 @@ impl Draft<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvfold::dedup::icid::RecTree;
-    use nvfold::dedup::icid::hint::Hint;
+    use nvfold_causality::RecTree;
+    use nvfold_causality::hint::Hint;
 
     #[test]
     fn what_is_encoded_in_place_is_a_hint() {
-        let token = Token { ino: 7, proof: 9 };
+        let token = SourceToken { ino: 7, proof: 9 };
         let origin = HintedOrigin { at: 3, length: 100, source: 0, source_offset: 5 };
         let mut bytes = [0; HINT_BYTES_MAX];
         let length = encode(4096, 1000, &[token], &[origin], &mut bytes).unwrap();
@@ -206,11 +206,11 @@ mod tests {
         let tree = RecTree::default();
         let file = tree.open_file().unwrap();
         (0..10).for_each(|n| tree.record_read(n * 200, 100, file, n * 1000));
-        let (mut all, mut waited) = ([Source::NONE; 20], Vec::new());
+        let (mut all, mut waited) = ([CopySource::NONE; 20], Vec::new());
         tree.origins(0, 4000, &mut waited);
         assert_eq!((tree.try_origins(0, 4000, &mut all), waited.len()), (10, 10));
         assert_eq!(all[..10], waited[..]);
-        let mut few = [Source::NONE; 4];
+        let mut few = [CopySource::NONE; 4];
         assert_eq!(tree.try_origins(0, 4000, &mut few), 4);
         assert!(few.is_sorted_by_key(|part| part.at) && few.iter().all(|part| waited.contains(part)));
     }

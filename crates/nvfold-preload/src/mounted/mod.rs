@@ -4,7 +4,7 @@
 //! The problem: a program copies bytes from file to file in its own memory, where the server of a mount cannot see
 //! it. The idea: every call goes to libc unchanged. The rec-tree records the bytes that a read or a mapping returned.
 //! Before a write its memory is looked up there, and the server gets a hint about the bytes that came from files of
-//! the mount (`nvfold::dedup::icid::hint`), by an ioctl on the descriptor that is written to. A hint can only save
+//! the mount (`nvfold_causality::hint`), by an ioctl on the descriptor that is written to. A hint can only save
 //! space, because the server compares the bytes.
 //!
 //! ```text
@@ -25,8 +25,8 @@ mod files;
 mod hints;
 
 use crate::answer::keeping_errno;
-use nvfold::dedup::icid::Options;
 use nvfold_c::causality;
+use nvfold_causality::TreeOptions;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -65,7 +65,7 @@ pub fn begin(dir: &OsStr) {
         return;
     }
     files::prepare();
-    causality::reserve(Options::default());
+    causality::reserve(TreeOptions::default());
     DEVICE.store(device_of(&found), Ordering::Relaxed);
     IS_ACTIVE.store(true, Ordering::Release);
 }

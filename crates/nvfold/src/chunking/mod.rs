@@ -47,9 +47,7 @@ pub use chunker::Chunker;
 pub use compressible::{Compressibility, Verdict};
 pub use cutter::{Cutter, pieces};
 pub use lengths::PieceLengths;
-pub use zeros::{
-    RUN_BYTES_MIN, Zeros, is_zero, leading_zeros, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs,
-};
+pub use zeros::{Zeros, is_zero, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs};
 
 /// The length of a piece of [`fixed`] in bytes: one block of the device.
 pub const FIXED_BYTES: usize = 4096;

@@ -12,7 +12,6 @@
 //! | [`stream`], [`streams`] | files written in several requests: where to cut, and the tails that wait for more |
 //! | [`work`] | background work |
 //! | `filler` | adds the fingerprints that stored blocks lack |
-//! | [`icid`] | the rec-tree of a process: from which file memory was copied. It knows nothing of devices |
 //! | [`auto`] | chooses the policy that suits a directory's data now |
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | one complete policy each: options, queue, costs, schedule |
 //!
@@ -24,7 +23,6 @@ mod batch;
 pub mod deext;
 pub mod denova;
 mod filler;
-pub mod icid;
 mod inline;
 pub mod nv_dedup;
 mod off;

@@ -19,7 +19,7 @@ mod strong;
 mod weak;
 
 pub(crate) use domain::{Domain, Domains};
-pub use strong::{STRONG_BYTES, Strong, StrongFunction};
+pub use strong::{Strong, StrongFunction};
 pub use weak::{WeakFunction, weak, weak64};
 
 /// The fingerprints of a piece of data, as far as they were computed.

@@ -204,6 +204,11 @@ impl Superblock {
         Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
     }
 
+    /// True if the device was unmounted, so that a mount has nothing to recover.
+    pub fn is_clean(&self) -> bool {
+        self.state == STATE_CLEAN
+    }
+
     /// Returns true if the last block of the device is a copy of the superblock.
     pub fn has_last_copy(&self) -> bool {
         self.read_only_compatible & LAST_COPY != 0

@@ -4,28 +4,17 @@
 //! there. Running real threads and hoping (`tests/threads.rs`) finds few of them and reproduces none.
 //!
 //! The idea: under the feature `shuttle`, a scheduler chooses the next thread at every lock, atomic and access to
-//! media ([`crate::sync`]). Each test below is one small situation, run under many schedules. Some schedules choose
-//! at random at every point. Most switch threads at only a few points ([PCT]), which finds races that need one long
-//! stop. After each schedule fsck must find nothing, all totals must be exact, and the contents must be among those
-//! allowed.
-//!
-//! ```text
-//! cargo test -p nvfold --features shuttle --lib races                      what `make test` does
-//! NVFOLD_SOAK=20 cargo test ...                                            20 times 1000 of each, with new seeds
-//! NVFOLD_SCHEDULE=9102... cargo test ... races::data::a_test               one schedule again, as a failure printed it
-//! ```
+//! media. Each test below is one small situation, run under many schedules ([`schedules`]). After each schedule fsck
+//! must find nothing, all totals must be exact, and the contents must be among those allowed.
 //!
 //! The tests do not cover memory orders weaker than sequential consistency, nor the words of one store to media
 //! becoming visible one by one.
-//!
-//! [PCT]: https://www.microsoft.com/en-us/research/publication/a-randomized-scheduler-with-probabilistic-guarantees-of-finding-bugs/
 
 mod collect;
 mod data;
 mod dedup;
 mod denova;
 mod fact;
-mod icid;
 mod moves;
 mod names;
 mod origins;
@@ -42,80 +31,36 @@ use crate::media::segment::SegmentUse;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::*;
+use nvfold_sync::schedules::{self, Task, task};
 use pmem::{DeviceSpec, OpenOptions, Region};
-use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
-use shuttle::{Config, Runner};
 use std::sync::Arc;
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const DEVICE_BYTES: u64 = 16 << 20;
-/// Number of schedules of each test in `make test`; always the same ones.
-const SCHEDULES: usize = 160;
-/// Number of schedules of each test in `make soak`, times `NVFOLD_SOAK`; always new ones.
-const SOAK_SCHEDULES: usize = 1000;
-/// A PCT schedule of depth n has n - 1 switches at random points.
-const PCT_DEPTHS: [usize; 2] = [2, 3];
-
 /// Runs `test` under many schedules; shuttle prints a failing one.
 fn explore(test: impl Fn() + Send + Sync + 'static) {
-    let test = Arc::new(test);
-    if replayed(&test) {
-        return;
-    }
-    match std::env::var("NVFOLD_SOAK").ok().and_then(|times| times.parse::<usize>().ok()) {
-        None => {
-            run(RandomScheduler::new_from_seed(1, SCHEDULES / 4), &test);
-            for depth in PCT_DEPTHS {
-                run(PctScheduler::new_from_seed(1, depth, SCHEDULES * 3 / 8), &test);
-            }
-        }
-        Some(times) => {
-            run(RandomScheduler::new(times * SOAK_SCHEDULES / 4), &test);
-            for depth in PCT_DEPTHS {
-                run(PctScheduler::new(depth, times * SOAK_SCHEDULES * 3 / 8), &test);
-            }
-        }
-    }
+    schedules::explore(from_a_single_thread(test));
 }
 
 /// Runs `test` under every possible schedule, and returns their number; only for very small tests.
 fn exhaust(test: impl Fn() + Send + Sync + 'static) -> usize {
-    let test = Arc::new(test);
-    if replayed(&test) { 0 } else { run(DfsScheduler::new(Some(SCHEDULES_COUNTED_OUT_MAX), false), &test) }
+    schedules::exhaust(from_a_single_thread(test))
 }
 
-/// Limit for the number of schedules in an exhaustive test.
-const SCHEDULES_COUNTED_OUT_MAX: usize = 200_000;
-
-/// Runs the one schedule that `NVFOLD_SCHEDULE` specifies, if it is set; returns true then.
-fn replayed(test: &Arc<impl Fn() + Send + Sync + 'static>) -> bool {
-    let schedule = std::env::var("NVFOLD_SCHEDULE");
-    schedule.is_ok_and(|schedule| run(ReplayScheduler::new_from_encoded(&schedule), test) > 0)
+/// A schedule that failed may have left threads switching at media.
+fn from_a_single_thread(test: impl Fn() + Send + Sync + 'static) -> impl Fn() + Send + Sync + 'static {
+    move || {
+        pmem::switch_threads_at_media(false);
+        test();
+    }
 }
-
-fn run(scheduler: impl Scheduler + 'static, test: &Arc<impl Fn() + Send + Sync + 'static>) -> usize {
-    let mut config = Config::new();
-    config.stack_size = 2 << 20;
-    config.silence_warnings = true;
-    let test = test.clone();
-    // A schedule that failed may have left this on.
-    pmem::switch_threads_at_media(false);
-    Runner::new(scheduler, config).run(move || test())
-}
-
-type Task = Box<dyn FnOnce() + Send>;
 
 /// Runs each task in a thread, and waits until all have ended.
 fn race<const N: usize>(tasks: [Task; N]) {
     pmem::switch_threads_at_media(true);
-    let threads = tasks.map(|task| shuttle::thread::spawn(task));
-    threads.into_iter().for_each(|thread| thread.join().expect("a task failed"));
+    schedules::race(tasks);
     pmem::switch_threads_at_media(false);
-}
-
-fn task<T>(work: impl FnOnce() -> T + Send + 'static) -> Task {
-    Box::new(move || drop(work()))
 }
 
 /// A mounted device.

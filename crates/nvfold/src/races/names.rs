@@ -346,7 +346,7 @@ fn full_table() -> Vec<(u64, Vec<u8>)> {
 fn a_segment_with_an_inode_in_use_stays_in_the_inode_table() {
     let parts = Arc::new(std::sync::Mutex::new(Vec::new()));
     let made = parts.clone();
-    run(RandomScheduler::new_from_seed(1, 1), &Arc::new(move || *made.lock().unwrap() = full_table()));
+    schedules::once(move || *made.lock().unwrap() = full_table());
     let parts = parts.lock().unwrap().clone();
     explore(move || {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();

@@ -1,11 +1,8 @@
 //! A policy of a program's own that uses every reference once: the file that those in `fail/` differ from by one step.
 #![deny(unused_must_use)]
 
-use nvfold::chunk::Chunks;
-use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, Piece, Place};
-use nvfold::fingerprint::{Fingerprint, WeakFunction};
-use nvfold::media::ChunkRef;
+use nvfold::WeakFunction;
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Transaction};
 
 struct Policy;
 

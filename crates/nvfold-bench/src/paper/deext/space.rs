@@ -4,13 +4,13 @@
 //! inodes, not the segment of the inode table that holds them. The same is done for ext4.
 
 use crate::{Doing, Result};
-use nvfold::FileSystem;
-use nvfold::media::chunk_entry::ENTRY_BYTES;
-use nvfold::media::inode::INODE_BYTES;
-use nvfold::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
-use nvfold::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::media::superblock::Geometry;
-use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::chunk_entry::ENTRY_BYTES;
+use nvfold::internals::media::inode::INODE_BYTES;
+use nvfold::internals::media::packed::{HEADER_BYTES, PackedHeader, header_offset};
+use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
+use nvfold::internals::media::superblock::Geometry;
+use nvfold::{BLOCK_BYTES, FileSystem};
 use pmem::Region;
 
 /// Kinds of space, as the chart stacks them.

@@ -5,10 +5,9 @@ use super::set::Set;
 use super::space::{Space, of_mounted, total};
 use crate::device::Device;
 use crate::{BenchError, Doing, Result};
-use nvfold::fingerprint::StrongFunction;
 use nvfold::{
     Classes, DeExtOptions, File, FileKind, FileSystem, InodeNumber, Mean, MkfsOptions, MountOptions, NewInode,
-    NvDedupOptions, Policy, Verify,
+    NvDedupOptions, Policy, StrongFunction, Verify,
 };
 use pmem::{Counters, LINE_BYTES, Profile};
 

@@ -10,7 +10,7 @@ use super::super::workload::{Batch, Workload};
 use super::volume::{BLOCK, Volume};
 use crate::{BenchError, Doing, Result};
 use nvfold::InodeNumber;
-use nvfold::fingerprint::weak64;
+use nvfold::internals::fingerprint::weak64;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 

@@ -15,13 +15,12 @@ use crate::data::Random;
 use crate::device::Device;
 use crate::samples::median;
 use crate::{Doing, Result};
-use nvfold::chunk::Chunks;
-use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Dedup, NvDedup, Piece};
-use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use nvfold::media::ChunkRef;
-use nvfold::{DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode};
-use nvfold::{MkfsOptions, MountOptions, NvDedupOptions, Policy, Verify};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Transaction};
+use nvfold::internals::dedup::NvDedup;
+use nvfold::{
+    DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, MkfsOptions, MountOptions, NewInode,
+    NvDedupOptions, Policy, StrongFunction, Verify, WeakFunction,
+};
 use pmem::Profile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -11,8 +11,8 @@ use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::device::Device;
 use crate::{BenchError, Doing, Result};
-use nvfold::chunking::is_zero;
-use nvfold::fingerprint::weak64;
+use nvfold::internals::chunking::is_zero;
+use nvfold::internals::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
 use std::collections::HashSet;
 

@@ -3,9 +3,10 @@
 
 use crate::device::{Device, remount};
 use crate::{Doing, Result};
-use nvfold::fingerprint::{StrongFunction, WeakFunction};
-use nvfold::{Daemon, DeNovaOptions, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, NewInode};
-use nvfold::{DeNovaStats, MkfsOptions, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions, Verify};
+use nvfold::{
+    Daemon, DeNovaOptions, DeNovaStats, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions,
+    MountOptions, NewInode, NvDedupOptions, Pack, Policy, ReorderOptions, StrongFunction, Verify, WeakFunction,
+};
 use pmem::{Profile, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

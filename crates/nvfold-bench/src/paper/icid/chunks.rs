@@ -13,7 +13,8 @@
 
 use super::writes::{self, Write};
 use crate::{Doing, Result};
-use nvfold::chunking::{Chunker, Cutter, PieceLengths};
+use nvfold::internals::chunking::Cutter;
+use nvfold::{Chunker, PieceLengths};
 use pmem::clock::cost_ns;
 use std::collections::{HashMap, HashSet};
 use std::fs;

@@ -11,7 +11,7 @@ use super::Run;
 use super::passes::{Cell, Passes, Pattern, cells};
 use crate::Result;
 use crate::samples::median;
-use nvfold::fingerprint::StrongFunction;
+use nvfold::StrongFunction;
 use pmem::Profile;
 
 const PERCENT: u64 = 50;

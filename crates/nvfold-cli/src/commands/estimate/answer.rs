@@ -2,8 +2,8 @@
 
 use crate::text::{counted, escaped};
 use crate::{mounts, size};
+use nvfold::DEVICE_BYTES_MAX;
 use nvfold::host::{Estimate, Needs, Part, Problem, Savings};
-use nvfold::media::DEVICE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 

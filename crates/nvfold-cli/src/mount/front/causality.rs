@@ -1,8 +1,8 @@
 //! Writes of bytes that were copied from files: they are shared with the source where the two are still equal.
 //!
 //! The source becomes known in two ways. A process may name it before the write, by an ioctl on the target; the ioctl
-//! carries tokens, which are read as an attribute of each source (`nvfold::dedup::icid::hint`). Without a hint,
-//! samples of recently read and written data find it (`nvfold::dedup::icid::anchors`). Either is only a hint: the
+//! carries tokens, which are read as an attribute of each source (`nvfold_causality::hint`). Without a hint,
+//! samples of recently read and written data find it (`nvfold_causality::anchors`). Either is only a hint: the
 //! bytes are compared.
 //!
 //! The server does not see reads that the kernel's page cache answers. So copies of a file that stays in the cache,
@@ -11,9 +11,9 @@
 use super::{Answer, Front};
 use crate::mount::hints::{Copied, Readable};
 use crate::mount::{acl, convert};
-use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
-use nvfold::dedup::icid::hint::{self, Hint};
 use nvfold::{File, InodeNumber, Origin, errno};
+use nvfold_causality::anchors::{Sampled, SampledFile, Stretch};
+use nvfold_causality::hint::{self, Hint};
 use nvfold_fuse::{Caller, Errno};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -145,6 +145,6 @@ impl Front {
     }
 }
 
-fn place(file: &File) -> Place {
-    Place { ino: file.ino().0, generation: file.attr().generation }
+fn place(file: &File) -> SampledFile {
+    SampledFile { ino: file.ino().0, generation: file.attr().generation }
 }

@@ -21,8 +21,8 @@ use crate::mount::convert;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
 use crate::snapshot::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
-use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
+use nvfold_causality::hint::TOKEN_ATTRIBUTE;
 use nvfold_fuse::{Caller, Errno};
 
 const XATTR_CREATE: u32 = 1;

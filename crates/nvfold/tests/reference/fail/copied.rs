@@ -1,9 +1,8 @@
 //! Nobody makes two references of one.
 #![deny(unused_must_use)]
 
-use nvfold::chunk::transaction::Transaction;
-use nvfold::dedup::{Piece, Place};
-use nvfold::media::BlockNumber;
+use nvfold::custom_policy::{Transaction, Piece, Place};
+use nvfold::internals::media::BlockNumber;
 
 fn place(piece: &mut Piece<'_>, tx: &mut Transaction<'_>) {
     if let Some(reference) = tx.share_known(BlockNumber(1)) {

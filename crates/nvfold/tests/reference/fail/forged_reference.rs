@@ -1,9 +1,7 @@
 //! Only a transaction makes references.
 #![deny(unused_must_use)]
 
-use nvfold::chunk::reference::Reference;
-use nvfold::dedup::Place;
-use nvfold::media::ChunkRef;
+use nvfold::custom_policy::{Reference, Place, ChunkRef};
 
 fn main() {
     let _ = Place::Shared(Reference { chunk: ChunkRef::NONE });

@@ -1,8 +1,8 @@
 //! The same for a block that the policy has found by itself.
 #![deny(unused_must_use)]
 
-use nvfold::chunk::transaction::Transaction;
-use nvfold::media::BlockNumber;
+use nvfold::custom_policy::Transaction;
+use nvfold::internals::media::BlockNumber;
 
 fn warm_up(tx: &mut Transaction<'_>) {
     tx.share_known(BlockNumber(1));

@@ -1,8 +1,8 @@
 //! Nor can the reference itself, once it is there for certain.
 #![deny(unused_must_use)]
 
-use nvfold::chunk::transaction::Transaction;
-use nvfold::media::BlockNumber;
+use nvfold::custom_policy::Transaction;
+use nvfold::internals::media::BlockNumber;
 
 fn warm_up(tx: &mut Transaction<'_>) {
     tx.share_known(BlockNumber(1)).expect("it was there a moment ago");

@@ -7,9 +7,9 @@
 //! Only when a generation repeats, after 32,768 files in the same place, are all records walked
 //! ([`Closed::AfterAWalk`]).
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::zeroed;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU32, Ordering};
+use nvfold_sync::zeroed;
 
 /// Number of bits of a token that hold the place in the table.
 const PLACE_BITS: u32 = 16;
@@ -49,23 +49,23 @@ pub enum Closed {
 }
 
 /// The table of open files.
-pub struct Files {
+pub struct FollowedFiles {
     /// The last token of each place; its generation is one higher when that file is closed.
     current: Box<[AtomicU32]>,
-    free: Mutex<Free>,
+    free: Mutex<FreePlaces>,
 }
 
 #[derive(Default)]
-struct Free {
+struct FreePlaces {
     closed: Vec<u16>,
     /// The first place that has never been used.
     fresh: u32,
 }
 
-impl Files {
+impl FollowedFiles {
     /// Creates a table without open files and with room for `files_max`.
-    pub fn new(files_max: u32) -> Files {
-        Files { current: zeroed(u64::from(files_max.min(FILES_MAX))), free: Mutex::default() }
+    pub fn new(files_max: u32) -> FollowedFiles {
+        FollowedFiles { current: zeroed(u64::from(files_max.min(FILES_MAX))), free: Mutex::default() }
     }
 
     /// Returns a token for another file; `None` when the table is full.
@@ -93,7 +93,7 @@ impl Files {
         is_odd && self.current.get(file.place()).is_some_and(|current| current.load(Ordering::Acquire) == file.0)
     }
 
-    /// Makes the token invalid from now on. Its place is used again once it is [released](Files::release).
+    /// Makes the token invalid from now on. Its place is used again once it is [released](FollowedFiles::release).
     pub fn close(&self, file: FileToken) -> Closed {
         if !self.is_open(file) {
             return Closed::Not;
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_token_names_nothing_once_its_file_is_closed_also_when_another_has_its_place() {
-        let files = Files::new(1);
+        let files = FollowedFiles::new(1);
         let first = files.open().unwrap();
         assert_eq!(files.open(), None);
         assert!(files.is_open(first) && !files.is_open(FileToken::default()));
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_token_is_given_out_again_only_after_a_walk() {
-        let files = Files::new(1);
+        let files = FollowedFiles::new(1);
         let first = files.open().unwrap();
         let mut file = first;
         let mut opened = 1;
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn tokens_that_were_never_given_out_name_nothing() {
-        let files = Files::new(2);
+        let files = FollowedFiles::new(2);
         for token in [0, 1, GENERATION_ONE, GENERATION_ONE | 5, u32::MAX] {
             assert!(!files.is_open(FileToken(token)));
             assert_eq!(files.close(FileToken(token)), Closed::Not);

@@ -1,14 +1,17 @@
 //! A value on separate cache lines. A value that one thread writes all the time must not share a line with values
 //! that others only read, or every read waits for the writer.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_number;
+use crate::atomic::{AtomicU64, Ordering};
+use crate::thread_number;
 use std::ops::{Deref, DerefMut};
 
 /// A value aligned to two lines, because processors fetch lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Padded<T>(pub T);
+pub struct Padded<T>(
+    /// The value.
+    pub T,
+);
 
 impl<T> Deref for Padded<T> {
     type Target = T;

@@ -5,8 +5,8 @@
 //! The idea: two thirds of the memory go to the parts that ask first; a third is divided evenly, so that each part
 //! always has some. A part keeps the memory that it has reserved: that is the paper's reserved pool (4.2).
 
-use super::record::PAGE_BYTES;
-use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use crate::record::PAGE_BYTES;
+use nvfold_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes of memory whose pages are under one lock. The pages are neighbours, so that a copy of some KiB takes one lock.
 pub const GROUP_BYTES: u64 = 16 * PAGE_BYTES;

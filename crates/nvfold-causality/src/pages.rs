@@ -29,12 +29,12 @@
 //! its third if the page was looked up or written again. (Evicting at the first visit would often hit a page that has
 //! just come, because new pages take free slots anywhere.)
 
-use super::files::{FileToken, Files};
-use super::record::{PAGE_BYTES, Record};
-use super::reserve::Reserve;
-use super::sources::{Found, Source, Store};
-use super::tree::{BRANCH_BYTES, PageTree};
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::files::{FileToken, FollowedFiles};
+use crate::record::{CopyRecord, PAGE_BYTES};
+use crate::reserve::Reserve;
+use crate::sources::{CopySource, FoundSources, SourceStore};
+use crate::tree::{BRANCH_BYTES, PageTree};
+use nvfold_sync::atomic::{AtomicU32, Ordering};
 use smallvec::SmallVec;
 
 /// Number of records in an array, as in the paper's example. With its links an array takes two cache lines.
@@ -73,8 +73,8 @@ pub enum Variant {
 }
 
 /// A node, an earlier array of a node, or a free slot.
-struct Slot {
-    records: [Record; ARRAY_RECORDS],
+struct RecordSlot {
+    records: [CopyRecord; ARRAY_RECORDS],
     /// The page number of a node; [`NO_PAGE`] in other slots.
     page: u64,
     /// In a node: the number of records of its page, [`AGE`] and [`OVERLAPS`]. It is atomic because look-ups change
@@ -85,11 +85,11 @@ struct Slot {
 }
 
 /// Size of a slot in bytes; a page takes one or more.
-pub const SLOT_BYTES: usize = size_of::<Slot>();
+pub const SLOT_BYTES: usize = size_of::<RecordSlot>();
 #[cfg(not(feature = "shuttle"))]
 const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
 
-impl Slot {
+impl RecordSlot {
     fn count(&self) -> usize {
         (self.count.load(Ordering::Relaxed) & !(AGE | OVERLAPS)) as usize
     }
@@ -106,7 +106,7 @@ impl Slot {
         }
     }
 
-    fn last(&self) -> Option<&Record> {
+    fn last(&self) -> Option<&CopyRecord> {
         self.records[..self.count_in_last()].last()
     }
 
@@ -132,7 +132,7 @@ impl Slot {
 
 /// Statistics of a part of the tree.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct PartCounts {
     /// Number of records.
     pub records: u64,
     /// Number of pages with records.
@@ -146,24 +146,31 @@ pub struct Counts {
 }
 
 /// The pages of a part.
-pub struct Pages {
+pub struct RecordPages {
     variant: Variant,
     tree: PageTree,
-    slots: Vec<Slot>,
+    slots: Vec<RecordSlot>,
     free: u32,
     /// Position of the clock hand that finds pages to evict.
     hand: usize,
-    counts: Counts,
+    counts: PartCounts,
 }
 
-impl Pages {
+impl RecordPages {
     /// Creates an empty part.
-    pub fn new(variant: Variant) -> Pages {
-        Pages { variant, tree: PageTree::new(), slots: Vec::new(), free: NONE, hand: 0, counts: Counts::default() }
+    pub fn new(variant: Variant) -> RecordPages {
+        RecordPages {
+            variant,
+            tree: PageTree::new(),
+            slots: Vec::new(),
+            free: NONE,
+            hand: 0,
+            counts: PartCounts::default(),
+        }
     }
 
     /// Returns the statistics so far.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> PartCounts {
         self.counts
     }
 
@@ -173,7 +180,7 @@ impl Pages {
     /// there is no memory for it. `ends_region` says that it is the last page of a long copy and begins at the
     /// beginning of the page.
     #[inline]
-    pub fn insert(&mut self, page: u64, record: Record, ends_region: bool, reserve: &Reserve<'_>) -> bool {
+    pub fn insert(&mut self, page: u64, record: CopyRecord, ends_region: bool, reserve: &Reserve<'_>) -> bool {
         let node = match self.tree.find(page) {
             Some(node) => node,
             None => match self.add_page(page, reserve) {
@@ -219,7 +226,7 @@ impl Pages {
     }
 
     #[inline]
-    fn append(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
+    fn append(&mut self, node: u32, record: CopyRecord, reserve: &Reserve<'_>) -> bool {
         let count = self.slots[node as usize].count();
         let place = count % ARRAY_RECORDS;
         let reaches_over = self.slots[node as usize].last().is_some_and(|last| last.end() > record.page_offset);
@@ -238,9 +245,9 @@ impl Pages {
     }
 
     /// Inserts a record before those that begin at its end or higher, and deletes the lower ones.
-    fn insert_first(&mut self, node: u32, record: Record, reserve: &Reserve<'_>) -> bool {
-        let is_above = |old: &&Record| old.page_offset >= record.end();
-        let above: SmallVec<[Record; 64]> = self.newest_first(node).take_while(is_above).copied().collect();
+    fn insert_first(&mut self, node: u32, record: CopyRecord, reserve: &Reserve<'_>) -> bool {
+        let is_above = |old: &&CopyRecord| old.page_offset >= record.end();
+        let above: SmallVec<[CopyRecord; 64]> = self.newest_first(node).take_while(is_above).copied().collect();
         self.delete_last_while(node, |_| true);
         let is_whole = self.append(node, record, reserve);
         let moved = above.iter().rev().take_while(|old| self.append(node, **old, reserve)).count();
@@ -255,7 +262,7 @@ impl Pages {
     /// Moves the full array of a node to another slot.
     fn push_array(&mut self, node: u32, reserve: &Reserve<'_>) -> bool {
         let Some(array) = self.take_slot(Some(node), reserve) else { return false };
-        let Slot { records, previous, .. } = self.slots[node as usize];
+        let RecordSlot { records, previous, .. } = self.slots[node as usize];
         let slot = &mut self.slots[array as usize];
         (slot.records, slot.previous) = (records, previous);
         self.slots[node as usize].previous = array;
@@ -265,7 +272,7 @@ impl Pages {
     /// Moves the previous array back into its node, whose own records are gone.
     fn pull_array(&mut self, node: u32) {
         let array = self.slots[node as usize].previous;
-        let Slot { records, previous, .. } = self.slots[array as usize];
+        let RecordSlot { records, previous, .. } = self.slots[array as usize];
         let slot = &mut self.slots[node as usize];
         (slot.records, slot.previous) = (records, previous);
         self.give_slot(array);
@@ -279,7 +286,7 @@ impl Pages {
 
     /// Deletes the last record of a page as long as `goes` is true for it. If `goes` is true for a record, it must be
     /// true for all records after it.
-    fn delete_last_while(&mut self, node: u32, goes: impl Fn(&Record) -> bool) {
+    fn delete_last_while(&mut self, node: u32, goes: impl Fn(&CopyRecord) -> bool) {
         let before = self.slots[node as usize].count();
         let mut count = before;
         loop {
@@ -301,11 +308,12 @@ impl Pages {
     }
 
     /// Keeps only the records for which `stays` is true; deletes the others and closes the gaps.
-    fn retain(&mut self, node: u32, stays: impl Fn(&Record) -> bool) {
+    fn retain(&mut self, node: u32, stays: impl Fn(&CopyRecord) -> bool) {
         if self.newest_first(node).all(&stays) {
             return;
         }
-        let kept: SmallVec<[Record; 64]> = self.newest_first(node).filter(|record| stays(record)).copied().collect();
+        let kept: SmallVec<[CopyRecord; 64]> =
+            self.newest_first(node).filter(|record| stays(record)).copied().collect();
         let before = self.slots[node as usize].count();
         self.delete_last_while(node, |_| true);
         // There are fewer records than before, so there are enough free slots.
@@ -313,7 +321,7 @@ impl Pages {
             let count = self.slots[node as usize].count();
             if count > 0 && count.is_multiple_of(ARRAY_RECORDS) {
                 let array = self.take_free().expect("the slots of the records before");
-                let Slot { records, previous, .. } = self.slots[node as usize];
+                let RecordSlot { records, previous, .. } = self.slots[node as usize];
                 let slot = &mut self.slots[array as usize];
                 (slot.records, slot.previous) = (records, previous);
                 self.slots[node as usize].previous = array;
@@ -342,7 +350,7 @@ impl Pages {
         }
     }
 
-    /// True if [`overwritten`](Pages::overwritten) would delete a record.
+    /// True if [`overwritten`](RecordPages::overwritten) would delete a record.
     pub fn is_worth_overwriting(&self, page: u64, from: u16, to: u16) -> bool {
         let last = self.tree.find(page).and_then(|node| self.slots[node as usize].last());
         self.variant != Variant::KeepAll && last.is_some_and(|last| from <= last.page_offset && last.end() <= to)
@@ -359,7 +367,7 @@ impl Pages {
         }
     }
 
-    /// As [`unmapped`](Pages::unmapped), for all pages for which `range` returns bytes.
+    /// As [`unmapped`](RecordPages::unmapped), for all pages for which `range` returns bytes.
     pub fn unmapped_where(&mut self, range: impl Fn(u64) -> Option<(u16, u16)>, reserve: &Reserve<'_>) {
         for at in 0..self.slots.len() {
             let page = self.slots[at].page;
@@ -370,7 +378,7 @@ impl Pages {
     }
 
     /// Removes the records of forgotten files.
-    pub fn remove_forgotten(&mut self, files: &Files, reserve: &Reserve<'_>) {
+    pub fn remove_forgotten(&mut self, files: &FollowedFiles, reserve: &Reserve<'_>) {
         for node in 0..self.slots.len() as u32 {
             if self.slots[node as usize].page != NO_PAGE {
                 self.retain(node, |record| files.is_open(record.file));
@@ -382,7 +390,7 @@ impl Pages {
     }
 
     fn drop_last_within(&mut self, node: u32, from: u16, to: u16, reserve: &Reserve<'_>) {
-        let is_within = |record: &Record| from <= record.page_offset && record.end() <= to;
+        let is_within = |record: &CopyRecord| from <= record.page_offset && record.end() <= to;
         while self.slots[node as usize].last().is_some_and(is_within) {
             self.delete_one(node);
         }
@@ -406,7 +414,15 @@ impl Pages {
     /// Adds the origins of bytes `from..to` of a page to `found`. `page_at` is the position of the page in the range
     /// that is looked up; the range may begin inside the page.
     #[inline]
-    pub fn sources<S: Store>(&self, page: u64, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
+    pub fn sources<S: SourceStore>(
+        &self,
+        page: u64,
+        from: u16,
+        to: u16,
+        page_at: u64,
+        files: &FollowedFiles,
+        found: &mut FoundSources<S>,
+    ) {
         let Some(node) = self.tree.find(page) else { return };
         if self.variant != Variant::Icid || !self.sources_in_order(node, from, to, page_at, files, found) {
             self.sources_of(node, from, to, page_at, files, found);
@@ -417,14 +433,14 @@ impl Pages {
     /// Handles the usual case: the records of a page do not overlap and are walked in ascending order. Returns false
     /// if they may overlap.
     #[inline]
-    fn sources_in_order<S: Store>(
+    fn sources_in_order<S: SourceStore>(
         &self,
         node: u32,
         from: u16,
         to: u16,
         page_at: u64,
-        files: &Files,
-        found: &mut Found<S>,
+        files: &FollowedFiles,
+        found: &mut FoundSources<S>,
     ) -> bool {
         let last = &self.slots[node as usize];
         if last.overlaps() || last.count() > ARRAYS_IN_ORDER * ARRAY_RECORDS {
@@ -456,19 +472,19 @@ impl Pages {
                     open = record.file;
                     let file_offset = record.file_offset + u64::from(first - record.page_offset);
                     let at = page_at.wrapping_add(u64::from(first));
-                    found.add_next(Source { at, length: u64::from(end - first), file: record.file, file_offset });
+                    found.add_next(CopySource { at, length: u64::from(end - first), file: record.file, file_offset });
                 }
             }
         }
         true
     }
 
-    /// As [`sources`](Pages::sources), for all pages for which `range` returns bytes and a position.
-    pub fn sources_where<S: Store>(
+    /// As [`sources`](RecordPages::sources), for all pages for which `range` returns bytes and a position.
+    pub fn sources_where<S: SourceStore>(
         &self,
         range: impl Fn(u64) -> Option<(u16, u16, u64)>,
-        files: &Files,
-        found: &mut Found<S>,
+        files: &FollowedFiles,
+        found: &mut FoundSources<S>,
     ) {
         for (node, slot) in self.slots.iter().enumerate() {
             if let Some((from, to, page_at)) = Some(slot.page).filter(|page| *page != NO_PAGE).and_then(&range) {
@@ -478,17 +494,25 @@ impl Pages {
     }
 
     #[inline]
-    fn sources_of<S: Store>(&self, node: u32, from: u16, to: u16, page_at: u64, files: &Files, found: &mut Found<S>) {
+    fn sources_of<S: SourceStore>(
+        &self,
+        node: u32,
+        from: u16,
+        to: u16,
+        page_at: u64,
+        files: &FollowedFiles,
+        found: &mut FoundSources<S>,
+    ) {
         self.slots[node as usize].touch();
         let may_allocate = found.may_allocate();
         // Most records of a page are of one file, so the last open file is remembered.
         let mut open = FileToken::default();
-        let mut add = |record: &Record, first: u16, end: u16| {
+        let mut add = |record: &CopyRecord, first: u16, end: u16| {
             if record.file == open || files.is_open(record.file) {
                 open = record.file;
                 let file_offset = record.file_offset + u64::from(first - record.page_offset);
                 let at = page_at.wrapping_add(u64::from(first));
-                found.add(Source { at, length: u64::from(end - first), file: record.file, file_offset });
+                found.add(CopySource { at, length: u64::from(end - first), file: record.file, file_offset });
             }
         };
         match self.variant {
@@ -515,7 +539,7 @@ impl Pages {
         from: u16,
         to: u16,
         may_allocate: bool,
-        add: &mut impl FnMut(&Record, u16, u16),
+        add: &mut impl FnMut(&CopyRecord, u16, u16),
     ) {
         let mut low = to;
         // The lowest hole is the last one.
@@ -563,7 +587,7 @@ impl Pages {
     }
 
     /// Adds the newest record of each byte, whatever their order. `open` has a bit for each byte that is still open.
-    fn newest_of_any(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&Record, u16, u16)) {
+    fn newest_of_any(&self, node: u32, from: u16, to: u16, add: &mut impl FnMut(&CopyRecord, u16, u16)) {
         let mut open = [0u64; PAGE_BYTES as usize / 64];
         open[from as usize / 64..(to as usize).div_ceil(64)].fill(u64::MAX);
         let mut left = to - from;
@@ -591,7 +615,7 @@ impl Pages {
     }
 
     #[inline]
-    fn newest_first(&self, node: u32) -> impl Iterator<Item = &Record> {
+    fn newest_first(&self, node: u32) -> impl Iterator<Item = &CopyRecord> {
         let first = &self.slots[node as usize];
         let mut records = first.records[..first.count_in_last()].iter();
         let mut previous = first.previous;
@@ -667,8 +691,8 @@ impl Pages {
         if self.slots.len() == self.slots.capacity() || self.slots.len() >= NONE as usize {
             return None;
         }
-        let (records, count) = ([Record::default(); ARRAY_RECORDS], AtomicU32::new(0));
-        self.slots.push(Slot { records, page: NO_PAGE, count, previous: NONE });
+        let (records, count) = ([CopyRecord::default(); ARRAY_RECORDS], AtomicU32::new(0));
+        self.slots.push(RecordSlot { records, page: NO_PAGE, count, previous: NONE });
         Some((self.slots.len() - 1) as u32)
     }
 

@@ -1,11 +1,11 @@
-//! The locks and atomics of the core; all code takes them from here.
+//! The locks and atomics of nvfold; the file system and the rec-tree take them from here.
 //!
 //! The problem: tests that just run threads do not find a race that needs one thread to stop between two
 //! instructions. And a locked instruction costs some twenty cycles even without contention, which no profiler
 //! attributes to the operation that executed it.
 //!
 //! The idea: with the feature `shuttle` every lock and atomic, and in `pmem` every access to the media, is a point at
-//! which a scheduler chooses the next thread, by a seed that a failing test prints (`races/mod.rs`). A core built
+//! which a scheduler chooses the next thread, by a seed that a failing test prints (`schedules`). Code that is built
 //! this way works only under that scheduler.
 //!
 //! Without the feature these are `parking_lot`'s locks and `std`'s atomics, in thin types that always count locked
@@ -22,14 +22,20 @@
 //!
 //! Not counted: reference counts of `Arc`, a wait for another thread, upgrades and downgrades of a shared lock.
 
-pub(crate) use real_or_tested::*;
-#[cfg(not(feature = "shuttle"))]
-pub use real_or_tested::{locked_instructions, number_this_thread};
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod padded;
+#[cfg(feature = "shuttle")]
+pub mod schedules;
+
+pub use padded::{Padded, Sum};
+pub use real_or_tested::*;
 
 #[cfg(not(feature = "shuttle"))]
 mod real_or_tested {
-    pub(crate) use parking_lot::{MutexGuard, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
-    pub(crate) use std::hint::spin_loop;
+    pub use parking_lot::{MutexGuard, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
+    pub use std::hint::spin_loop;
 
     use std::cell::Cell;
     use zerocopy::{FromZeros, KnownLayout};
@@ -42,8 +48,8 @@ mod real_or_tested {
         LOCKED.with(|locked| locked.set(locked.get().wrapping_add(instructions)));
     }
 
-    /// Returns how many locked instructions of the core the calling thread has executed, as its locks and atomics
-    /// count them without contention. Subtract two results to measure the code between them. [`pmem::Counters`]
+    /// Returns how many locked instructions of nvfold the calling thread has executed, as its locks and atomics
+    /// count them without contention. Subtract two results to measure the code between them. `pmem::Counters`
     /// counts compare-and-exchanges on the media.
     pub fn locked_instructions() -> u64 {
         LOCKED.with(Cell::get)
@@ -51,21 +57,24 @@ mod real_or_tested {
 
     /// `parking_lot`'s mutex, counted.
     #[derive(Default)]
-    pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
+    pub struct Mutex<T>(parking_lot::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(crate) const fn new(value: T) -> Mutex<T> {
+        /// Creates an open mutex.
+        pub const fn new(value: T) -> Mutex<T> {
             Mutex(parking_lot::Mutex::new(value))
         }
 
+        /// Waits for the lock.
         #[inline]
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        pub fn lock(&self) -> MutexGuard<'_, T> {
             count_locked(2);
             self.0.lock()
         }
 
+        /// Takes the lock if it is free.
         #[inline]
-        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             let guard = self.0.try_lock();
             count_locked(1 + u64::from(guard.is_some()));
             guard
@@ -74,54 +83,61 @@ mod real_or_tested {
 
     /// `parking_lot`'s read-write lock, counted.
     #[derive(Default)]
-    pub(crate) struct RwLock<T>(parking_lot::RwLock<T>);
+    pub struct RwLock<T>(parking_lot::RwLock<T>);
 
     impl<T> RwLock<T> {
-        pub(crate) const fn new(value: T) -> RwLock<T> {
+        /// Creates an open lock.
+        pub const fn new(value: T) -> RwLock<T> {
             RwLock(parking_lot::RwLock::new(value))
         }
 
+        /// Waits for the lock and shares it.
         #[inline]
-        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
             count_locked(2);
             self.0.read()
         }
 
+        /// Shares the lock if no thread has it exclusively.
         #[inline]
-        pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
             let guard = self.0.try_read();
             count_locked(1 + u64::from(guard.is_some()));
             guard
         }
 
+        /// Takes the lock if it is free.
         #[inline]
-        pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
             let guard = self.0.try_write();
             count_locked(1 + u64::from(guard.is_some()));
             guard
         }
 
+        /// Waits for the lock and shares it with readers; this guard alone can become exclusive.
         #[inline]
-        pub(crate) fn upgradable_read(&self) -> RwLockUpgradableReadGuard<'_, T> {
+        pub fn upgradable_read(&self) -> RwLockUpgradableReadGuard<'_, T> {
             count_locked(2);
             self.0.upgradable_read()
         }
 
+        /// Waits for the lock.
         #[inline]
-        pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
             count_locked(2);
             self.0.write()
         }
 
-        pub(crate) fn into_inner(self) -> T {
+        /// Returns the value.
+        pub fn into_inner(self) -> T {
             self.0.into_inner()
         }
     }
 
     /// `std`'s atomics, counted. Only the methods in use exist; a new one gets its count when it is added.
-    pub(crate) mod atomic {
+    pub mod atomic {
         use super::count_locked;
-        pub(crate) use std::sync::atomic::Ordering;
+        pub use std::sync::atomic::Ordering;
         use zerocopy::FromZeros;
 
         macro_rules! counted {
@@ -134,24 +150,28 @@ mod real_or_tested {
                 // Not every type uses every method.
                 #[allow(dead_code)]
                 impl $name {
-                    pub(crate) const fn new(value: $value) -> $name {
+                    /// Creates an atomic.
+                    pub const fn new(value: $value) -> $name {
                         $name(std::sync::atomic::$name::new(value))
                     }
 
+                    /// Reads the value.
                     #[inline]
-                    pub(crate) fn load(&self, order: Ordering) -> $value {
+                    pub fn load(&self, order: Ordering) -> $value {
                         self.0.load(order)
                     }
 
+                    /// Writes the value.
                     #[inline]
-                    pub(crate) fn store(&self, value: $value, order: Ordering) {
+                    pub fn store(&self, value: $value, order: Ordering) {
                         // Free at run time, because each caller passes a constant order.
                         count_locked(u64::from(matches!(order, Ordering::SeqCst)));
                         self.0.store(value, order);
                     }
 
+                    /// Changes the value as `change` says, again if another thread was faster.
                     #[inline]
-                    pub(crate) fn fetch_update(
+                    pub fn fetch_update(
                         &self,
                         set: Ordering,
                         fetch: Ordering,
@@ -169,8 +189,9 @@ mod real_or_tested {
                 }
             )*};
             (@exchanges $value:ty, $($method:ident)*) => {$(
+                /// Replaces the value if it is `current`.
                 #[inline]
-                pub(crate) fn $method(
+                pub fn $method(
                     &self,
                     current: $value,
                     new: $value,
@@ -182,8 +203,9 @@ mod real_or_tested {
                 }
             )*};
             (@methods $value:ty, $($method:ident)*) => {$(
+                /// Changes the value, and returns the one before.
                 #[inline]
-                pub(crate) fn $method(&self, value: $value, order: Ordering) -> $value {
+                pub fn $method(&self, value: $value, order: Ordering) -> $value {
                     count_locked(1);
                     self.0.$method(value, order)
                 }
@@ -202,7 +224,7 @@ mod real_or_tested {
 
     /// Allocates atomics of value 0, in memory that the system backs only where it is touched: the bitmap of a large
     /// device costs nothing until its segments are used.
-    pub(crate) fn zeroed<T: FromZeros>(count: u64) -> Box<[T]>
+    pub fn zeroed<T: FromZeros>(count: u64) -> Box<[T]>
     where
         [T]: KnownLayout<PointerMetadata = usize>,
     {
@@ -210,7 +232,7 @@ mod real_or_tested {
     }
 
     /// Returns the number of the calling thread: 0, 1, 2 and so on, in the order in which threads first call this.
-    pub(crate) fn thread_number() -> usize {
+    pub fn thread_number() -> usize {
         static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(0);
         NUMBER.with(|number| {
             if number.get() == usize::MAX {
@@ -229,20 +251,20 @@ mod real_or_tested {
 
 #[cfg(feature = "shuttle")]
 mod real_or_tested {
-    pub(crate) use shuttle::hint::spin_loop;
-    pub(crate) use shuttle::sync::atomic;
-    pub(crate) use shuttle_parking_lot::{
+    pub use shuttle::hint::spin_loop;
+    pub use shuttle::sync::atomic;
+    pub use shuttle_parking_lot::{
         Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard,
     };
 
     /// Allocates atomics of value 0.
-    pub(crate) fn zeroed<T: Default>(count: u64) -> Box<[T]> {
+    pub fn zeroed<T: Default>(count: u64) -> Box<[T]> {
         (0..count).map(|_| T::default()).collect()
     }
 
     /// Returns the number of the calling thread, in the order in which threads were started: the same in every
     /// replay.
-    pub(crate) fn thread_number() -> usize {
+    pub fn thread_number() -> usize {
         shuttle::current::me().into()
     }
 }

@@ -30,8 +30,8 @@
 //! slower medium less suffices. (Copied data is read first and written later, when the kernel writes it back. A
 //! shorter trial would often see only one of the two.)
 
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ pub const REST_BYTES: u64 = 192 << 20;
 
 /// A file that was read or written. The numbers are the caller's: an inode and its generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct SampledFile {
     /// Inode number.
     pub ino: u64,
     /// Generation of the inode number.
@@ -71,7 +71,7 @@ pub struct Stretch {
     /// Number of bytes.
     pub length: u64,
     /// The file that it was copied from.
-    pub source: Place,
+    pub source: SampledFile,
     /// Offset of the first byte in that file.
     pub source_offset: u64,
 }
@@ -86,7 +86,7 @@ pub struct Sampled {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Slot {
+struct AnchorSlot {
     hash: u32,
     generation: u32,
     ino: u64,
@@ -96,18 +96,18 @@ struct Slot {
 
 /// The end of the last copy to a file, in the file and in its source.
 #[derive(Clone, Copy, Default)]
-struct Tail {
+struct CopyTail {
     target: u64,
     end: u64,
-    source: Place,
+    source: SampledFile,
     source_end: u64,
 }
 
 /// The anchors of a mount; see the module.
 #[derive(Default)]
 pub struct Anchors {
-    slots: Mutex<Vec<Slot>>,
-    tails: Mutex<Vec<Tail>>,
+    slots: Mutex<Vec<AnchorSlot>>,
+    tails: Mutex<Vec<CopyTail>>,
     worth: Worth,
 }
 
@@ -136,40 +136,40 @@ impl Anchors {
     }
 
     /// Records that a file contains the sampled bytes, from an offset on.
-    pub fn note(&self, sampled: &Sampled, place: Place, offset: u64) {
+    pub fn note(&self, sampled: &Sampled, place: SampledFile, offset: u64) {
         if sampled.anchors.is_empty() {
             return;
         }
         self.worth.measure_lookup(|| {
             let mut slots = self.slots.lock();
             if slots.is_empty() {
-                slots.resize(SLOTS, Slot::default());
+                slots.resize(SLOTS, AnchorSlot::default());
             }
             for (end, hash) in &sampled.anchors {
-                let Place { ino, generation } = place;
+                let SampledFile { ino, generation } = place;
                 let offset = offset.saturating_add((*end).into());
-                slots[slot_of(*hash)] = Slot { hash: *hash as u32, generation, ino, offset };
+                slots[slot_of(*hash)] = AnchorSlot { hash: *hash as u32, generation, ino, offset };
             }
         });
     }
 
     /// Finds from where sampled bytes that are written to a file at an offset were probably copied. Returns stretches
     /// in order. Each reaches as far as its neighbours' anchors permit, so two of them may overlap.
-    pub fn find(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Stretch> {
+    pub fn find(&self, sampled: &Sampled, target: SampledFile, offset: u64) -> Vec<Stretch> {
         if sampled.bytes == 0 {
             return Vec::new();
         }
         self.worth.measure_lookup(|| stretches(&self.runs(sampled, target, offset), sampled.bytes))
     }
 
-    fn runs(&self, sampled: &Sampled, target: Place, offset: u64) -> Vec<Run> {
-        let mut runs: Vec<Run> = self.run_that_goes_on(target, offset).into_iter().collect();
+    fn runs(&self, sampled: &Sampled, target: SampledFile, offset: u64) -> Vec<AnchorRun> {
+        let mut runs: Vec<AnchorRun> = self.run_that_goes_on(target, offset).into_iter().collect();
         let slots = self.slots.lock();
         if !slots.is_empty() {
             for (end, hash) in &sampled.anchors {
                 let slot = slots[slot_of(*hash)];
                 if slot.hash == *hash as u32 && slot.ino != 0 {
-                    Run::add(&mut runs, *end, &slot);
+                    AnchorRun::add(&mut runs, *end, &slot);
                 }
             }
         }
@@ -181,7 +181,7 @@ impl Anchors {
     pub fn looked_up(
         &self,
         sampled: &Sampled,
-        target: Place,
+        target: SampledFile,
         offset: u64,
         last: Option<&Stretch>,
         equal_bytes: u64,
@@ -198,9 +198,9 @@ impl Anchors {
         }
         let mut tails = self.tails.lock();
         if tails.is_empty() {
-            tails.resize(TAILS, Tail::default());
+            tails.resize(TAILS, CopyTail::default());
         }
-        let tail = last.filter(|_| equal_bytes > 0).map(|last| Tail {
+        let tail = last.filter(|_| equal_bytes > 0).map(|last| CopyTail {
             target: target.ino,
             end: offset.saturating_add(last.at + last.length),
             source: last.source,
@@ -210,11 +210,11 @@ impl Anchors {
     }
 
     /// Returns an empty run that continues the last copy, if this place does.
-    fn run_that_goes_on(&self, target: Place, offset: u64) -> Option<Run> {
+    fn run_that_goes_on(&self, target: SampledFile, offset: u64) -> Option<AnchorRun> {
         let tails = self.tails.lock();
         let tail = tails.get(target.ino as usize % TAILS)?;
         let goes_on = tail.target == target.ino && tail.end == offset && tail.source.ino != 0;
-        goes_on.then_some(Run { place: tail.source, start: 0, end: 0, source_end: tail.source_end })
+        goes_on.then_some(AnchorRun { place: tail.source, start: 0, end: 0, source_end: tail.source_end })
     }
 }
 
@@ -256,8 +256,8 @@ fn add_time(counter: &AtomicU64, took: Duration) {
 }
 
 /// Consecutive anchors at the same distance in the write and in a file.
-struct Run {
-    place: Place,
+struct AnchorRun {
+    place: SampledFile,
     /// Beginning of the first anchor's window and end of the last one's, in the write.
     start: u64,
     end: u64,
@@ -265,24 +265,24 @@ struct Run {
     source_end: u64,
 }
 
-impl Run {
-    fn add(runs: &mut Vec<Run>, end: u32, slot: &Slot) {
+impl AnchorRun {
+    fn add(runs: &mut Vec<AnchorRun>, end: u32, slot: &AnchorSlot) {
         let (end, source_end) = (u64::from(end), slot.offset);
-        let place = Place { ino: slot.ino, generation: slot.generation };
+        let place = SampledFile { ino: slot.ino, generation: slot.generation };
         match runs.last_mut() {
             Some(last) if last.place == place && source_end.checked_sub(last.source_end) == Some(end - last.end) => {
                 (last.end, last.source_end) = (end, source_end);
             }
             _ if source_end >= WINDOW as u64 => {
-                runs.push(Run { place, start: end - WINDOW as u64, end, source_end });
+                runs.push(AnchorRun { place, start: end - WINDOW as u64, end, source_end });
             }
             _ => {}
         }
     }
 }
 
-fn stretches(runs: &[Run], bytes: u64) -> Vec<Stretch> {
-    let stretch = |(number, run): (usize, &Run)| {
+fn stretches(runs: &[AnchorRun], bytes: u64) -> Vec<Stretch> {
+    let stretch = |(number, run): (usize, &AnchorRun)| {
         let before = number.checked_sub(1).map_or(0, |before| runs[before].end);
         let behind = runs.get(number + 1).map_or(bytes, |behind| behind.start);
         // A stretch cannot begin before the first byte of the file.
@@ -351,9 +351,9 @@ fn slot_of(hash: u64) -> usize {
 mod tests {
     use super::*;
 
-    const A: Place = Place { ino: 1, generation: 1 };
-    const B: Place = Place { ino: 2, generation: 1 };
-    const C: Place = Place { ino: 3, generation: 1 };
+    const A: SampledFile = SampledFile { ino: 1, generation: 1 };
+    const B: SampledFile = SampledFile { ino: 2, generation: 1 };
+    const C: SampledFile = SampledFile { ino: 3, generation: 1 };
 
     fn noise(length: usize, seed: u64) -> Vec<u8> {
         let mut state = seed << 1 | 1;
@@ -366,7 +366,7 @@ mod tests {
         std::iter::repeat_with(byte).take(length).collect()
     }
 
-    fn note(anchors: &Anchors, bytes: &[u8], place: Place, offset: u64) {
+    fn note(anchors: &Anchors, bytes: &[u8], place: SampledFile, offset: u64) {
         anchors.note(&anchors.sample(bytes), place, offset);
     }
 
@@ -457,7 +457,7 @@ mod tests {
         let anchors = Anchors::default();
         let parts: Vec<Vec<u8>> = (0..63).map(|part| noise(1 << 20, 100 + part)).collect();
         for (number, part) in parts.iter().enumerate() {
-            note(&anchors, part, Place { ino: 1 + number as u64, generation: 0 }, 0);
+            note(&anchors, part, SampledFile { ino: 1 + number as u64, generation: 0 }, 0);
         }
         let length = |part: &[u8]| find(&anchors, part).iter().map(|found| found.length).sum::<u64>();
         assert_eq!(anchors.slots.lock().len(), SLOTS);

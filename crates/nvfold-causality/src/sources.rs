@@ -1,11 +1,11 @@
 //! The answer to a look-up: the parts of a range that came from files.
 
-use super::files::FileToken;
+use crate::files::FileToken;
 use smallvec::SmallVec;
 
 /// A part of a range that was copied from a file, as far as was recorded. Its bytes may have changed since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Source {
+pub struct CopySource {
     /// Offset of the first byte from the beginning of the range.
     pub at: u64,
     /// Number of bytes, at least one.
@@ -16,15 +16,15 @@ pub struct Source {
     pub file_offset: u64,
 }
 
-impl Source {
+impl CopySource {
     /// No bytes of no file, to fill memory for answers.
-    pub const NONE: Source = Source { at: 0, length: 0, file: FileToken::NONE, file_offset: 0 };
+    pub const NONE: CopySource = CopySource { at: 0, length: 0, file: FileToken::NONE, file_offset: 0 };
 
     fn end(&self) -> u64 {
         self.at + self.length
     }
 
-    fn continues_as(&self, next: &Source) -> bool {
+    fn continues_as(&self, next: &CopySource) -> bool {
         self.end() == next.at
             && self.file == next.file
             && self.file_offset.wrapping_add(self.length) == next.file_offset
@@ -32,20 +32,20 @@ impl Source {
 }
 
 /// Holds the parts of an answer.
-pub trait Store {
+pub trait SourceStore {
     /// Adds a part, if there is room.
-    fn push(&mut self, part: Source);
+    fn push(&mut self, part: CopySource);
     /// True if the heap may be used.
     fn may_allocate(&self) -> bool;
     /// Returns the parts that were added.
-    fn parts(&mut self) -> &mut [Source];
+    fn parts(&mut self) -> &mut [CopySource];
     /// Keeps the first `length` parts.
     fn truncate(&mut self, length: usize);
 }
 
-impl Store for &mut Vec<Source> {
+impl SourceStore for &mut Vec<CopySource> {
     #[inline]
-    fn push(&mut self, part: Source) {
+    fn push(&mut self, part: CopySource) {
         Vec::push(self, part);
     }
 
@@ -54,7 +54,7 @@ impl Store for &mut Vec<Source> {
     }
 
     #[inline]
-    fn parts(&mut self) -> &mut [Source] {
+    fn parts(&mut self) -> &mut [CopySource] {
         self
     }
 
@@ -64,21 +64,21 @@ impl Store for &mut Vec<Source> {
 }
 
 /// Memory of a caller that must not allocate; parts beyond its room are dropped.
-pub struct Slots<'s> {
-    slots: &'s mut [Source],
+pub struct SourceSlots<'s> {
+    slots: &'s mut [CopySource],
     length: usize,
 }
 
-impl Slots<'_> {
+impl SourceSlots<'_> {
     /// Creates an empty store.
-    pub fn new(slots: &mut [Source]) -> Slots<'_> {
-        Slots { slots, length: 0 }
+    pub fn new(slots: &mut [CopySource]) -> SourceSlots<'_> {
+        SourceSlots { slots, length: 0 }
     }
 }
 
-impl Store for Slots<'_> {
+impl SourceStore for SourceSlots<'_> {
     #[inline]
-    fn push(&mut self, part: Source) {
+    fn push(&mut self, part: CopySource) {
         if let Some(slot) = self.slots.get_mut(self.length) {
             *slot = part;
             self.length += 1;
@@ -90,7 +90,7 @@ impl Store for Slots<'_> {
     }
 
     #[inline]
-    fn parts(&mut self) -> &mut [Source] {
+    fn parts(&mut self) -> &mut [CopySource] {
         &mut self.slots[..self.length]
     }
 
@@ -105,7 +105,7 @@ const FEW: usize = 64;
 
 /// The parts of a copy.
 pub struct Few {
-    parts: SmallVec<[Source; FEW]>,
+    parts: SmallVec<[CopySource; FEW]>,
     may_allocate: bool,
     is_cut: bool,
 }
@@ -117,9 +117,9 @@ impl Few {
     }
 }
 
-impl Store for Few {
+impl SourceStore for Few {
     #[inline]
-    fn push(&mut self, part: Source) {
+    fn push(&mut self, part: CopySource) {
         if self.parts.len() < FEW || self.may_allocate {
             self.parts.push(part);
         } else {
@@ -132,7 +132,7 @@ impl Store for Few {
     }
 
     #[inline]
-    fn parts(&mut self) -> &mut [Source] {
+    fn parts(&mut self) -> &mut [CopySource] {
         &mut self.parts
     }
 
@@ -142,23 +142,23 @@ impl Store for Few {
 }
 
 /// The parts found so far: sorted, without overlaps, and each as long as possible.
-pub struct Found<S> {
+pub struct FoundSources<S> {
     store: S,
     /// Parts from this position on belong to the current page, in any order.
     page_start: usize,
 }
 
-impl Found<Few> {
+impl FoundSources<Few> {
     /// True if parts were dropped for lack of room.
     pub fn is_cut(&self) -> bool {
         self.store.is_cut
     }
 }
 
-impl<S: Store> Found<S> {
+impl<S: SourceStore> FoundSources<S> {
     /// Creates an empty answer; `store` must be empty.
-    pub fn new(store: S) -> Found<S> {
-        Found { store, page_start: 0 }
+    pub fn new(store: S) -> FoundSources<S> {
+        FoundSources { store, page_start: 0 }
     }
 
     /// True if the heap may be used.
@@ -167,19 +167,19 @@ impl<S: Store> Found<S> {
     }
 
     /// Returns the parts that were found.
-    pub fn parts(&mut self) -> &[Source] {
+    pub fn parts(&mut self) -> &[CopySource] {
         self.store.parts()
     }
 
     /// Adds a part that overlaps no other.
     #[inline]
-    pub fn add(&mut self, part: Source) {
+    pub fn add(&mut self, part: CopySource) {
         self.store.push(part);
     }
 
     /// Adds a part that is after all others.
     #[inline]
-    pub fn add_next(&mut self, part: Source) {
+    pub fn add_next(&mut self, part: CopySource) {
         match self.store.parts().last_mut() {
             Some(last) if last.continues_as(&part) => last.length += part.length,
             _ => {

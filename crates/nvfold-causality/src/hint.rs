@@ -7,7 +7,7 @@
 //! of files from which the bytes were copied. When the bytes arrive, the server compares them with those ranges and
 //! shares them where they are equal. A hint that is wrong, or whose bytes never come, costs a compare and nothing else.
 //!
-//! A source is identified by a [`Token`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel returns user
+//! A source is identified by a [`SourceToken`], the value of the attribute [`TOKEN_ATTRIBUTE`]. The kernel returns user
 //! attributes only to processes that may read the file. A token is valid for the user who asked, as long as owner, group,
 //! mode and ACL of the file stay as they are, and for at most [`TOKEN_VALID_S`]. So a hint cannot reveal the content of a
 //! file that its sender may not read.
@@ -20,7 +20,7 @@
 //!     origins times   { u32 at, u32 length, u48 offset in the source, u16 number of the source }
 //! ```
 
-/// Extended attribute of a regular file on a mount; its value is the [`Token`] of the file. It is not listed.
+/// Extended attribute of a regular file on a mount; its value is the [`SourceToken`] of the file. It is not listed.
 pub const TOKEN_ATTRIBUTE: &str = "user.nvfold.token";
 /// A token is valid for at least half of this time, in seconds, and for no longer than this.
 pub const TOKEN_VALID_S: u64 = 60;
@@ -42,7 +42,7 @@ const IOCTL_SIZE_SHIFT: u32 = 16;
 
 /// Identifies a file as a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Token {
+pub struct SourceToken {
     /// Inode number.
     pub ino: u64,
     /// Proof that the server issued the token.
@@ -69,7 +69,7 @@ pub struct Hint {
     pub offset: u64,
     /// Number of bytes, at most [`TARGET_BYTES_MAX`].
     pub length: u32,
-    sources: Vec<Token>,
+    sources: Vec<SourceToken>,
     origins: Vec<HintedOrigin>,
 }
 
@@ -84,9 +84,9 @@ pub fn is_request(number: u32) -> bool {
     number & !((HINT_BYTES_MAX as u32) << IOCTL_SIZE_SHIFT) == request(0)
 }
 
-impl Token {
+impl SourceToken {
     /// Identifies no file.
-    pub const NONE: Token = Token { ino: 0, proof: 0 };
+    pub const NONE: SourceToken = SourceToken { ino: 0, proof: 0 };
 
     /// Encodes it as the attribute's value.
     pub fn to_bytes(self) -> [u8; TOKEN_BYTES] {
@@ -94,8 +94,8 @@ impl Token {
     }
 
     /// Decodes the attribute's value.
-    pub fn of_bytes(bytes: &[u8; TOKEN_BYTES]) -> Token {
-        Token { ino: word(bytes, 0), proof: word(bytes, 8) }
+    pub fn of_bytes(bytes: &[u8; TOKEN_BYTES]) -> SourceToken {
+        SourceToken { ino: word(bytes, 0), proof: word(bytes, 8) }
     }
 }
 
@@ -106,7 +106,7 @@ impl Hint {
     }
 
     /// Returns its sources; origins refer to them by position.
-    pub fn sources(&self) -> &[Token] {
+    pub fn sources(&self) -> &[SourceToken] {
         &self.sources
     }
 
@@ -117,7 +117,7 @@ impl Hint {
 
     /// Adds that `length` bytes at `at` were copied from a file. Returns false if the hint is full or the offset
     /// cannot be encoded.
-    pub fn add(&mut self, at: u32, length: u32, source: Token, source_offset: u64) -> bool {
+    pub fn add(&mut self, at: u32, length: u32, source: SourceToken, source_offset: u64) -> bool {
         let known = self.sources.iter().position(|known| *known == source);
         let grows_by = ORIGIN_BYTES + if known.is_some() { 0 } else { TOKEN_BYTES };
         if self.bytes() + grows_by > HINT_BYTES_MAX || source_offset > SOURCE_OFFSET_MAX {
@@ -156,7 +156,7 @@ impl Hint {
         if rest.len() != origins * ORIGIN_BYTES || !is_a_range {
             return None;
         }
-        let sources: Vec<Token> = tokens.as_chunks().0.iter().map(Token::of_bytes).collect();
+        let sources: Vec<SourceToken> = tokens.as_chunks().0.iter().map(SourceToken::of_bytes).collect();
         let origins: Vec<HintedOrigin> = rest.as_chunks().0.iter().map(HintedOrigin::of_bytes).collect();
         let is_said_well = |origin: &HintedOrigin| {
             usize::from(origin.source) < sources.len()
@@ -168,7 +168,13 @@ impl Hint {
 
 /// Encodes a hint into `into`, for callers that must not allocate. Returns the number of bytes, or `None` if the hint
 /// does not fit there or is larger than any hint may be.
-pub fn encode(offset: u64, length: u32, sources: &[Token], origins: &[HintedOrigin], into: &mut [u8]) -> Option<usize> {
+pub fn encode(
+    offset: u64,
+    length: u32,
+    sources: &[SourceToken],
+    origins: &[HintedOrigin],
+    into: &mut [u8],
+) -> Option<usize> {
     let all = HEADER_BYTES + sources.len() * TOKEN_BYTES + origins.len() * ORIGIN_BYTES;
     if all > HINT_BYTES_MAX {
         return None;
@@ -221,25 +227,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TOKEN: Token = Token { ino: 7, proof: 0x0123_4567_89ab_cdef };
+    const TOKEN: SourceToken = SourceToken { ino: 7, proof: 0x0123_4567_89ab_cdef };
 
     #[test]
     fn what_is_said_is_understood() {
         let mut hint = Hint::new(4096, 1000);
         assert!(hint.add(0, 100, TOKEN, 5));
-        assert!(hint.add(100, 900, Token { ino: 8, ..TOKEN }, (1 << 48) - 1));
+        assert!(hint.add(100, 900, SourceToken { ino: 8, ..TOKEN }, (1 << 48) - 1));
         assert!(hint.add(200, 0, TOKEN, 0));
         let bytes = hint.encode();
         assert!(is_request(request(bytes.len())) && !is_request(request(bytes.len()) + 1) && !is_request(0));
         assert_eq!(Hint::decode(&bytes), Some(hint.clone()));
         assert_eq!((hint.sources().len(), hint.origins().len()), (2, 3));
-        assert_eq!(Token::of_bytes(&TOKEN.to_bytes()), TOKEN);
+        assert_eq!(SourceToken::of_bytes(&TOKEN.to_bytes()), TOKEN);
     }
 
     #[test]
     fn six_hundred_origins_of_four_hundred_files_fit_and_no_more_than_an_ioctl_passes() {
         let mut hint = Hint::new(0, TARGET_BYTES_MAX);
-        let added = (0..).take_while(|n| hint.add(*n, 1, Token { ino: u64::from(*n % 400), ..TOKEN }, 0)).count();
+        let added = (0..).take_while(|n| hint.add(*n, 1, SourceToken { ino: u64::from(*n % 400), ..TOKEN }, 0)).count();
         assert!(added >= 600, "{added}");
         assert!((HINT_BYTES_MAX - 16..=HINT_BYTES_MAX).contains(&hint.encode().len()));
         assert!(!Hint::new(0, 1).add(0, 1, TOKEN, 1 << 48), "more than six bytes can say");

@@ -15,19 +15,6 @@
 //! origins(out, 4096)                      -> at 40: 80 bytes, A at 8292      what a write of out asks
 //! ```
 //!
-//! | file | what |
-//! |---|---|
-//! | `mod` | the tree: splits operations by page and part, and takes the locks of the parts |
-//! | `pages` | the pages of a part and their records; the three variants; eviction |
-//! | `tree` | B-tree from a page to its node |
-//! | `record` | the 16 bytes of a record |
-//! | `reserve` | the memory budget of all parts; which memory has no records |
-//! | `files` | the tokens that stand for files in records |
-//! | `areas` | mapped memory |
-//! | `sources` | the answer to a look-up |
-//! | `anchors` | finds copies that no record shows, by samples of their content |
-//! | `hint` | the message by which a process tells a mount's server about a write to come |
-//!
 //! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what protects the tree
 //! above the nodes. Here memory is divided into groups of 16 pages, and a hash of the group number assigns each group
 //! to one of up to 64 parts. Each part is a B-tree with its nodes under one readers-writer lock. So an operation on a
@@ -44,39 +31,23 @@
 //! call that they may make wakes a thread that waits for the lock that they release. Where all records come from
 //! these calls, create the tree with [`RecTree::reserved`].
 //!
-//! **Bounds.** The tree takes at most [`Options::memory_bytes_max`] for records, plus the memory of the tables of
+//! **Bounds.** The tree takes at most [`TreeOptions::memory_bytes_max`] for records, plus the memory of the tables of
 //! files and areas, however much is recorded. The time of an operation is proportional to the pages of its range, or
 //! to the pages of the tree if those are fewer. Ranges that wrap around are cut at the end of the address space;
 //! copies that are longer than all records could describe are cut after as many pages as the memory could hold; files
 //! are cut at 2^64 bytes.
 
-pub mod anchors;
-mod areas;
-mod files;
-pub mod hint;
-mod pages;
-mod record;
-mod reserve;
-mod sources;
-mod tree;
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
-pub use files::FileToken;
-pub use pages::Variant;
-pub use record::PAGE_BYTES;
-pub use sources::Source;
-
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
-use areas::Areas;
-use files::{Closed, FILES_MAX, Files};
-use pages::{Pages, SLOT_BYTES};
-use record::Record;
-use reserve::{Budget, GROUP_BYTES, Presence, Reserve, part_of};
-use sources::{Few, Found, Slots, Store};
+use crate::areas::MappedAreas;
+use crate::files::{Closed, FILES_MAX, FileToken, FollowedFiles};
+use crate::pages::{RecordPages, SLOT_BYTES, Variant};
+use crate::record::{CopyRecord, PAGE_BYTES};
+use crate::reserve::{Budget, GROUP_BYTES, Presence, Reserve, part_of};
+use crate::sources::{CopySource, Few, FoundSources, SourceSlots, SourceStore};
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{Padded, RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
 
 /// The largest number of parts.
 const PARTS_MAX: usize = 64;
@@ -89,7 +60,7 @@ const COUNTERS: usize = 16;
 
 /// Options of a tree.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct TreeOptions {
     /// Which records an insertion deletes.
     pub variant: Variant,
     /// The largest memory of the records, bytes.
@@ -98,24 +69,24 @@ pub struct Options {
     pub files_max: u32,
 }
 
-impl Options {
+impl TreeOptions {
     /// Returns options for this variant with the memory of the paper's Table 5: 5.7 MB, and 2 GB for
     /// [`Variant::KeepAll`].
-    pub fn of(variant: Variant) -> Options {
+    pub fn of(variant: Variant) -> TreeOptions {
         let memory_bytes_max = if variant == Variant::KeepAll { 2_000_000_000 } else { 5_700_000 };
-        Options { variant, memory_bytes_max, files_max: FILES_MAX }
+        TreeOptions { variant, memory_bytes_max, files_max: FILES_MAX }
     }
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options::of(Variant::Icid)
+impl Default for TreeOptions {
+    fn default() -> TreeOptions {
+        TreeOptions::of(Variant::Icid)
     }
 }
 
 /// Statistics of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct TreeStats {
     /// Number of records, including those of forgotten files.
     pub records: u64,
     /// Number of pages with records.
@@ -132,24 +103,24 @@ pub struct Stats {
     pub given_up: u64,
 }
 
-struct Part {
+struct TreePart {
     presence: Presence,
-    pages: Padded<RwLock<Pages>>,
+    pages: Padded<RwLock<RecordPages>>,
 }
 
 /// Whether an operation may wait and allocate.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum How {
+enum Patience {
     Waits,
     Tries,
 }
 
 /// The rec-tree of a process.
 pub struct RecTree {
-    parts: Box<[Part]>,
+    parts: Box<[TreePart]>,
     budget: Budget,
-    files: Files,
-    areas: Areas,
+    files: FollowedFiles,
+    areas: MappedAreas,
     lookups: [Padded<AtomicU64>; COUNTERS],
     /// The largest number of pages of one copy whose records the memory can hold.
     pages_max: u64,
@@ -158,22 +129,22 @@ pub struct RecTree {
 
 impl Default for RecTree {
     fn default() -> RecTree {
-        RecTree::new(Options::default())
+        RecTree::new(TreeOptions::default())
     }
 }
 
 impl RecTree {
     /// Creates an empty tree.
-    pub fn new(options: Options) -> RecTree {
-        let Options { variant, memory_bytes_max, files_max } = options;
+    pub fn new(options: TreeOptions) -> RecTree {
+        let TreeOptions { variant, memory_bytes_max, files_max } = options;
         let parts = (memory_bytes_max / PART_BYTES_MIN).clamp(1, PARTS_MAX);
         let parts = 1 << parts.ilog2();
-        let part = || Part { presence: Presence::new(), pages: Padded(RwLock::new(Pages::new(variant))) };
+        let part = || TreePart { presence: Presence::new(), pages: Padded(RwLock::new(RecordPages::new(variant))) };
         RecTree {
             parts: (0..parts).map(|_| part()).collect(),
             budget: Budget::new(memory_bytes_max, parts),
-            files: Files::new(files_max),
-            areas: Areas::new(),
+            files: FollowedFiles::new(files_max),
+            areas: MappedAreas::new(),
             lookups: std::array::from_fn(|_| Padded::default()),
             pages_max: (memory_bytes_max / SLOT_BYTES) as u64,
             variant,
@@ -183,11 +154,11 @@ impl RecTree {
     /// Creates an empty tree that has all its memory from the beginning, divided evenly. It is for callers that
     /// record by the calls that never allocate, which could not grow it. Where the system backs memory only when it
     /// is used, this tree costs no more than another one.
-    pub fn reserved(options: Options) -> RecTree {
+    pub fn reserved(options: TreeOptions) -> RecTree {
         let tree = RecTree::new(options);
         let bytes = options.memory_bytes_max / tree.parts.len();
         for part in &tree.parts {
-            part.pages.write().reserve_evenly(bytes, &tree.reserve(part, How::Waits));
+            part.pages.write().reserve_evenly(bytes, &tree.reserve(part, Patience::Waits));
         }
         tree
     }
@@ -223,7 +194,7 @@ impl RecTree {
     /// Removes the records of forgotten files now. Otherwise they are removed when their memory is needed.
     pub fn remove_forgotten(&self) {
         for part in &self.parts {
-            part.pages.write().remove_forgotten(&self.files, &self.reserve(part, How::Waits));
+            part.pages.write().remove_forgotten(&self.files, &self.reserve(part, Patience::Waits));
         }
     }
 
@@ -252,14 +223,14 @@ impl RecTree {
                 let part = self.part(piece.group);
                 if part.presence.may_have(piece.group) {
                     let mut pages = part.pages.write();
-                    let reserve = self.reserve(part, How::Waits);
+                    let reserve = self.reserve(part, Patience::Waits);
                     piece.each_page(|page, from, to, _| pages.unmapped(page, from, to, &reserve));
                 }
             }
         } else {
             for part in &self.parts {
                 let bytes = |page| bytes_of(page, address, end);
-                part.pages.write().unmapped_where(bytes, &self.reserve(part, How::Waits));
+                part.pages.write().unmapped_where(bytes, &self.reserve(part, Patience::Waits));
             }
         }
     }
@@ -269,14 +240,14 @@ impl RecTree {
     /// Records that `length` bytes of a file, from `file_offset` on, were read to `destination`.
     #[inline]
     pub fn record_read(&self, destination: u64, length: u64, file: FileToken, file_offset: u64) {
-        self.insert(destination, length, file, file_offset, How::Waits);
+        self.insert(destination, length, file, file_offset, Patience::Waits);
     }
 
     /// As [`record_read`](RecTree::record_read), but never waits or allocates; records that would need it are
     /// dropped. Returns false if any was.
     #[inline]
     pub fn try_record_read(&self, destination: u64, length: u64, file: FileToken, file_offset: u64) -> bool {
-        self.insert(destination, length, file, file_offset, How::Tries)
+        self.insert(destination, length, file, file_offset, Patience::Tries)
     }
 
     /// Records that `length` bytes were copied from `source` to `destination`; the two may overlap. The destination
@@ -284,41 +255,41 @@ impl RecTree {
     /// destination.
     #[inline]
     pub fn record_copy(&self, destination: u64, source: u64, length: u64) {
-        self.copy(destination, source, length, How::Waits);
+        self.copy(destination, source, length, Patience::Waits);
     }
 
     /// As [`record_copy`](RecTree::record_copy), but never waits or allocates; look-ups and records that would need
     /// it are dropped. Returns false if any was.
     #[inline]
     pub fn try_record_copy(&self, destination: u64, source: u64, length: u64) -> bool {
-        self.copy(destination, source, length, How::Tries)
+        self.copy(destination, source, length, Patience::Tries)
     }
 
     // --- asking ------------------------------------------------------------------------------------------------------
 
     /// Finds which parts of this memory were copied from which files, as far as is known: sorted, without overlaps,
     /// and each as long as possible. `sources` is cleared first.
-    pub fn origins(&self, address: u64, length: u64, sources: &mut Vec<Source>) {
+    pub fn origins(&self, address: u64, length: u64, sources: &mut Vec<CopySource>) {
         sources.clear();
-        self.look_up(address, length, How::Waits, &mut Found::new(sources));
+        self.look_up(address, length, Patience::Waits, &mut FoundSources::new(sources));
     }
 
     /// As [`origins`](RecTree::origins), but never waits or allocates. Leaves out parts whose look-up would need it,
     /// and parts for which `sources` has no room. Returns the number of parts.
-    pub fn try_origins(&self, address: u64, length: u64, sources: &mut [Source]) -> usize {
-        let mut found = Found::new(Slots::new(sources));
-        self.look_up(address, length, How::Tries, &mut found);
+    pub fn try_origins(&self, address: u64, length: u64, sources: &mut [CopySource]) -> usize {
+        let mut found = FoundSources::new(SourceSlots::new(sources));
+        self.look_up(address, length, Patience::Tries, &mut found);
         found.parts().len()
     }
 
     /// Returns the statistics of the tree.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> TreeStats {
         let other =
             self.areas.memory_bytes() + self.files.memory_bytes() + size_of_val(&*self.parts) + size_of::<RecTree>();
-        let mut stats = Stats {
+        let mut stats = TreeStats {
             memory_bytes: (self.budget.reserved_bytes() + other) as u64,
             lookups: self.lookups.iter().map(|count| count.load(Ordering::Relaxed)).sum(),
-            ..Stats::default()
+            ..TreeStats::default()
         };
         for part in &self.parts {
             let counts = part.pages.read().counts();
@@ -334,22 +305,22 @@ impl RecTree {
     // --- within ------------------------------------------------------------------------------------------------------
 
     #[inline]
-    fn part(&self, group: u64) -> &Part {
+    fn part(&self, group: u64) -> &TreePart {
         &self.parts[part_of(group, self.parts.len())]
     }
 
     #[inline]
-    fn reserve<'t>(&'t self, part: &'t Part, how: How) -> Reserve<'t> {
-        Reserve { budget: &self.budget, presence: &part.presence, may_allocate: how == How::Waits }
+    fn reserve<'t>(&'t self, part: &'t TreePart, how: Patience) -> Reserve<'t> {
+        Reserve { budget: &self.budget, presence: &part.presence, may_allocate: how == Patience::Waits }
     }
 
-    fn copy(&self, destination: u64, source: u64, length: u64, how: How) -> bool {
+    fn copy(&self, destination: u64, source: u64, length: u64, how: Patience) -> bool {
         if destination == source || length == 0 {
             return true;
         }
         // Ignore bytes whose source or destination is beyond the address space.
         let length = length.min(u64::MAX - source).min(u64::MAX - destination);
-        let mut found = Found::new(Few::new(how == How::Waits));
+        let mut found = FoundSources::new(Few::new(how == Patience::Waits));
         let mut is_whole = self.look_up(source, length, how, &mut found) && !found.is_cut();
         found.each_gap(length, |from, to| self.overwrite(destination + from, destination + to, how));
         for part in found.parts() {
@@ -360,11 +331,11 @@ impl RecTree {
 
     /// Inserts a record for each page of a copy. Returns false if any was dropped.
     #[inline]
-    fn insert(&self, address: u64, length: u64, file: FileToken, file_offset: u64, how: How) -> bool {
+    fn insert(&self, address: u64, length: u64, file: FileToken, file_offset: u64, how: Patience) -> bool {
         let length = length.min(u64::MAX - file_offset).min(self.pages_max.saturating_mul(PAGE_BYTES));
         let mut is_whole = true;
         let end = address.saturating_add(length);
-        for piece in Pieces::new(address, end) {
+        for piece in GroupRanges::new(address, end) {
             let part = self.part(piece.group);
             let Some(mut pages) = write(part, how) else {
                 is_whole = false;
@@ -378,7 +349,7 @@ impl RecTree {
             let reserve = self.reserve(part, how);
             piece.each_page(|page, from, to, start| {
                 let file_offset = file_offset + (start - address);
-                let record = Record { file, page_offset: from, length: to - from, file_offset };
+                let record = CopyRecord { file, page_offset: from, length: to - from, file_offset };
                 let ends_region = length >= PAGE_BYTES && start != address && start + u64::from(to) == end;
                 is_whole &= pages.insert(page, record, ends_region, &reserve);
             });
@@ -387,7 +358,7 @@ impl RecTree {
     }
 
     /// Deletes stale records of memory that was filled with bytes of unknown origin.
-    fn overwrite(&self, start: u64, end: u64, how: How) {
+    fn overwrite(&self, start: u64, end: u64, how: Patience) {
         let pieces = pieces(start, end).filter(|_| self.variant != Variant::KeepAll);
         for piece in pieces.into_iter().flatten() {
             let part = self.part(piece.group);
@@ -408,7 +379,7 @@ impl RecTree {
     /// Adds the origins of a range to `found`. Returns false if parts are missing because a lock was not free and
     /// `how` forbids waiting.
     #[inline]
-    fn look_up<S: Store>(&self, address: u64, length: u64, how: How, found: &mut Found<S>) -> bool {
+    fn look_up<S: SourceStore>(&self, address: u64, length: u64, how: Patience, found: &mut FoundSources<S>) -> bool {
         let end = address.saturating_add(length);
         let count = &self.lookups[thread_number() % COUNTERS];
         count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -442,36 +413,36 @@ impl RecTree {
             found.sort();
         }
         if self.areas.may_have(address, end) {
-            is_whole &= self.areas.fill_gaps(address, end, &self.files, how == How::Waits, found);
+            is_whole &= self.areas.fill_gaps(address, end, &self.files, how == Patience::Waits, found);
         }
         is_whole
     }
 }
 
 #[inline]
-fn read(part: &Part, how: How) -> Option<RwLockReadGuard<'_, Pages>> {
+fn read(part: &TreePart, how: Patience) -> Option<RwLockReadGuard<'_, RecordPages>> {
     match how {
-        How::Waits => Some(part.pages.read()),
-        How::Tries => part.pages.try_read(),
+        Patience::Waits => Some(part.pages.read()),
+        Patience::Tries => part.pages.try_read(),
     }
 }
 
 #[inline]
-fn write(part: &Part, how: How) -> Option<RwLockWriteGuard<'_, Pages>> {
+fn write(part: &TreePart, how: Patience) -> Option<RwLockWriteGuard<'_, RecordPages>> {
     match how {
-        How::Waits => Some(part.pages.write()),
-        How::Tries => part.pages.try_write(),
+        Patience::Waits => Some(part.pages.write()),
+        Patience::Tries => part.pages.try_write(),
     }
 }
 
 /// The part of a range that is in one group of pages.
-struct Piece {
+struct GroupRange {
     group: u64,
     start: u64,
     end: u64,
 }
 
-impl Piece {
+impl GroupRange {
     /// Calls `visit` for each page with its number, the first and last offset of the piece in it, and the address at
     /// which the piece begins in it.
     #[inline]
@@ -487,36 +458,36 @@ impl Piece {
 }
 
 /// Iterates over a range, group by group.
-struct Pieces {
+struct GroupRanges {
     start: u64,
     end: u64,
 }
 
-impl Pieces {
+impl GroupRanges {
     #[inline]
-    fn new(start: u64, end: u64) -> Pieces {
-        Pieces { start, end }
+    fn new(start: u64, end: u64) -> GroupRanges {
+        GroupRanges { start, end }
     }
 }
 
-impl Iterator for Pieces {
-    type Item = Piece;
+impl Iterator for GroupRanges {
+    type Item = GroupRange;
 
     #[inline]
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<GroupRange> {
         if self.start >= self.end {
             return None;
         }
         let (group, start) = (self.start / GROUP_BYTES, self.start);
         self.start = (start | (GROUP_BYTES - 1)).saturating_add(1);
-        Some(Piece { group, start, end: self.start.min(self.end) })
+        Some(GroupRange { group, start, end: self.start.min(self.end) })
     }
 }
 
 /// Returns the groups of a range; `None` if they are so many that walking the tree's pages is cheaper.
 #[inline]
-fn pieces(start: u64, end: u64) -> Option<Pieces> {
-    (end.saturating_sub(start) / GROUP_BYTES <= GROUPS_WALKED_MAX).then(|| Pieces::new(start, end))
+fn pieces(start: u64, end: u64) -> Option<GroupRanges> {
+    (end.saturating_sub(start) / GROUP_BYTES <= GROUPS_WALKED_MAX).then(|| GroupRanges::new(start, end))
 }
 
 /// Returns the bytes of a page that are between two addresses, as offsets in the page.

@@ -1,16 +1,17 @@
 //! Races on the rec-tree: threads record, look up and forget at once. Every answer must match some sequential order
 //! and reference only open files, and the tree's counts must be right afterwards.
 
-use super::*;
-use crate::dedup::icid::{FileToken, Options, RecTree, Source, Stats, Variant};
+use crate::{CopySource, FileToken, RecTree, TreeOptions, TreeStats, Variant};
+use nvfold_sync::schedules::{explore, race, task};
+use std::sync::{Arc, Mutex};
 
 const PAGE: u64 = 4096;
 
 fn tree(memory_bytes_max: usize) -> Arc<RecTree> {
-    Arc::new(RecTree::new(Options { memory_bytes_max, files_max: 4, ..Options::of(Variant::Icid) }))
+    Arc::new(RecTree::new(TreeOptions { memory_bytes_max, files_max: 4, ..TreeOptions::of(Variant::Icid) }))
 }
 
-fn origins(tree: &RecTree, address: u64, length: u64) -> Vec<Source> {
+fn origins(tree: &RecTree, address: u64, length: u64) -> Vec<CopySource> {
     let mut sources = Vec::new();
     tree.origins(address, length, &mut sources);
     assert!(sources.is_sorted_by(|a, b| a.at + a.length <= b.at), "{sources:?}");
@@ -20,7 +21,7 @@ fn origins(tree: &RecTree, address: u64, length: u64) -> Vec<Source> {
 /// Asserts that every record is accounted for, and that a lookup of everything finds a record exactly if some remain.
 fn settle(tree: &RecTree) {
     tree.remove_forgotten();
-    let Stats { records, pages, insertions, deletions, given_up, .. } = tree.stats();
+    let TreeStats { records, pages, insertions, deletions, given_up, .. } = tree.stats();
     assert_eq!(records + deletions + given_up, insertions, "{:?}", tree.stats());
     assert!(pages <= records && (pages > 0) == (records > 0));
     assert_eq!(origins(tree, 0, u64::MAX).is_empty(), records == 0);
@@ -39,7 +40,7 @@ fn a_look_up_beside_insertions_finds_the_old_or_the_new() {
             task(move || {
                 for (address, at, length) in [(PAGE, 0, PAGE), (9 * PAGE, 100, 200)] {
                     let found = origins(&reader, address, PAGE);
-                    let is = |file| found == [Source { at, length, file, file_offset: at }];
+                    let is = |file| found == [CopySource { at, length, file, file_offset: at }];
                     assert!(is(old) || is(new) || (address != PAGE && found.is_empty()), "{found:?}");
                 }
             }),
@@ -80,16 +81,16 @@ fn a_file_is_forgotten_once_and_its_place_has_one_file() {
     explore(|| {
         let tree = tree(1 << 16);
         let file = tree.open_file().unwrap();
-        let successors: Arc<parking_lot::Mutex<Vec<FileToken>>> = Arc::default();
+        let successors: Arc<Mutex<Vec<FileToken>>> = Arc::default();
         race([0, 1, 2].map(|_| {
             let (tree, successors) = (tree.clone(), successors.clone());
             task(move || {
                 tree.forget_file(file);
                 let next = tree.open_file().unwrap();
-                successors.lock().push(next);
+                successors.lock().unwrap().push(next);
             })
         }));
-        let mut numbers: Vec<u32> = successors.lock().iter().map(|file| file.number()).collect();
+        let mut numbers: Vec<u32> = successors.lock().unwrap().iter().map(|file| file.number()).collect();
         numbers.sort_unstable();
         numbers.dedup();
         assert_eq!(numbers.len(), 3);
@@ -108,7 +109,7 @@ fn pages_are_given_up_beside_look_ups_and_insertions_and_none_is_lost_or_counted
                 for at in 0..6 {
                     let address = (100 * thread + 20 * at) * PAGE;
                     tree.record_read(address, 10, file, thread * 1000 + at * 100);
-                    let known = Source { at: 0, length: 10, file, file_offset: thread * 1000 + at * 100 };
+                    let known = CopySource { at: 0, length: 10, file, file_offset: thread * 1000 + at * 100 };
                     let found = origins(&tree, address, 10);
                     assert!(found.is_empty() || found == [known], "{found:?}");
                     tree.try_record_copy(address + 2000, address, 10);
@@ -135,9 +136,9 @@ fn areas_come_and_go_beside_copies_from_them() {
             task(move || copier.record_copy(30 * PAGE, PAGE, 100)),
         ]);
         let found = origins(&tree, 30 * PAGE, 100);
-        let known = [0, 8 * PAGE].map(|file_offset| Source { at: 0, length: 100, file, file_offset });
+        let known = [0, 8 * PAGE].map(|file_offset| CopySource { at: 0, length: 100, file, file_offset });
         assert!(found.is_empty() || known.iter().any(|known| found == [*known]), "{found:?}");
-        assert_eq!(origins(&tree, PAGE, 100), [Source { at: 0, length: 100, file, file_offset: 8 * PAGE }]);
+        assert_eq!(origins(&tree, PAGE, 100), [CopySource { at: 0, length: 100, file, file_offset: 8 * PAGE }]);
         tree.unmap_area(PAGE, PAGE);
         settle(&tree);
     });

@@ -10,14 +10,14 @@ fn tree() -> RecTree {
 }
 
 fn of(variant: Variant) -> RecTree {
-    RecTree::new(Options::of(variant))
+    RecTree::new(TreeOptions::of(variant))
 }
 
 const ALL: [Variant; 3] = [Variant::Icid, Variant::DeleteOverlapping, Variant::KeepAll];
 
 /// Returns (at, length, file offset) of the known parts of a range; all must come from this file.
 fn known(tree: &RecTree, address: u64, length: u64, file: FileToken) -> Vec<(u64, u64, u64)> {
-    let mut sources = vec![Source::default(); 3];
+    let mut sources = vec![CopySource::default(); 3];
     tree.origins(address, length, &mut sources);
     assert!(sources.iter().all(|source| source.file == file));
     sources.iter().map(|source| (source.at, source.length, source.file_offset)).collect()
@@ -37,7 +37,7 @@ fn three_pages_with_2_3_and_20_records_take_5_arrays() {
         // Each copy leaves a gap, so none continues the one before.
         (0..count).for_each(|at| tree.record_read(page * PAGE + at * 100, 90, file, at * 1000));
     }
-    let Stats { records, pages, .. } = tree.stats();
+    let TreeStats { records, pages, .. } = tree.stats();
     assert_eq!((records, pages), (25, 3));
     let arrays: usize = tree.parts.iter().map(|part| part.pages.read().slots_in_use()).sum();
     // The paper counts 5 arrays for 2 + 3 + 20 records, but 20 records take 4 arrays, the last of which is the node.
@@ -255,7 +255,7 @@ fn a_copy_of_what_no_file_is_known_for_deletes_the_last_records_that_it_covers()
     tree.record_copy(20480, 1 << 30, 12);
     assert_eq!(addresses(&tree, file), [20492, 22408].map(halved));
     tree.record_copy(20480, 1 << 30, PAGE);
-    assert_eq!(tree.stats(), Stats { lookups: tree.stats().lookups, ..tree.stats() });
+    assert_eq!(tree.stats(), TreeStats { lookups: tree.stats().lookups, ..tree.stats() });
     assert_eq!((records(&tree), tree.stats().pages), (0, 0));
 }
 
@@ -307,7 +307,7 @@ fn areas_are_followed_up_to_their_limit() {
 #[test]
 fn records_of_a_forgotten_file_name_nothing_at_once_also_when_another_has_its_place() {
     for variant in ALL {
-        let tree = RecTree::new(Options { files_max: 2, ..Options::of(variant) });
+        let tree = RecTree::new(TreeOptions { files_max: 2, ..TreeOptions::of(variant) });
         let (file, other) = (tree.open_file().unwrap(), tree.open_file().unwrap());
         assert_eq!(tree.open_file(), None);
         tree.record_read(PAGE, PAGE, file, 0);
@@ -331,7 +331,7 @@ fn records_of_a_forgotten_file_name_nothing_at_once_also_when_another_has_its_pl
 
 #[test]
 fn no_record_survives_until_its_token_is_given_out_again() {
-    let tree = RecTree::new(Options { files_max: 1, ..Options::default() });
+    let tree = RecTree::new(TreeOptions { files_max: 1, ..TreeOptions::default() });
     let first = tree.open_file().unwrap();
     tree.record_read(PAGE, PAGE, first, 0);
     let mut file = first;
@@ -348,7 +348,7 @@ fn no_record_survives_until_its_token_is_given_out_again() {
 #[test]
 fn memory_stays_within_its_limit_whatever_is_recorded_and_the_newest_pages_stay() {
     for (variant, bytes) in ALL.into_iter().flat_map(|variant| [(variant, 100_000), (variant, 1_000_000)]) {
-        let tree = RecTree::new(Options { memory_bytes_max: bytes, ..Options::of(variant) });
+        let tree = RecTree::new(TreeOptions { memory_bytes_max: bytes, ..TreeOptions::of(variant) });
         let file = tree.open_file().unwrap();
         let other = tree.stats().memory_bytes;
         for at in 0..200_000 {
@@ -357,7 +357,7 @@ fn memory_stays_within_its_limit_whatever_is_recorded_and_the_newest_pages_stay(
                 assert!(tree.stats().memory_bytes <= other + bytes as u64, "{variant:?}");
             }
         }
-        let Stats { pages, given_up, insertions, deletions, records, .. } = tree.stats();
+        let TreeStats { pages, given_up, insertions, deletions, records, .. } = tree.stats();
         assert!(pages as usize > bytes / 600 && given_up > 0, "{variant:?}: {pages} pages of {bytes} bytes");
         assert_eq!(insertions, records + deletions + given_up);
         let newest = known(&tree, 199_900 * 1000, 100_000, file);
@@ -367,7 +367,7 @@ fn memory_stays_within_its_limit_whatever_is_recorded_and_the_newest_pages_stay(
 
 #[test]
 fn a_page_that_is_asked_for_stays_while_others_come_and_go() {
-    let tree = RecTree::new(Options { memory_bytes_max: 64 << 10, ..Options::default() });
+    let tree = RecTree::new(TreeOptions { memory_bytes_max: 64 << 10, ..TreeOptions::default() });
     let file = tree.open_file().unwrap();
     tree.record_read(PAGE, PAGE, file, 0);
     for at in 0..10_000 {
@@ -380,7 +380,7 @@ fn a_page_that_is_asked_for_stays_while_others_come_and_go() {
 #[test]
 fn a_tree_without_memory_knows_nothing_and_says_so() {
     for bytes in [0, 1, 100, 2000] {
-        let tree = RecTree::new(Options { memory_bytes_max: bytes, files_max: 0, ..Options::default() });
+        let tree = RecTree::new(TreeOptions { memory_bytes_max: bytes, files_max: 0, ..TreeOptions::default() });
         assert_eq!(tree.open_file(), None);
         tree.record_read(PAGE, PAGE, FileToken::default(), 0);
         tree.record_copy(5, PAGE, PAGE);
@@ -391,7 +391,7 @@ fn a_tree_without_memory_knows_nothing_and_says_so() {
 #[test]
 fn absurd_ranges_are_cut_and_never_overflow() {
     for variant in ALL {
-        let tree = RecTree::new(Options { memory_bytes_max: 40_000, ..Options::of(variant) });
+        let tree = RecTree::new(TreeOptions { memory_bytes_max: 40_000, ..TreeOptions::of(variant) });
         let file = tree.open_file().unwrap();
         let numbers = [0, 1, 5, PAGE, 1 << 40, 1 << 63, (1 << 63) + 1, u64::MAX - PAGE, u64::MAX - 1, u64::MAX];
         for address in numbers {
@@ -444,7 +444,7 @@ fn what_does_not_wait_drops_what_is_locked_or_would_take_more_memory() {
 /// LevelDB's blocks of 4 KiB hold 34 records of 100 bytes, each copied from elsewhere, and are copied as one.
 #[test]
 fn a_copy_of_many_records_is_recorded_without_allocating() {
-    let tree = RecTree::reserved(Options::default());
+    let tree = RecTree::reserved(TreeOptions::default());
     let file = tree.open_file().unwrap();
     let block_of = |length: u64| {
         tree.forget_range(0, 1 << 20);
@@ -461,7 +461,7 @@ fn a_copy_of_many_records_is_recorded_without_allocating() {
 #[test]
 fn a_reserved_tree_has_all_its_memory_and_never_asks_for_more() {
     for bytes in [0, 5000, 100_000, 5_700_000] {
-        let options = Options { memory_bytes_max: bytes, ..Options::default() };
+        let options = TreeOptions { memory_bytes_max: bytes, ..TreeOptions::default() };
         let tree = RecTree::reserved(options);
         let file = tree.open_file().unwrap();
         let reserved = tree.budget.reserved_bytes();
@@ -478,8 +478,8 @@ fn a_look_up_of_memory_without_records_takes_no_lock() {
     let mut sources = Vec::new();
     // The first look-up gives the thread its number.
     tree.origins(0, 1, &mut sources);
-    let before = crate::locked_instructions();
+    let before = nvfold_sync::locked_instructions();
     (0..100).for_each(|at| tree.origins(at << 20, 4096, &mut sources));
     (0..100).for_each(|at| tree.record_copy(at << 20, (at + 1000) << 20, 4096));
-    assert_eq!(crate::locked_instructions(), before);
+    assert_eq!(nvfold_sync::locked_instructions(), before);
 }

@@ -7,7 +7,7 @@
 //! The page number is stored once, in the node (`pages`). The paper's drawing of a record has no length, but without
 //! one the end of a copy would be unknown.
 
-use super::files::FileToken;
+use crate::files::FileToken;
 
 /// Bytes of memory whose records share a node: a page, as in the paper.
 pub const PAGE_BYTES: u64 = 4096;
@@ -15,7 +15,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// One copy, or the part of a copy that went to one page.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct Record {
+pub struct CopyRecord {
     /// Where the bytes came from.
     pub file: FileToken,
     /// Offset of the first byte in the page.
@@ -26,9 +26,9 @@ pub struct Record {
     pub file_offset: u64,
 }
 
-const _: () = assert!(size_of::<Record>() == 16);
+const _: () = assert!(size_of::<CopyRecord>() == 16);
 
-impl Record {
+impl CopyRecord {
     /// Returns the offset in the page of the first byte after it.
     #[inline]
     pub fn end(&self) -> u16 {
@@ -37,7 +37,7 @@ impl Record {
 
     /// True if `next` begins where this one ends, in the page and in the file.
     #[inline]
-    pub fn continues_as(&self, next: &Record) -> bool {
+    pub fn continues_as(&self, next: &CopyRecord) -> bool {
         self.end() == next.page_offset
             && self.file == next.file
             && self.file_offset + u64::from(self.length) == next.file_offset

@@ -6,11 +6,11 @@
 //! The idea: the lowest and the highest mapped address are two words that are only read. A look-up between them reads
 //! one of eight copies of the list, each under its own lock.
 
-use super::files::{FileToken, Files};
-use super::sources::{Found, Source, Store};
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, thread_number};
+use crate::files::{FileToken, FollowedFiles};
+use crate::sources::{CopySource, FoundSources, SourceStore};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{Mutex, RwLock, thread_number};
 use smallvec::SmallVec;
 
 /// The largest number of areas; further ones are not followed.
@@ -18,37 +18,37 @@ const AREAS_MAX: usize = 4096;
 const COPIES: usize = 8;
 
 #[derive(Clone, Copy)]
-struct Area {
+struct MappedArea {
     start: u64,
     end: u64,
     file: FileToken,
     file_offset: u64,
 }
 
-impl Area {
+impl MappedArea {
     /// Returns the part of the area that is between two addresses, if there is one.
-    fn part(&self, start: u64, end: u64) -> Option<Area> {
+    fn part(&self, start: u64, end: u64) -> Option<MappedArea> {
         let (start, end) = (self.start.max(start), self.end.min(end));
-        (start < end).then(|| Area { start, end, file_offset: self.file_offset + (start - self.start), ..*self })
+        (start < end).then(|| MappedArea { start, end, file_offset: self.file_offset + (start - self.start), ..*self })
     }
 }
 
 /// The mapped areas.
-pub struct Areas {
+pub struct MappedAreas {
     /// No area begins below this address.
     lowest: AtomicU64,
     /// No area ends above this address.
     highest: AtomicU64,
     /// Copies of the list of areas, sorted and without overlaps. They are equal except during a change.
-    copies: [Padded<RwLock<Vec<Area>>>; COPIES],
+    copies: [Padded<RwLock<Vec<MappedArea>>>; COPIES],
     /// Held while the copies are changed.
     change: Mutex<()>,
 }
 
-impl Areas {
+impl MappedAreas {
     /// Creates an empty set.
-    pub fn new() -> Areas {
-        Areas {
+    pub fn new() -> MappedAreas {
+        MappedAreas {
             lowest: AtomicU64::new(u64::MAX),
             highest: AtomicU64::new(0),
             copies: std::array::from_fn(|_| Padded(RwLock::new(Vec::new()))),
@@ -58,7 +58,7 @@ impl Areas {
 
     /// Adds an area for memory from `start` to `end`, mapped from a file; earlier areas there are removed. Returns
     /// false when the file is closed or the largest number of areas is reached.
-    pub fn map(&self, start: u64, end: u64, file: FileToken, file_offset: u64, files: &Files) -> bool {
+    pub fn map(&self, start: u64, end: u64, file: FileToken, file_offset: u64, files: &FollowedFiles) -> bool {
         let _one_by_one = self.change.lock();
         self.change_all(|areas| cut(areas, start, end));
         // A thread that closes the file removes its areas afterwards under the same lock, so no area of a closed file
@@ -69,7 +69,7 @@ impl Areas {
         }
         self.change_all(|areas| {
             let at = areas.partition_point(|area| area.start < start);
-            areas.insert(at, Area { start, end, file, file_offset });
+            areas.insert(at, MappedArea { start, end, file, file_offset });
         });
         self.set_span();
         true
@@ -93,7 +93,7 @@ impl Areas {
         }
     }
 
-    fn change_all(&self, change: impl Fn(&mut Vec<Area>)) {
+    fn change_all(&self, change: impl Fn(&mut Vec<MappedArea>)) {
         self.copies.iter().for_each(|copy| change(&mut copy.write()));
     }
 
@@ -113,19 +113,26 @@ impl Areas {
 
     /// Adds the mapped parts of `start..end` for which nothing was found: records of copies into an area are newer
     /// than the mapping. Returns false if the areas are being changed and `waits` is false.
-    pub fn fill_gaps<S: Store>(&self, start: u64, end: u64, files: &Files, waits: bool, found: &mut Found<S>) -> bool {
+    pub fn fill_gaps<S: SourceStore>(
+        &self,
+        start: u64,
+        end: u64,
+        files: &FollowedFiles,
+        waits: bool,
+        found: &mut FoundSources<S>,
+    ) -> bool {
         let copy = &self.copies[thread_number() % COPIES];
         let areas = if waits { Some(copy.read()) } else { copy.try_read() };
         let Some(areas) = areas else { return false };
-        let mut parts: SmallVec<[Source; 8]> = SmallVec::new();
+        let mut parts: SmallVec<[CopySource; 8]> = SmallVec::new();
         found.each_gap(end - start, |from, to| {
             let (from, to) = (start + from, start + to);
             let first = areas.partition_point(|area| area.end <= from);
             for part in areas[first..].iter().map_while(|area| area.part(from, to)) {
-                let Area { file, file_offset, .. } = part;
+                let MappedArea { file, file_offset, .. } = part;
                 let is_room = waits || parts.len() < parts.inline_size();
                 if files.is_open(file) && is_room {
-                    parts.push(Source { at: part.start - start, length: part.end - part.start, file, file_offset });
+                    parts.push(CopySource { at: part.start - start, length: part.end - part.start, file, file_offset });
                 }
             }
         });
@@ -139,12 +146,12 @@ impl Areas {
 
     /// Returns the memory of the lists, bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.copies.iter().map(|copy| copy.read().capacity() * size_of::<Area>()).sum()
+        self.copies.iter().map(|copy| copy.read().capacity() * size_of::<MappedArea>()).sum()
     }
 }
 
 /// Removes a range from the areas. The rest of an area on either side stays.
-fn cut(areas: &mut Vec<Area>, start: u64, end: u64) {
+fn cut(areas: &mut Vec<MappedArea>, start: u64, end: u64) {
     let first = areas.partition_point(|area| area.end <= start);
     let behind = first + areas[first..].partition_point(|area| area.start < end);
     if start < end && first < behind {
