@@ -32,7 +32,7 @@ const HOUSES: [House; 7] = [
     House {
         crate_name: "nvfold",
         rooms: &[
-            ("internals", "dedup chunk media chunking fingerprint"),
+            ("internals", "jobs fs store dedup chunk media chunking fingerprint"),
             ("host", "api words error chunking compression fingerprint media"),
             ("api", "mount jobs fs dedup inode space media words error compression fingerprint panics"),
             ("check", "mount fs store dedup inode chunk space media words error compression fingerprint"),

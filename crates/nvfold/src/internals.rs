@@ -26,6 +26,13 @@ pub mod chunking {
     pub use crate::chunking::{Compressibility, Cutter, Verdict, content_defined, is_zero, pieces};
 }
 
+/// The three layers of a mount: types whose methods stay inside, so that a test can see what does not compile.
+pub mod layers {
+    pub use crate::fs::Core;
+    pub use crate::jobs::Jobs;
+    pub use crate::store::Store;
+}
+
 /// Policies by themselves.
 pub mod dedup {
     pub use crate::dedup::NvDedup;

@@ -12,6 +12,7 @@ mod denova;
 mod exerciser;
 mod fact;
 mod faults;
+mod layers;
 mod logs;
 mod nv_dedup;
 mod origins;

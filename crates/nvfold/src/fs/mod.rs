@@ -42,7 +42,7 @@ use std::ops::Deref;
 use write::OriginTally;
 
 /// The names and files of a mount, over its [`Store`].
-pub(crate) struct Core {
+pub struct Core {
     store: Store,
     /// Held by operations that involve two directories.
     tree: Mutex<()>,

@@ -50,7 +50,7 @@ use std::ops::Deref;
 
 /// The work beside the calls of one mount: its files, and what is under way.
 #[derive(Clone, Copy)]
-pub(crate) struct Jobs<'c> {
+pub struct Jobs<'c> {
     core: &'c Core,
     under_way: &'c JobsState,
 }

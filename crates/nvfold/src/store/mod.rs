@@ -108,7 +108,7 @@ use std::sync::Arc;
 pub(crate) const BLOCK: usize = crate::media::BLOCK_BYTES as usize;
 
 /// What a mount keeps of its device below names and files: see the module.
-pub(crate) struct Store {
+pub struct Store {
     pub(crate) region: Region,
     pub(crate) geometry: Geometry,
     pub(crate) read_only: bool,
