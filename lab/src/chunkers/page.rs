@@ -2,7 +2,6 @@
 
 use super::Report;
 use super::check::{Check, Confusion};
-use crate::origin::heading;
 use std::fmt::Write;
 
 const INTRODUCTION: &str = "\
@@ -23,9 +22,9 @@ counted. Pieces of 4 KiB save more still on this data, but double look-ups and e
 
 /// Formats the page.
 pub fn markdown(report: &Report) -> String {
-    let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
+    let command = report.head.marked_heading();
     format!(
-        "# Chunkers\n\n{INTRODUCTION}\n![Speed and saving of each chunker](chunkers.png)\n\n{CONCLUSION}\n{}\n\
+        "# Chunkers\n\n{INTRODUCTION}\n![Speed and saving of each chunker](chunkers.svg)\n\n{CONCLUSION}\n{}\n\
          Figures: [chunkers.json](chunkers.json) ({command}).\n",
         tables(report)
     )

@@ -2,7 +2,7 @@
 
 use super::Report;
 use crate::font::font;
-use crate::{BenchError, Result};
+use crate::{LabError, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::RGBColor;
@@ -19,7 +19,7 @@ const TOP: i32 = 70;
 const SPEED: (i32, i32) = (130, 330);
 const SAVING: (i32, i32) = (580, 320);
 
-type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
 /// One chunker.
@@ -32,13 +32,13 @@ struct Bar {
 
 /// Draws the picture.
 pub fn draw(report: &Report, file: &Path) -> Result<()> {
-    paint(report, file).map_err(|error| BenchError::Plot(error.to_string()))
+    paint(report, file).map_err(|error| LabError::Plot(error.to_string()))
 }
 
 fn paint(report: &Report, file: &Path) -> Drawn {
     let (bars, speed_data, saving_data) = bars(report);
     let size = (WIDTH as u32, (TOP + ROW * bars.len() as i32 + 20) as u32);
-    let area = BitMapBackend::new(file, size).into_drawing_area();
+    let area = SVGBackend::new(file, size).into_drawing_area();
     area.fill(&WHITE)?;
     area.draw(&Text::new(format!("GB/s of one thread ({speed_data})"), (SPEED.0, 24), font(15)))?;
     area.draw(&Text::new(format!("% saved, net ({saving_data})"), (SAVING.0, 24), font(15)))?;

@@ -3,7 +3,6 @@
 //! ```text
 //! <folder>/<profile>/<id>.json    the figure
 //! <folder>/<profile>/<id>.svg     its picture, where there is something to draw
-//! <folder>/<profile>/<id>.png     the same
 //! ```
 //!
 //! The problem: a run takes hours and may be interrupted. The idea: the JSON is written last and moved into place as
@@ -12,7 +11,7 @@
 
 use super::figure::{Figure, VERSION};
 use super::picture;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
@@ -47,7 +46,7 @@ impl Folder<'_> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).doing(format!("read {}", file.display())),
         };
-        let stale = |why: String| BenchError::Stale { file: file.display().to_string(), why };
+        let stale = |why: String| LabError::Stale { file: file.display().to_string(), why };
         let figure: Figure = serde_json::from_str(&text).map_err(|error| stale(error.to_string()))?;
         match figure.version {
             VERSION => Ok(Some(figure)),

@@ -125,7 +125,7 @@ fn section(figure: &Figure) -> String {
     let Figure { id, profile, title, .. } = figure;
     let mut text = format!("### {}, {profile}\n\n{}\n\n", short(title), wrap(&figure.reading));
     if figure.is_drawn() {
-        write!(text, "[![{title}, {profile}]({profile}/{id}.png)]({profile}/{id}.svg)\n\n").expect("a string takes it");
+        write!(text, "![{title}, {profile}]({profile}/{id}.svg)\n\n").expect("a string takes it");
     }
     if !figure.rows.is_empty() {
         text.push_str("| | paper | ours | ours / paper |\n|---|---|---|---|\n");
@@ -206,7 +206,7 @@ mod tests {
         place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 |");
         place("| more | picture only | 1.00 | - |");
         place("| speed, requests/s | a |");
-        for picture in ["a/figure-1.png", "a/figure-1.svg", "b/figure-1.png"] {
+        for picture in ["a/figure-1.svg", "b/figure-1.svg"] {
             assert!(fs::metadata(out.path().join(picture)).unwrap().len() > 1000, "{picture} is drawn");
         }
     }

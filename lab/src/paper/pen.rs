@@ -18,20 +18,17 @@ const DIAMOND_RADIUS: i32 = 7;
 /// Result of drawing.
 pub type Drawn<T> = std::result::Result<T, Box<dyn Error>>;
 /// The area to draw on.
-pub type Area<B> = DrawingArea<B, Shift>;
+pub type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 /// Pixels from the left and from the top.
 pub type Point = (i32, i32);
 
 /// Draws on an area.
-pub struct Pen<'a, B: DrawingBackend> {
+pub struct Pen<'a, 's> {
     /// The area.
-    pub area: &'a Area<B>,
+    pub area: &'a Area<'s>,
 }
 
-impl<B: DrawingBackend> Pen<'_, B>
-where
-    B::ErrorType: 'static,
-{
+impl Pen<'_, '_> {
     /// Draws a line of text whose middle is at this height.
     pub fn text(&self, text: &str, size: u32, side: HPos, at: Point) -> Drawn<()> {
         let style = TextStyle::from(font(size)).pos(Pos::new(side, VPos::Center));

@@ -1,4 +1,4 @@
-//! Drawing of charts: one picture per figure, its charts below one another, as SVG and as PNG.
+//! Drawing of charts: one picture per figure, its charts below one another, as SVG.
 //!
 //! A picture must be readable without the text around it. The legend has its own column next to the plot, the axis
 //! goes as far as the data, and a system looks the same in all pictures ([`look`]). A value from the
@@ -21,7 +21,7 @@ use super::chart::{Chart, Kind, PaperValue};
 use super::look::{self, Look};
 use super::pen::{Area, Drawn, Pen, Point};
 use crate::font::{font, width};
-use crate::{BenchError, Result};
+use crate::{LabError, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
@@ -55,15 +55,13 @@ const GRID: RGBColor = RGBColor(220, 220, 220);
 /// Colour of a value of the paper that belongs to no series.
 const OF_ALL: RGBColor = RGBColor(70, 70, 70);
 
-/// Draws `<stem>.svg` and `<stem>.png`.
+/// Draws `<stem>.svg`.
 pub fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
     let charts: Vec<Chart> = charts.iter().filter(|chart| chart.kind != Kind::Table).map(legible).collect();
     let charts: Vec<&Chart> = charts.iter().collect();
     let size = (WIDTH as u32, HEIGHT as u32 * charts.len() as u32);
-    let failed = |error: Box<dyn Error>| BenchError::Plot(format!("{}: {error}", stem.display()));
-    let (svg, png) = (stem.with_extension("svg"), stem.with_extension("png"));
-    draw_all(&charts, SVGBackend::new(&svg, size).into_drawing_area()).map_err(failed)?;
-    draw_all(&charts, BitMapBackend::new(&png, size).into_drawing_area()).map_err(failed)
+    let failed = |error: Box<dyn Error>| LabError::Plot(format!("{}: {error}", stem.display()));
+    draw_all(&charts, SVGBackend::new(&stem.with_extension("svg"), size).into_drawing_area()).map_err(failed)
 }
 
 /// Returns the chart to draw: with many places the bars would be too thin, so they become lines.
@@ -72,10 +70,7 @@ fn legible(chart: &Chart) -> Chart {
     Chart { kind: if is_crowded { Kind::Lines } else { chart.kind }, ..chart.clone() }
 }
 
-fn draw_all<B: DrawingBackend>(charts: &[&Chart], root: Area<B>) -> Drawn<()>
-where
-    B::ErrorType: 'static,
-{
+fn draw_all(charts: &[&Chart], root: Area) -> Drawn<()> {
     root.fill(&WHITE)?;
     // One column for the legends of all charts, so that the plots are aligned.
     let names = charts.iter().flat_map(|chart| &chart.series).map(|series| width(&series.name, SMALL));
@@ -133,18 +128,15 @@ fn tops(chart: &Chart) -> Vec<f64> {
 }
 
 /// A chart that is being drawn.
-struct Picture<'a, B: DrawingBackend> {
+struct Picture<'a, 's> {
     chart: &'a Chart,
     /// Looks of its series.
     looks: Vec<Look>,
-    pen: Pen<'a, B>,
+    pen: Pen<'a, 's>,
     frame: Frame,
 }
 
-impl<B: DrawingBackend> Picture<'_, B>
-where
-    B::ErrorType: 'static,
-{
+impl Picture<'_, '_> {
     fn draw(&self) -> Drawn<()> {
         self.draw_title()?;
         self.draw_axis()?;
