@@ -19,7 +19,7 @@
 use gungraun::{Callgrind, EventKind, LibraryBenchmarkConfig, library_benchmark, library_benchmark_group, main};
 use nvfold::media::BLOCK_BYTES;
 use nvfold::{DedupMode, FileKind, IndexKind, InodeNumber, Method, NewInode, Policy};
-use nvfold_bench::cost::{Calls, Operation, Stage, System, WARM_UP, run_measured_calls};
+use nvfold_lab::cost::{Calls, Operation, Stage, System, WARM_UP, run_measured_calls};
 use pmem::OpenOptions;
 use std::hint::black_box;
 use std::ops::Range;
@@ -48,7 +48,7 @@ struct Prepared {
     saved_bytes: u64,
 }
 
-/// Prepares calls of an operation of `nvfold bench cost`, on memory that charges nothing.
+/// Prepares calls of an operation of `nvfold-lab cost`, on memory that charges nothing.
 fn prepare(operation: &str, system: System) -> Prepared {
     let stage = Stage::new(system, &OpenOptions::default()).unwrap();
     have_log_areas(&stage);
@@ -66,7 +66,7 @@ fn have_log_areas(stage: &Stage) {
     }
 }
 
-/// Prepares look-ups of names that exist; `nvfold bench cost` has none, for they write nothing.
+/// Prepares look-ups of names that exist; `nvfold-lab cost` has none, for they write nothing.
 fn prepare_lookups() -> Prepared {
     let stage = Stage::new(OFF, &OpenOptions::default()).unwrap();
     let names: Vec<String> = (0..WARM_UP + SLOW_CALLS).map(|number| format!("name-{number:04}")).collect();

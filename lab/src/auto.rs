@@ -1,4 +1,4 @@
-//! `bench auto`: policy `auto` compared with every policy that it chooses from, while the workload changes.
+//! `nvfold-lab auto`: policy `auto` compared with every policy that it chooses from, while the workload changes.
 //!
 //! The problem: a policy that chooses is judged by its loss against the best policy of each phase. The idea: run the
 //! same phases, each with its share of duplicates, its length of requests and its compressibility, on one device per
@@ -7,19 +7,19 @@
 //! of `auto` include the cost until it has noticed a new phase. Policies take turns, and data is made before a phase
 //! is timed.
 
-use crate::data::{Unshared, fill};
-use crate::device::Device;
+use crate::experiment::{Common, Head, Publish};
 use crate::font::font;
-use crate::origin::{command, commit, save};
-use crate::samples::median;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use clap::Args;
 use nvfold::{AutoOptions, Compression, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Prefer};
+use nvfold_bench::data::{Unshared, fill};
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::median;
 use plotters::prelude::*;
 use pmem::Profile;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const BLOCK: usize = 4096;
 const LONG: usize = 32 * BLOCK;
@@ -62,22 +62,39 @@ pub struct Options {
     /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for README.md, auto.json and one picture per device
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     mebibytes: u64,
     rows: Vec<Row>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page(self)
+    }
+
+    fn table(&self) -> String {
+        page(self)
+    }
+
+    fn draw(&self, folder: &Path) -> Result<()> {
+        let mut profiles: Vec<&str> = self.rows.iter().map(|row| row.profile.as_str()).collect();
+        profiles.dedup();
+        profiles.into_iter().try_for_each(|profile| {
+            let drawn = self.draw_profile(profile, &folder.join(format!("{profile}.svg")));
+            drawn.map_err(|error| LabError::Plot(error.to_string()))
+        })
+    }
 }
 
 /// One phase on one device under one policy.
@@ -114,7 +131,7 @@ type Runner = (Policy, Prefer);
 
 /// Measures, and prints the report.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let (mebibytes, repeats) = if options.smoke { (1, 1) } else { (options.mebibytes, options.repeats) };
+    let (mebibytes, repeats) = if options.common.smoke { (1, 1) } else { (options.mebibytes, options.repeats) };
     let runners: Vec<Runner> = FIXED
         .map(|policy| (policy, Prefer::default()))
         .into_iter()
@@ -132,17 +149,8 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
             rows.extend(rows_of(profile, at, phase, &runners, &passes));
         }
     }
-    let report = Report { version: 1, benchmark: "auto", command: command(), commit: commit(), mebibytes, rows };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("auto.json", format!("{text}\n")), ("README.md", page(&report))])?;
-        for profile in &options.profile {
-            let file = dir.join(format!("{profile}.svg"));
-            report.draw(&profile.to_string(), &file).map_err(|error| BenchError::Plot(error.to_string()))?;
-        }
-    }
-    println!("{}", if json { text } else { page(&report) });
-    Ok(())
+    let report = Report { head: Head::new("auto", 1), mebibytes, rows };
+    options.common.publish(&report, json)
 }
 
 /// Returns the rows of one phase, compared with its best fixed policies.
@@ -225,7 +233,7 @@ impl Row {
 impl Report {
     /// Draws the picture of a device: over the phases, the speed of `auto, speed` and the space of `auto, space`
     /// relative to the best.
-    fn draw(&self, profile: &str, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
+    fn draw_profile(&self, profile: &str, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
         let root = SVGBackend::new(file, (900, 420)).into_drawing_area();
         root.fill(&WHITE)?;
         let title = format!("auto to the best fixed policy of each phase, {profile}");
@@ -275,7 +283,7 @@ impl Report {
 }
 
 fn page(report: &Report) -> String {
-    let heading = crate::origin::heading(&report.command, report.commit.as_deref());
+    let heading = report.head.heading();
     let mut text = format!(
         "# Policy auto beside each policy that it chooses from\n\n\
          `{heading}`\n\n\

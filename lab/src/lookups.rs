@@ -1,4 +1,4 @@
-//! `bench lookups`: the cost of finding a chunk by its fingerprint in DeEXT's red-black tree (III-B), and in the two
+//! `nvfold-lab lookups`: the cost of finding a chunk by its fingerprint in DeEXT's red-black tree (III-B), and in the two
 //! indexes that replace it.
 //!
 //! The problem: the paper keeps the fingerprints of each dedupe file in a red-black tree, and nvfold does not; a
@@ -6,9 +6,7 @@
 //! those that are present and as many others, in random order, in turn. A look-up ends when all 20 bytes of the
 //! fingerprint have been compared: the tree has them in its nodes, nvfold in the chunk entry that its index leads to.
 
-use crate::data::Random;
-use crate::origin::{command, commit, heading, save};
-use crate::samples::median;
+use crate::experiment::{Common, Head, Publish};
 use crate::{Doing, Result};
 use clap::Args;
 use nvfold::ReorderOptions;
@@ -20,12 +18,13 @@ use nvfold::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use nvfold::media::direct::{DIRECT_BYTES, index_segments};
 use nvfold::media::superblock::Geometry;
 use nvfold::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
+use nvfold_bench::data::Random;
+use nvfold_bench::samples::median;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use rbtree::RBTree;
 use serde::Serialize;
 use std::fmt::Write;
 use std::hint::black_box;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,21 +43,31 @@ pub struct Options {
     /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for lookups.md and lookups.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     rows: Vec<Row>,
+}
+
+impl Publish for Report {
+    const PAGE: &'static str = "lookups.md";
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page(self)
+    }
+
+    fn table(&self) -> String {
+        table(self)
+    }
 }
 
 /// One index, filled with a number of chunks.
@@ -81,18 +90,14 @@ struct Row {
 /// # Errors
 /// If there is no memory, or if a file of `--out` cannot be written.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let (sizes, repeats) = if options.smoke { (vec![2000], 2) } else { (options.chunks.clone(), options.repeats) };
+    let (sizes, repeats) =
+        if options.common.smoke { (vec![2000], 2) } else { (options.chunks.clone(), options.repeats) };
     let mut rows = Vec::new();
     for chunks in sizes {
         rows.extend(Indexes::with(chunks)?.measure(repeats));
     }
-    let report = Report { version: 1, benchmark: "lookups", command: command(), commit: commit(), rows };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("lookups.json", format!("{text}\n")), ("lookups.md", page(&report))])?;
-    }
-    println!("{}", if json { text } else { table(&report) });
-    Ok(())
+    let report = Report { head: Head::new("lookups", 1), rows };
+    options.common.publish(&report, json)
 }
 
 /// All indexes, filled with the same fingerprints.
@@ -142,7 +147,7 @@ impl Indexes {
         // Look-ups are not in the order of insertion.
         let mut random = Random(3);
         for at in (1..indexes.present.len()).rev() {
-            indexes.present.swap(at, (random.next() % (at as u64 + 1)) as usize);
+            indexes.present.swap(at, (random.next_u64() % (at as u64 + 1)) as usize);
         }
         Ok(indexes)
     }
@@ -210,7 +215,7 @@ fn fingerprints(count: u64, seed: u64) -> Vec<Strong> {
     let mut random = Random(seed << 32);
     let mut one = || {
         let mut strong = Strong::default();
-        strong.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.next().to_le_bytes()[..part.len()]));
+        strong.chunks_mut(8).for_each(|part| part.copy_from_slice(&random.next_u64().to_le_bytes()[..part.len()]));
         strong
     };
     (0..count).map(|_| one()).collect()
@@ -243,7 +248,7 @@ fn table(report: &Report) -> String {
 }
 
 fn page(report: &Report) -> String {
-    let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
+    let command = report.head.marked_heading();
     format!(
         "# Look-ups by fingerprint\n\n\
          The cost of finding a chunk by its fingerprint, in DeEXT's red-black tree (III-B) and in the two indexes that\n\

@@ -1,4 +1,4 @@
-//! `bench profiles`: the calibration table of the emulated devices.
+//! `nvfold-lab profiles`: the calibration table of the emulated devices.
 //!
 //! The problem: with a profile that charges the wrong time, every figure describes a device that does not exist. An
 //! earlier profile wrote 15 GB/s and read 1.2, where the real device does the opposite.
@@ -9,15 +9,14 @@
 //! processor can wait for 19 ns.
 
 use crate::Result;
-use crate::device::Device;
-use crate::origin::{commit, heading, save};
-use crate::samples::median;
+use crate::experiment::{Common, Head, Publish};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::median;
 use pmem::{Counters, Profile, Region};
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::PathBuf;
 use std::time::Instant;
 
 const LINE: u64 = 64;
@@ -32,9 +31,8 @@ const ALLOWED_PERCENT: f64 = 5.0;
 /// Where the table goes.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// Folder for the table, as README.md and as profiles.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// The kind of measurement of a source.
@@ -91,22 +89,31 @@ struct Row {
 /// The table as it is stored.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    command: &'static str,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     rows: Vec<Row>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page(self)
+    }
+
+    fn table(&self) -> String {
+        table(self)
+    }
 }
 
 /// Measures all profiles and prints the table.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let rows = PUBLISHED.iter().map(row).collect::<Result<Vec<Row>>>()?;
-    let report = Report { version: 1, command: "nvfold bench profiles", commit: commit(), rows };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("profiles.json", format!("{text}\n")), ("README.md", page(&report))])?;
-    }
-    println!("{}", if json { text } else { table(&report) });
-    Ok(())
+    let published = if options.common.smoke { &PUBLISHED[..2] } else { &PUBLISHED[..] };
+    let rows = published.iter().map(row).collect::<Result<Vec<Row>>>()?;
+    let report = Report { head: Head::new("profiles", 1), rows };
+    options.common.publish(&report, json)
 }
 
 fn row(published: &Published) -> Result<Row> {
@@ -205,7 +212,7 @@ fn table(report: &Report) -> String {
     for column in 2..6 {
         table.column_mut(column).expect("seven columns").set_cell_alignment(CellAlignment::Right);
     }
-    let text = format!("{}\n{table}", heading(report.command, report.commit.as_deref()));
+    let text = format!("{}\n{table}", report.head.heading());
     text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
 }
 
@@ -213,7 +220,7 @@ fn page(report: &Report) -> String {
     let right = report.rows.iter().filter(|row| row.deviation_percent.abs() <= ALLOWED_PERCENT).count();
     let mut text = format!(
         "# Emulated devices: published and emulated values\n\n\
-         Made by `{} --out docs/results/profiles`{}.\n\
+         Made by {}.\n\
          {right} of {} values are within {ALLOWED_PERCENT} % of the published value.\n\n\
          *Emulated* is what a profile charges for one access. It is the same in every run. *Wall clock* is the median of\n\
          {ROUNDS} rounds of {ACCESSES} accesses on this machine. For accesses that are charged microseconds, the thread\n\
@@ -222,8 +229,7 @@ fn page(report: &Report) -> String {
          `crates/pmem/src/profile.rs` describes the model and the sources of its figures. `crates/pmem/src/cache.rs`\n\
          decides which reads hit the processor's cache.\n\n\
          | {} |\n|---|---|--:|--:|--:|--:|---|\n",
-        report.command,
-        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+        report.head.marked_heading(),
         report.rows.len(),
         HEAD.join(" | ")
     );
@@ -255,8 +261,8 @@ mod tests {
     #[test]
     fn the_page_has_a_line_for_each_value() {
         let rows = PUBLISHED[..2].iter().map(|published| row(published).unwrap()).collect();
-        let page = page(&Report { version: 1, command: "c", commit: Some("abc".into()), rows });
-        assert!(page.contains("commit abc") && page.contains("2 of 2 values"), "{page}");
+        let page = page(&Report { head: Head::new("profiles", 1), rows });
+        assert!(page.contains("2 of 2 values"), "{page}");
         assert!(page.contains("| nvdimm-8x | write 4 KiB and fence | 9700 ns |"), "{page}");
     }
 }

@@ -3,7 +3,7 @@
 //! The problem: a timing does not show one more flush. The idea: these counts do not depend on the machine, so any
 //! change of them is a change of the code. The test shows it to its author, cell by cell.
 
-use nvfold_bench::cost::{self, Report};
+use nvfold_lab::cost::{self, Report};
 use std::path::Path;
 
 /// The command that writes the numbers and their page again.

@@ -1,7 +1,7 @@
 //! The data: versions of packages as tar files, and files of all kinds.
 
-use crate::data::Random;
 use crate::{Doing, Result};
+use nvfold_bench::data::Random;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ pub fn edited(bytes: usize) -> Versions {
     let old = random_bytes(&mut random, bytes);
     let mut new = Vec::with_capacity(bytes + bytes / 512);
     for part in old.chunks(64 << 10) {
-        let (at, count) = (random.next() as usize % part.len(), 1 + random.next() as usize % 100);
+        let (at, count) = (random.next_u64() as usize % part.len(), 1 + random.next_u64() as usize % 100);
         new.extend_from_slice(&part[..at]);
         new.extend(random_bytes(&mut random, count));
         new.extend_from_slice(&part[at..]);
@@ -43,7 +43,7 @@ pub fn edited(bytes: usize) -> Versions {
 
 /// Returns `count` random bytes.
 pub fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
 }

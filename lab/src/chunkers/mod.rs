@@ -1,4 +1,4 @@
-//! `bench chunkers`: the speed of each chunker, the saving of its pieces, and the accuracy of the compressible check.
+//! `nvfold-lab chunkers`: the speed of each chunker, the saving of its pieces, and the accuracy of the compressible check.
 //!
 //! The problem: published speeds come from other machines, and published savings from data that is not public. The
 //! idea: use data that anyone can download (`scripts/chunker-corpus.sh`). Run all chunkers in turn over the same
@@ -20,10 +20,10 @@ mod saving;
 mod speed;
 
 use crate::Result;
-use crate::origin::{commit, save};
+use crate::experiment::{Common, Head, Publish};
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
@@ -40,50 +40,55 @@ pub struct Options {
     /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for chunkers.md, chunkers.json and chunkers.png
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: &'static str,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     speeds: Vec<speed::Speeds>,
     savings: Vec<saving::Savings>,
     savings_by_mean: Vec<saving::Savings>,
     check: Option<check::Check>,
 }
 
+impl Publish for Report {
+    const PAGE: &'static str = "chunkers.md";
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page::markdown(self)
+    }
+
+    fn table(&self) -> String {
+        page::tables(self)
+    }
+
+    fn draw(&self, folder: &Path) -> Result<()> {
+        picture::draw(self, &folder.join("chunkers.svg"))
+    }
+}
+
 /// Measures, and prints the report.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let (bytes, repeats) =
-        if options.smoke { (4 << 20, 2) } else { ((options.mebibytes as usize) << 20, options.repeats) };
+        if options.common.smoke { (4 << 20, 2) } else { ((options.mebibytes as usize) << 20, options.repeats) };
     let versions = match &options.corpus {
         Some(corpus) => corpus::versions(corpus)?,
         None => Vec::new(),
     };
     let report = Report {
-        version: 1,
-        benchmark: "chunkers",
-        command: "nvfold bench chunkers",
-        commit: commit(),
+        head: Head::new("chunkers", 1),
         speeds: speed::measure(&versions, bytes, repeats),
         savings: saving::measure(&versions, bytes / 4),
         savings_by_mean: saving::measure_means(&versions),
         check: check::measure(&corpus::files(options.corpus.as_deref(), &options.files)?)?,
     };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("chunkers.json", format!("{text}\n")), ("chunkers.md", page::markdown(&report))])?;
-        picture::draw(&report, &dir.join("chunkers.png"))?;
-    }
-    println!("{}", if json { text } else { page::tables(&report) });
-    Ok(())
+    options.common.publish(&report, json)
 }

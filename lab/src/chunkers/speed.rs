@@ -2,9 +2,9 @@
 //! shared.
 
 use super::corpus::{Versions, random_bytes};
-use crate::data::Random;
-use crate::samples::median;
 use nvfold::chunking::{Chunker, Compressibility, Cutter, Verdict, content_defined, pieces};
+use nvfold_bench::data::Random;
+use nvfold_bench::samples::median;
 use pmem::clock::cost_ns;
 use serde::Serialize;
 use std::hint::black_box;

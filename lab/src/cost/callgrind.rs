@@ -13,7 +13,7 @@
 
 use super::measure::all_cells;
 use super::operation::Operation;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Name of the hidden subcommand that runs the measured calls of the cells.
 pub const SUBCOMMAND: &str = "cost-calls";
 /// Its name in valgrind; `--dump-after` accepts no pattern that begins with a star.
-const FUNCTION: &str = "nvfold_bench::cost::operation::run_measured_calls";
+const FUNCTION: &str = "nvfold_lab::cost::operation::run_measured_calls";
 /// The folder of its files: a path of the same length in every run.
 const FOLDER: &str = "/tmp";
 /// Where valgrind is searched for.
@@ -55,7 +55,7 @@ pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         workers.into_iter().try_for_each(|worker| {
             counts.extend(worker.join().expect("it does not panic")?);
-            Ok::<(), BenchError>(())
+            Ok::<(), LabError>(())
         })
     })?;
     counts.sort_unstable();
@@ -66,16 +66,16 @@ pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
 fn of_operation(operation: Operation) -> Result<Vec<u64>> {
     let folder = tempfile::tempdir_in(FOLDER).doing("make a folder for callgrind's files")?;
     let here = std::env::current_exe().doing("find this program")?;
-    std::os::unix::fs::symlink(here, folder.path().join("nvfold")).doing("link this program")?;
+    std::os::unix::fs::symlink(here, folder.path().join("nvfold-lab")).doing("link this program")?;
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--quiet", "--collect-atstart=no"]);
     command.arg(format!("--toggle-collect={FUNCTION}")).arg(format!("--dump-after={FUNCTION}"));
-    command.args(["--callgrind-out-file=calls", "./nvfold", "bench", SUBCOMMAND, &operation.name()]);
+    command.args(["--callgrind-out-file=calls", "./nvfold-lab", SUBCOMMAND, &operation.name()]);
     command.current_dir(folder.path()).env_clear().env("PATH", PATH);
     let output = command.output().doing("run valgrind")?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(BenchError::Callgrind(format!("{}: {said}", output.status)));
+        return Err(LabError::Callgrind(format!("{}: {said}", output.status)));
     }
     let cells = all_cells().into_iter().filter(|(other, _)| *other == operation).count();
     (1..=cells).map(|number| total_in(&folder.path().join(format!("calls.{number}")))).collect()
@@ -84,7 +84,7 @@ fn of_operation(operation: Operation) -> Result<Vec<u64>> {
 /// Returns the instructions in a file of callgrind.
 fn total_in(file: &Path) -> Result<u64> {
     let text = std::fs::read_to_string(file).doing(format!("read {}", file.display()))?;
-    parse_total(&text).ok_or_else(|| BenchError::Callgrind(format!("{} has no total", file.display())))
+    parse_total(&text).ok_or_else(|| LabError::Callgrind(format!("{} has no total", file.display())))
 }
 
 fn parse_total(text: &str) -> Option<u64> {

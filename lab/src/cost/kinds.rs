@@ -5,7 +5,7 @@
 //! `pmem` counts, have the kind of that block. The kind is read after the operation: a log page keeps its footer
 //! until the block gets another use.
 
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::media::log_entry::PageFooter;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::superblock::Geometry;
@@ -104,7 +104,7 @@ fn kind_of(region: &Region, geometry: &Geometry, at: u64) -> Result<Kind> {
         SegmentUse::Blocks if is_log_page(region, at) => Ok(Kind::Log),
         SegmentUse::Blocks => Ok(Kind::Data),
         SegmentUse::Free | SegmentUse::Torn => {
-            Err(BenchError::Miscounted(format!("segment {segment} has traffic but no recorded use")))
+            Err(LabError::Miscounted(format!("segment {segment} has traffic but no recorded use")))
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::kinds::{Lines, Traffic};
 use super::operation::{Calls, Operation, Stage, run_measured_calls};
 use super::system::System;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use pmem::{Counters, OpenOptions, Profile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ pub fn counted(operation: Operation, system: System) -> Result<Cell> {
         ((cell.lines_written(), cell.lines_read()), (counters.lines_written(), counters.lines_read));
     if of_blocks != of_device {
         let what = format!("{}: lines written and read by block: {of_blocks:?}, in all: {of_device:?}", cell.operation);
-        return Err(BenchError::Miscounted(what));
+        return Err(LabError::Miscounted(what));
     }
     Ok(cell)
 }
@@ -138,5 +138,5 @@ fn prove(operation: Operation, system: System, calls: &Calls, gained: u64) -> Re
     }
     let (policy, index) = (system.policy_name(), system.index.name());
     let what = format!("{}, policy {policy}, index {index}", operation.name());
-    Err(BenchError::Miscounted(format!("{what}: sharing saved {} more bytes, not {expected}", gained as i64)))
+    Err(LabError::Miscounted(format!("{what}: sharing saved {} more bytes, not {expected}", gained as i64)))
 }

@@ -1,4 +1,4 @@
-//! `nvfold bench cost`: the cost of each operation, in units that do not depend on the machine.
+//! `nvfold-lab cost`: the cost of each operation, in units that do not depend on the machine.
 //!
 //! The problem: a wasted flush or lock costs less than the noise of a shared machine, so no timing shows it; but many
 //! of them make a slow file system.
@@ -34,8 +34,8 @@ pub use report::Report;
 pub use system::System;
 
 use crate::Result;
-use crate::origin::save;
 use clap::Args;
+use nvfold_bench::origin::save;
 use std::path::PathBuf;
 
 /// What to measure.

@@ -14,9 +14,9 @@
 //! ```
 
 use super::system::System;
-use crate::data;
 use crate::{Doing, Result};
 use nvfold::{DedupMode, File, FileKind, FileSystem, InodeNumber, Method, MethodChoice, NewInode, Policy, RenameMode};
+use nvfold_bench::data;
 use pmem::OpenOptions;
 use std::cell::Cell;
 use std::hint::black_box;

@@ -4,8 +4,8 @@ use super::kinds::Lines;
 use super::measure::Cell;
 use super::operation::Operation;
 use super::report::{JSON, Report, each};
-use crate::origin::heading;
 use comfy_table::{Table, presets};
+use nvfold_bench::origin::heading;
 use std::fmt::Write;
 
 /// The text of the page before its tables.

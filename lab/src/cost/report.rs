@@ -1,8 +1,9 @@
 //! The table as data: its JSON, and the differences between two of them.
 
 use super::measure::{CALLS, Cell};
-use crate::origin;
-use crate::{BenchError, Doing, Result};
+use crate::experiment;
+use crate::{Doing, LabError, Result};
+use nvfold_bench::origin;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +37,7 @@ impl Report {
     pub fn new(cells: Vec<Cell>) -> Report {
         Report {
             version: VERSION,
-            command: origin::command(),
+            command: experiment::command(),
             commit: origin::commit(),
             calls: CALLS as u64,
             instructions_by: None,
@@ -48,7 +49,7 @@ impl Report {
     /// Returns the report in a file.
     pub fn load(file: &Path) -> Result<Report> {
         let text = std::fs::read_to_string(file).doing(format!("read {}", file.display()))?;
-        Report::parse(&text).map_err(|why| BenchError::Stale { file: file.display().to_string(), why })
+        Report::parse(&text).map_err(|why| LabError::Stale { file: file.display().to_string(), why })
     }
 
     /// Returns the report in a text.

@@ -1,8 +1,8 @@
 //! The aims, set before anything was measured, each with a floor below which it counts as a failure.
 
 use super::{compaction, compare, write};
-use crate::samples::{largest, smallest};
 use nvfold::Policy;
+use nvfold_bench::samples::{largest, smallest};
 use serde::Serialize;
 
 /// An aim for one figure.

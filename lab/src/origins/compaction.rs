@@ -5,9 +5,7 @@
 
 use super::merge::{Written, compact, create};
 use super::sstable::{self, BLOCK_BYTES, Key, Place, Tail, VALUE_BYTES_MAX};
-use crate::data::Random;
-use crate::device::{Device, remount};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::check::{CheckOptions, check};
 use nvfold::dedup::icid::Variant;
 use nvfold::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
@@ -15,6 +13,8 @@ use nvfold::media::packed::HEADER_BYTES;
 use nvfold::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::media::{BlockNumber, SEGMENT_BYTES};
 use nvfold::{File, FileSystem, InodeNumber, MkfsOptions, MountOptions, Policy, Victims};
+use nvfold_bench::data::Random;
+use nvfold_bench::device::{Device, remount};
 use pmem::{LINE_BYTES, Profile, Region};
 use serde::Serialize;
 
@@ -118,9 +118,9 @@ impl Load {
         let mut random = Random(value_bytes as u64);
         let (mut tables, mut live): (Vec<Vec<Put>>, _) = ((0..INPUTS).map(|_| Vec::new()).collect(), Vec::new());
         for key in 0..keys {
-            let table = (random.next() % INPUTS as u64) as usize;
-            let is_overwritten = table + 1 < INPUTS && random.next().is_multiple_of(OVERWRITTEN_ONE_IN);
-            let is_deleted = is_overwritten && random.next().is_multiple_of(2);
+            let table = (random.next_u64() % INPUTS as u64) as usize;
+            let is_overwritten = table + 1 < INPUTS && random.next_u64().is_multiple_of(OVERWRITTEN_ONE_IN);
+            let is_deleted = is_overwritten && random.next_u64().is_multiple_of(2);
             tables[table].push(Put { key, table, is_deleted });
             if is_overwritten {
                 tables[table + 1].push(Put { key, table: table + 1, is_deleted: false });
@@ -136,7 +136,7 @@ impl Load {
     fn value<'b>(&self, key: u64, table: usize, buffer: &'b mut [u8; VALUE_BYTES_MAX]) -> &'b [u8] {
         let mut random = Random(((key << 8) | table as u64) << 16 | self.value_bytes as u64);
         let value = &mut buffer[..self.value_bytes];
-        value.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+        value.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
         value
     }
 
@@ -166,7 +166,7 @@ impl Load {
 
     /// Reads all outputs back, and checks that they have each live record, in order, and no other.
     fn verify(&self, outputs: &[File]) -> Result<()> {
-        let wrong = |what: String| Err(BenchError::Wrong(what));
+        let wrong = |what: String| Err(LabError::wrong(what));
         let (mut live, mut value) = (self.live.iter(), [0; VALUE_BYTES_MAX]);
         for file in outputs {
             for Place { offset, bytes } in sstable::places(file)? {
@@ -271,7 +271,7 @@ fn row(load: &Load, variant: Variant, written: &Written, stages: [Media; 4], liv
 /// Proves that the compaction wrote the live records, and that the bytes reported as shared are not stored.
 fn prove(fs: &FileSystem, load: &Load, written: &Written) -> Result<()> {
     let stats = fs.stats();
-    let miscounted = |what: String| Err(BenchError::Miscounted(what));
+    let miscounted = |what: String| Err(LabError::Miscounted(what));
     if stats.origins.shared_bytes != written.shared_bytes {
         return miscounted(format!("{} bytes are shared, not {}", stats.origins.shared_bytes, written.shared_bytes));
     }
@@ -295,7 +295,7 @@ fn open(fs: &FileSystem, name: &str) -> Result<File> {
 
 fn mount(region: &Region) -> Result<FileSystem> {
     // One core, so that the number of open segments is the same on every machine.
-    remount(region.clone(), MountOptions { policy: Policy::Icid, cores: 1, ..MountOptions::default() })
+    Ok(remount(region.clone(), MountOptions { policy: Policy::Icid, cores: 1, ..MountOptions::default() })?)
 }
 
 /// Collects until nothing more is gained.
@@ -314,7 +314,7 @@ fn unmounted(region: &Region, fs: FileSystem) -> Result<Media> {
     fs.unmount().doing("unmount")?;
     let report = check(region, &CheckOptions::default()).doing("check the device")?;
     if let Some(first) = report.findings.first() {
-        return Err(BenchError::Unsound { count: report.findings.len(), first: first.what.clone() });
+        return Err(LabError::Unsound { count: report.findings.len(), first: first.what.clone() });
     }
     let mut media = Media {
         extents: report.extents,
@@ -326,10 +326,7 @@ fn unmounted(region: &Region, fs: FileSystem) -> Result<Media> {
     count_entries(region, &mut media)?;
     let entries = (media.block_entry_bytes + media.packed_entry_bytes) / ENTRY_BYTES;
     if entries != report.chunks {
-        return Err(BenchError::Miscounted(format!(
-            "{entries} chunk entries are in use, fsck finds {}",
-            report.chunks
-        )));
+        return Err(LabError::Miscounted(format!("{entries} chunk entries are in use, fsck finds {}", report.chunks)));
     }
     Ok(media)
 }

@@ -1,9 +1,9 @@
 //! The paper's Table 3 on this machine: comparing bytes by vectors and one by one, compared with writing as many.
 
-use crate::data::Random;
-use crate::device::Device;
-use crate::samples::{median, middle_half};
-use crate::{BenchError, Result};
+use crate::{LabError, Result};
+use nvfold_bench::data::Random;
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::{median, middle_half};
 use pmem::Profile;
 use serde::Serialize;
 use std::hint::black_box;
@@ -47,7 +47,7 @@ pub fn measure(repeats: u32) -> Result<Vec<Row>> {
 
 fn row(bytes: usize, paper_ns: [f64; 3], repeats: u32) -> Result<Row> {
     let mut random = Random(bytes as u64);
-    let left: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+    let left: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect();
     let right = left.clone();
     prove(&left)?;
     let (mut one_by_one, mut vectors, mut writes) = (Vec::new(), Vec::new(), Vec::new());
@@ -118,7 +118,7 @@ fn prove(content: &[u8]) -> Result<()> {
         pmem::equal_runs(content, &other, 1, &mut runs);
         let equal: usize = runs.iter().map(|run| run.len()).sum();
         if equal_one_by_one(content, &other) != at || equal != content.len() - 1 {
-            return Err(BenchError::Wrong(format!("a compare with a difference at byte {at}")));
+            return Err(LabError::wrong(format!("a compare with a difference at byte {at}")));
         }
     }
     Ok(())

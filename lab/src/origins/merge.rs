@@ -10,7 +10,7 @@
 //! buffers are reused again and again, as in a real program, so the tree's records of them are soon out of date.
 
 use super::sstable::{self, BLOCK_BYTES, BLOCK_BYTES_MAX, Key, Place, Record, Tail};
-use crate::{Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::dedup::icid::{FileToken, Options, RecTree, Source, Variant};
 use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Origin};
 
@@ -115,7 +115,7 @@ impl Input {
         tree.record_read(self.block.address(), bytes as u64, self.token, offset);
         match sstable::is_whole(&self.block.bytes) {
             true => Ok(()),
-            false => Err(crate::BenchError::Wrong("a block of a sorted table".into())),
+            false => Err(LabError::wrong("a block of a sorted table".into())),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `bench origins`: benefit and cost of following copies (ICID): policy `icid` through the core's own interface.
+//! `nvfold-lab origins`: benefit and cost of following copies (ICID): policy `icid` through the core's own interface.
 //!
 //! The problem: byte-granular sharing needs an extent for every run of bytes, and a write that shares reads the data
 //! that it compares with. Whether that pays depends on the length of the runs and on the device.
@@ -27,11 +27,10 @@ mod sstable;
 mod write;
 
 use crate::Result;
-use crate::origin::{command, commit, save};
+use crate::experiment::{Common, Head, Publish};
 use aims::Aim;
 use clap::Args;
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
@@ -42,21 +41,15 @@ pub struct Options {
     /// Number of timed passes; the report gives their median
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for the tables, as README.md and as origins.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     mebibytes: u64,
     repeats: u32,
     aims: Vec<Aim>,
@@ -64,6 +57,20 @@ struct Report {
     writes: Vec<write::Row>,
     pays: Vec<Pays>,
     compares: Vec<compare::Row>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page::markdown(self)
+    }
+
+    fn table(&self) -> String {
+        page::terminal(self)
+    }
 }
 
 /// The sizes for which a write with an origin costs less than a plain one under policy `off`.
@@ -82,21 +89,16 @@ struct Pays {
 /// something.
 pub fn run(options: &Options, json: bool) -> Result<()> {
     let options = Options {
-        mebibytes: if options.smoke { 1 } else { options.mebibytes },
-        repeats: if options.smoke { 1 } else { options.repeats },
+        mebibytes: if options.common.smoke { 1 } else { options.mebibytes },
+        repeats: if options.common.smoke { 1 } else { options.repeats },
         ..options.clone()
     };
     let report = measure(&options)?;
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("origins.json", format!("{text}\n")), ("README.md", page::markdown(&report))])?;
-    }
-    println!("{}", if json { text } else { page::terminal(&report) });
-    Ok(())
+    options.common.publish(&report, json)
 }
 
 fn measure(options: &Options) -> Result<Report> {
-    let (values, sizes) = match options.smoke {
+    let (values, sizes) = match options.common.smoke {
         true => (&compaction::VALUES[1..2], &write::SIZES[..2]),
         false => (&compaction::VALUES[..], &write::SIZES[..]),
     };
@@ -110,10 +112,7 @@ fn measure(options: &Options) -> Result<Report> {
         sizes.iter().map(|bytes| write::measure(*bytes, options.repeats)).collect::<Result<Vec<_>>>()?.concat();
     let compares = compare::measure(options.repeats)?;
     Ok(Report {
-        version: 1,
-        benchmark: "origins",
-        command: command(),
-        commit: commit(),
+        head: Head::new("origins", 1),
         mebibytes: options.mebibytes,
         repeats: options.repeats,
         aims: aims::of(&compactions, &writes, &compares),

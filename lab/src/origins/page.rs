@@ -4,7 +4,6 @@ use super::compaction::{INPUTS, PAPER_EXTENT_BYTES, VARIANTS};
 use super::merge::{OUTPUT_BYTES, WRITE_BUFFER_BYTES};
 use super::write::Lane;
 use super::{Report, compaction, compare, write};
-use crate::origin::heading;
 use comfy_table::{Table as TerminalTable, presets};
 use std::fmt::Write;
 
@@ -18,7 +17,7 @@ struct Table {
 
 /// Formats it for a terminal.
 pub fn terminal(report: &Report) -> String {
-    let mut text = heading(&report.command, report.commit.as_deref());
+    let mut text = report.head.heading();
     for Table { title, head, rows, .. } in tables(report) {
         let mut table = TerminalTable::new();
         table.load_preset(presets::NOTHING).set_header(head);
@@ -33,9 +32,8 @@ pub fn terminal(report: &Report) -> String {
 /// Formats the page for docs/results/origins.
 pub fn markdown(report: &Report) -> String {
     let mut text = format!(
-        "# Following copies\n\nMade by `{}`{}. Figures: [origins.json](origins.json).\n\n{INTRODUCTION}",
-        report.command,
-        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+        "# Following copies\n\nMade by {}. Figures: [origins.json](origins.json).\n\n{INTRODUCTION}",
+        report.head.marked_heading(),
     );
     for Table { title, text: said, head, rows } in tables(report) {
         let mut line = |line: String| writeln!(text, "{line}").expect("a string takes it");

@@ -8,7 +8,7 @@
 //! footer   | index offset u64 | index bytes u64 | records u64 | magic u64 |
 //! ```
 
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::File;
 
 /// Bytes of a key.
@@ -119,12 +119,12 @@ pub fn places(file: &File) -> Result<Vec<Place>> {
     read(file, size - FOOTER_BYTES as u64, &mut footer)?;
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     if word(&footer, 24) != MAGIC {
-        return Err(BenchError::Wrong("the footer of a sorted table".into()));
+        return Err(LabError::wrong("the footer of a sorted table".into()));
     }
     let mut index = vec![0; word(&footer, 8) as usize];
     read(file, word(&footer, 0), &mut index)?;
     if !is_whole(&index) {
-        return Err(BenchError::Wrong("the index of a sorted table".into()));
+        return Err(LabError::wrong("the index of a sorted table".into()));
     }
     let entries = index[..index.len() - TRAILER_BYTES].chunks_exact(INDEX_ENTRY_BYTES);
     Ok(entries.map(|entry| Place { offset: word(entry, 16), bytes: word(entry, 24) as usize }).collect())
@@ -135,6 +135,6 @@ pub fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let wanted = buffer.len();
     match file.read_at(offset, buffer).doing("read a sorted table")? {
         bytes if bytes == wanted => Ok(()),
-        bytes => Err(BenchError::Wrong(format!("a sorted table has {bytes} bytes where {wanted} were written and"))),
+        bytes => Err(LabError::wrong(format!("a sorted table has {bytes} bytes where {wanted} were written and"))),
     }
 }

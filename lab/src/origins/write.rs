@@ -13,10 +13,10 @@
 
 use super::merge::create;
 use crate::cost::{Lines, System, Traffic, WARM_UP};
-use crate::data::Random;
-use crate::samples::{median, middle_half};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::{DedupMode, File, FileSystem, IndexKind, InodeNumber, Method, Origin, Policy};
+use nvfold_bench::data::Random;
+use nvfold_bench::samples::{median, middle_half};
 use pmem::{Counters, OpenOptions, Profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -128,7 +128,7 @@ impl Stage {
         let fs = lane.system().mount(device)?;
         let mut random = Random(bytes as u64);
         let length = (SHIFT_BYTES + calls * (bytes + GAP_BYTES)).next_multiple_of(8);
-        let content: Vec<u8> = (0..length / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        let content: Vec<u8> = (0..length / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect();
         let (source, target) = (create(&fs, "source")?, create(&fs, "target")?);
         source.write_at(0, &content).doing("write the source")?;
         let stage = Stage { lane, bytes, fs, content, source, target, buffer: vec![0; bytes], shared: 0, stamp: 0 };
@@ -178,10 +178,10 @@ impl Stage {
         let expected = if let Lane::Plain(_) = lane { 0 } else { bytes };
         if self.shared != expected {
             let system = format!("a write of {} bytes, {}", self.bytes, lane.name());
-            return Err(BenchError::Unshared { system, shared: self.shared, expected });
+            return Err(LabError::Unshared { system, shared: self.shared, expected });
         }
         if matches!(lane, Lane::Plain(_)) && self.fs.stats().saved_bytes > 0 {
-            return Err(BenchError::Miscounted(format!("{}: new bytes were shared", lane.name())));
+            return Err(LabError::Miscounted(format!("{}: new bytes were shared", lane.name())));
         }
         let mut piece = vec![0; self.bytes];
         for number in 0..calls {
@@ -193,7 +193,7 @@ impl Stage {
                 expected.chunks_mut(STAMP_EVERY_BYTES).for_each(|part| part[..8].copy_from_slice(&stamp));
             }
             if read != self.bytes || piece != expected {
-                return Err(BenchError::Wrong(format!("a write of {} bytes, {},", self.bytes, lane.name())));
+                return Err(LabError::wrong(format!("a write of {} bytes, {},", self.bytes, lane.name())));
             }
         }
         Ok(())
@@ -261,7 +261,7 @@ fn counted(lane: Lane, bytes: usize) -> Result<Row> {
     let of_blocks: u64 = written.values().sum();
     if of_blocks != sum.lines_written {
         let what = format!("lines written by block: {of_blocks}, in all: {}", sum.lines_written);
-        return Err(BenchError::Miscounted(what));
+        return Err(LabError::Miscounted(what));
     }
     let mut charged_ns = BTreeMap::new();
     for profile in Profile::all().into_iter().filter(|profile| !profile.is_native()) {

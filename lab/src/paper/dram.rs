@@ -4,12 +4,13 @@
 //! grown (RssAnon, which does not contain the device, because that is shared memory). Two processes that differ only
 //! in the policy differ by the memory of deduplication: its index, its queue, and what the allocator keeps for them.
 
-use crate::device::Device;
-use crate::process::{output, own_program};
-use crate::{BenchError, Doing, Result, data};
+use crate::{Doing, LabError, Result};
 use clap::Args;
 use nvfold::{FileKind, IndexKind, InodeNumber, Method, MethodChoice, NewInode, Policy};
 use nvfold::{MkfsOptions, MountOptions, NvDedupOptions};
+use nvfold_bench::data;
+use nvfold_bench::device::Device;
+use nvfold_bench::process::{output, own_program};
 use pmem::Profile;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
@@ -54,10 +55,10 @@ fn parse_index(text: &str) -> std::result::Result<IndexKind, String> {
 /// Runs a process that writes, and returns its growth.
 pub fn grown(options: &ChildOptions) -> Result<Grown> {
     let mut command = Command::new(own_program()?);
-    command.args(["bench", "dram", &options.mebibytes.to_string()]);
+    command.args(["dram", &options.mebibytes.to_string()]);
     command.args(["--policy", options.policy.name(), "--index", options.index.name()]);
     let said = output(&mut command)?;
-    let wrong = |_| BenchError::Wrong(format!("the process that is measured (it said {said:?})"));
+    let wrong = |_| LabError::wrong(format!("the process that is measured (it said {said:?})"));
     serde_json::from_str(said.trim()).map_err(wrong)
 }
 
@@ -102,5 +103,5 @@ fn own_bytes() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status").doing("read /proc/self/status")?;
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
     let kib = kib.and_then(|kib| kib.trim().parse::<u64>().ok());
-    kib.map(|kib| kib << 10).ok_or_else(|| BenchError::Wrong("/proc/self/status (no RssAnon)".into()))
+    kib.map(|kib| kib << 10).ok_or_else(|| LabError::wrong("/proc/self/status (no RssAnon)".into()))
 }

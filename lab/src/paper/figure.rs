@@ -187,7 +187,7 @@ impl Figure {
             title: "Figure 1: speed".into(),
             nvfold: "1.0.0".into(),
             commit: Some("0123456789ab".into()),
-            command: "nvfold bench paper a-paper".into(),
+            command: "nvfold-lab paper a-paper".into(),
             machine: Machine::here().unwrap(),
             profile: profile.into(),
             settings: "Run once.".into(),

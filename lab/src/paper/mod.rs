@@ -1,4 +1,4 @@
-//! `nvfold bench paper`: the figures and tables of the papers that nvfold is made from, measured here.
+//! `nvfold-lab paper`: the figures and tables of the papers that nvfold is made from, measured here.
 //!
 //! The problem: a paper's figures show another machine. The idea: rebuild the workload, run every system of the
 //! figure in turn on the same emulated device, and print the ratios next to the paper's statements.
@@ -59,18 +59,18 @@ pub struct PaperArgs {
 #[derive(Subcommand, Clone, Debug)]
 enum Paper {
     /// NV-Dedup: Figures 1, 2, 6 to 13, Tables 4 and 5, DRAM per chunk, and real fio on a mount
-    #[command(before_help = "Example: nvfold bench paper nv-dedup")]
+    #[command(before_help = "Example: nvfold-lab paper nv-dedup")]
     NvDedup(nv_dedup::Options),
     /// DeNOVA: Figures 2 and 8 to 12, Table IV, its equations, savings, DRAM and the table on the device
     #[command(name = "denova")]
-    #[command(before_help = "Example: nvfold bench paper denova")]
+    #[command(before_help = "Example: nvfold-lab paper denova")]
     DeNova(denova::Options),
     /// DeEXT: Figures 8 to 12, and real trees: space, access latency and energy compared with ext4
     #[command(name = "deext")]
-    #[command(before_help = "Example: nvfold bench paper deext")]
+    #[command(before_help = "Example: nvfold-lab paper deext")]
     DeExt(deext::Options),
     /// ICID: Tables 4 to 6, Figures 9 to 15 and section 6, with unmodified programs under `nvfold run`
-    #[command(before_help = "Example: nvfold bench paper icid")]
+    #[command(before_help = "Example: nvfold-lab paper icid")]
     Icid(icid::Options),
 }
 

@@ -6,9 +6,8 @@
 
 use super::spent::{Spent, in_groups};
 use super::workload::{BLOCK, Batch};
-use crate::device::{Device, populate, remount};
 use crate::rivals::{self, Rival};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::chunk::transaction::Transaction;
 use nvfold::chunk::{Chunks, Released};
 use nvfold::dedup::{Dedup, Piece, Place};
@@ -18,6 +17,7 @@ use nvfold::{
     File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
     NvDedupOptions, Pack, Policy, Verify,
 };
+use nvfold_bench::device::{Device, populate, remount};
 use pmem::{Profile, Region};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -282,7 +282,7 @@ impl Mounted {
             if seen.insert(*at) {
                 file.read_at(at * BLOCK as u64, &mut buffer).doing("read back")?;
                 if buffer != content {
-                    return Err(BenchError::Wrong(self.system.name.clone()));
+                    return Err(LabError::wrong(self.system.name.clone()));
                 }
             }
         }

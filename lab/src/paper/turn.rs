@@ -7,8 +7,9 @@ use super::figure::{Figure, Report, VERSION};
 use super::folder::Folder;
 use super::machine::Machine;
 use super::page::{self, Page};
-use crate::origin::{command, commit};
-use crate::{BenchError, Result};
+use crate::experiment::command;
+use crate::{LabError, Result};
+use nvfold_bench::origin::commit;
 use pmem::Profile;
 use std::path::Path;
 use std::time::Instant;
@@ -90,7 +91,7 @@ impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
     /// Makes the requested figures, profile by profile, and the page; prints where they are, or their JSON.
     pub fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
         let began = Instant::now();
-        let resumed = self.resume.then(|| commit().ok_or(BenchError::NoCommit)).transpose()?;
+        let resumed = self.resume.then(|| commit().ok_or(LabError::NoCommit)).transpose()?;
         let mut report = Report { version: VERSION, command: command(), paper: self.paper, figures: Vec::new() };
         let (folder, mut skipped) = (Folder(self.out), 0);
         for (turn, run) in turns.enumerate() {
@@ -171,7 +172,7 @@ pub fn profile_name(text: &str, known: &[&str]) -> std::result::Result<String, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
+    use nvfold_bench::device::Device;
 
     fn device_time_ahead() -> Result<std::time::Duration> {
         Ok(std::time::Duration::from_nanos(pmem::clock::device_ns(Instant::now())))

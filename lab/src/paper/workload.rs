@@ -11,7 +11,7 @@
 //! | fio | anywhere in an existing file, as `rw=randwrite` |
 //! | vdbench | one block after the other, into a new file |
 
-use crate::data::Random;
+use nvfold_bench::data::Random;
 
 /// Bytes of a request.
 pub const BLOCK: usize = 4096;
@@ -99,7 +99,7 @@ impl Workload {
     /// Makes the next requests.
     pub fn next(&mut self, requests: usize, batch: &mut Batch) {
         let places = match self.order {
-            Order::Random => (0..requests).map(|_| self.random.next() % self.stored.len() as u64).collect(),
+            Order::Random => (0..requests).map(|_| self.random.next_u64() % self.stored.len() as u64).collect(),
             Order::Sequential => {
                 self.stored.truncate(self.beside);
                 (0..requests as u64).collect()
@@ -118,7 +118,7 @@ impl Workload {
                 None => self.stored.push(content),
             }
             let mut words = Random(content);
-            block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next().to_le_bytes());
+            block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next_u64().to_le_bytes());
         }
     }
 
@@ -126,7 +126,7 @@ impl Workload {
     fn next_content(&mut self) -> u64 {
         self.owed += self.percent;
         if self.owed < 100 || self.stored.is_empty() {
-            return self.random.next();
+            return self.random.next_u64();
         }
         self.owed -= 100;
         let place = self.draw_place();
@@ -135,7 +135,7 @@ impl Workload {
 
     fn draw_place(&mut self) -> usize {
         let places = self.stored.len() as u64;
-        let drawn = self.random.next();
+        let drawn = self.random.next_u64();
         let place = match self.draw {
             Draw::Evenly => drawn % places,
             // The share of the first r ranks grows with the logarithm of r.

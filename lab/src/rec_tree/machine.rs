@@ -4,8 +4,8 @@
 //! real bytes. The sources that the tree names for a write are compared with the file, as nvfold does, and only equal
 //! bytes count.
 
-use crate::data::Random;
 use nvfold::dedup::icid::{FileToken, RecTree, Source};
+use nvfold_bench::data::Random;
 
 /// Address of the first byte of the memory: in the middle of a page, as in heaps.
 const BASE: u64 = 0x5555_5555_0810;
@@ -37,7 +37,7 @@ impl<'t> Machine<'t> {
 
     /// Makes a new open file of random bytes; returns its number.
     pub fn file(&mut self, bytes: usize, random: &mut Random) -> usize {
-        let words = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes());
+        let words = (0..bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes());
         self.files.push(File { token: self.tree.open_file(), bytes: words.take(bytes).collect() });
         self.files.len() - 1
     }
@@ -66,7 +66,7 @@ impl<'t> Machine<'t> {
 
     /// Stores new bytes of the program, which the tree does not see.
     pub fn store(&mut self, to: usize, length: usize, random: &mut Random) {
-        let word = random.next().to_le_bytes();
+        let word = random.next_u64().to_le_bytes();
         self.memory[to..to + length].iter_mut().zip(word.iter().cycle()).for_each(|(byte, new)| *byte = *new);
     }
 

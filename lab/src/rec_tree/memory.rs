@@ -5,8 +5,8 @@
 //! Each merge is as in `traces`: a block is read, its values are copied to a block buffer, and that is copied to the
 //! file's buffer, which is looked up when it is full.
 
-use crate::data::Random;
 use nvfold::dedup::icid::{RecTree, Stats};
+use nvfold_bench::data::Random;
 
 const PAIR_BYTES: u64 = 116;
 const VALUE_BYTES: u64 = 100;
@@ -54,7 +54,7 @@ pub fn fill(tree: &RecTree, pairs: u64) -> Stats {
         let built = HEAP + (1 << 20) + block % BUFFERS * 8192;
         for entry in 0..ENTRIES_A_BLOCK {
             // A value of the last block that was read from a random input.
-            let from = places[(random.next() % (block.min(INPUTS - 1) + 1)) as usize];
+            let from = places[(random.next_u64() % (block.min(INPUTS - 1) + 1)) as usize];
             let at = 20 + entry * ENTRY_BYTES;
             tree.record_copy(built + at, from + at, VALUE_BYTES);
         }

@@ -1,4 +1,4 @@
-//! `bench rec-tree`: cost, hits and memory of ICID's rec-tree, in the paper's three variants.
+//! `nvfold-lab rec-tree`: cost, hits and memory of ICID's rec-tree, in the paper's three variants.
 //!
 //! The problem: the tree is used at every copy and every write of a program, so it must cost less than it saves; and
 //! the paper's variant deletes records that it could have used. The idea: three measurements. `times`: nanoseconds of
@@ -11,14 +11,13 @@ mod times;
 mod traces;
 
 use crate::Result;
-use crate::data::Random;
-use crate::origin::{command, commit, heading, save};
+use crate::experiment::{Common, Head, Publish};
 use clap::Args;
 use machine::Machine;
 use nvfold::dedup::icid::{Options as TreeOptions, RecTree, Variant};
+use nvfold_bench::data::Random;
 use serde::Serialize;
 use std::fmt::Write;
-use std::path::PathBuf;
 use times::Row;
 use traces::{COMPACTION_MEMORY_BYTES, Heap};
 
@@ -53,23 +52,31 @@ pub struct Options {
     /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Folder for README.md and rec-tree.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     times: Vec<Row>,
     shares: Vec<Share>,
     memory: Vec<Memory>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page(self)
+    }
+
+    fn table(&self) -> String {
+        tables(self)
+    }
 }
 
 /// The bytes that a variant finds in a program.
@@ -100,18 +107,12 @@ struct Memory {
 /// # Errors
 /// If a file of `--out` cannot be written.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let (passes, scale) = if options.smoke { (2, 32) } else { (options.repeats, 1) };
+    let (passes, scale) = if options.common.smoke { (2, 32) } else { (options.repeats, 1) };
     let times = VARIANTS.iter().flat_map(|(variant, name, _)| times::measure(*variant, name, passes, scale)).collect();
     let shares = shares(scale);
-    let memory = memory(if options.smoke { 1000 } else { 1 });
-    let report =
-        Report { version: 1, benchmark: "rec-tree", command: command(), commit: commit(), times, shares, memory };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("rec-tree.json", format!("{text}\n")), ("README.md", page(&report))])?;
-    }
-    println!("{}", if json { text } else { tables(&report) });
-    Ok(())
+    let memory = memory(if options.common.smoke { 1000 } else { 1 });
+    let report = Report { head: Head::new("rec-tree", 1), times, shares, memory };
+    options.common.publish(&report, json)
 }
 
 /// A program that runs on a machine.
@@ -240,7 +241,7 @@ fn tables(report: &Report) -> String {
 }
 
 fn page(report: &Report) -> String {
-    let command = heading(&format!("`{}`", report.command), report.commit.as_deref());
+    let command = report.head.marked_heading();
     let levels = MILLIONS.map(|millions| memory::levels(millions * 1_000_000).to_string()).join(", ");
     format!(
         "# The rec-tree\n\n\

@@ -1,8 +1,8 @@
 //! The time of a look-up, an insertion and a copy.
 
-use crate::data::Random;
-use crate::samples::{median, middle_half};
 use nvfold::dedup::icid::{FileToken, Options, RecTree, Variant};
+use nvfold_bench::data::Random;
+use nvfold_bench::samples::{median, middle_half};
 use serde::Serialize;
 use std::hint::black_box;
 use std::time::Instant;
@@ -142,7 +142,7 @@ fn shuffled(blocks: u64) -> Vec<u64> {
     let mut random = Random(5);
     let mut order: Vec<u64> = (0..blocks).collect();
     for at in (1..order.len()).rev() {
-        order.swap(at, (random.next() % (at as u64 + 1)) as usize);
+        order.swap(at, (random.next_u64() % (at as u64 + 1)) as usize);
     }
     order
 }

@@ -2,7 +2,7 @@
 //! that clips a video. Each follows ICID 5.1, with the sizes of the real programs.
 
 use super::machine::Machine;
-use crate::data::Random;
+use nvfold_bench::data::Random;
 
 /// Bytes of a key, and of the header before each entry of a block (LevelDB: three short numbers).
 const KEY_BYTES: usize = 16;
@@ -43,7 +43,7 @@ impl Buffers {
             self.next = 0;
         }
         let place = self.next;
-        self.next += bytes.next_multiple_of(16) + 16 * (1 + self.random.next() as usize % 256);
+        self.next += bytes.next_multiple_of(16) + 16 * (1 + self.random.next_u64() as usize % 256);
         place
     }
 }
@@ -61,7 +61,7 @@ pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize,
     let entries_a_block = BLOCK_BYTES.div_ceil(entry_bytes);
     let block_bytes =
         entries_a_block * entry_bytes + 4 * entries_a_block.div_ceil(RESTART_EVERY) + 4 + BLOCK_TRAILER_BYTES;
-    let mut buffers = Buffers { heap, next: 0, end: COMPACTION_MEMORY_BYTES, random: Random(random.next()) };
+    let mut buffers = Buffers { heap, next: 0, end: COMPACTION_MEMORY_BYTES, random: Random(random.next_u64()) };
     let inputs: Vec<usize> =
         (0..INPUTS).map(|_| machine.file((entries / INPUTS).div_ceil(entries_a_block) * block_bytes, random)).collect();
     let output = machine.file(0, random);
@@ -70,7 +70,7 @@ pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize,
     let mut block: (usize, usize, usize) = (buffers.take(None, block_bytes + entry_bytes), 0, 0);
     let mut file_buffer = (buffers.take(None, WRITE_BUFFER_BYTES), 0);
     loop {
-        let input = random.next() as usize % INPUTS;
+        let input = random.next_u64() as usize % INPUTS;
         let (buffer, block_number, used) = &mut cursors[input];
         if *used == entries_a_block {
             let place = buffers.take(*buffer, block_bytes);
@@ -132,7 +132,7 @@ pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) 
     let buffer = text_bytes.next_multiple_of(4096) + 100;
     let (mut line, mut filled) = (0, 0);
     while line < text_bytes {
-        let bytes = (1 + random.next() as usize % 80).min(text_bytes - line);
+        let bytes = (1 + random.next_u64() as usize % 80).min(text_bytes - line);
         if filled + bytes > 4096 {
             // The rest of the buffer takes the beginning of the line.
             let first = 4096 - filled;
@@ -141,7 +141,7 @@ pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) 
             machine.copy(line + first, buffer, bytes - first);
             filled = bytes - first;
         } else {
-            if random.next().is_multiple_of(100) {
+            if random.next_u64().is_multiple_of(100) {
                 machine.store(buffer + filled, bytes, random);
             } else {
                 machine.copy(line, buffer + filled, bytes);
@@ -165,8 +165,11 @@ pub fn clip(machine: &mut Machine<'_>, video_bytes: usize, random: &mut Random) 
     let (mut offset, mut unread, mut at, mut filled) = (0, 0, 0, 0);
     for number in 0.. {
         // A picture, then the sound that belongs to it.
-        let bytes =
-            if number % 2 == 0 { 500 + random.next() as usize % 12_000 } else { 300 + random.next() as usize % 300 };
+        let bytes = if number % 2 == 0 {
+            500 + random.next_u64() as usize % 12_000
+        } else {
+            300 + random.next_u64() as usize % 300
+        };
         let packet = packets + number % PACKETS * (16 << 10);
         let mut taken = 0;
         while taken < bytes {

@@ -7,9 +7,9 @@
 //!
 //! One write overwrites a piece completely, and no content is written twice, so the amount of live data is constant.
 
-use crate::data::{Random, Unshared};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::{Error, File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
+use nvfold_bench::data::{Random, Unshared};
 use pmem::clock::thread_cpu_ns;
 use std::ops::{Add, AddAssign};
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ impl Load {
         let mut part = Part::default();
         let mut since_background = 0;
         while part.bytes < bytes {
-            let piece = self.random.next() as usize % self.pieces.len();
+            let piece = self.random.next_u64() as usize % self.pieces.len();
             let before = self.pieces[piece].number;
             match self.write(piece) {
                 Ok(took) => {
@@ -199,7 +199,7 @@ impl Load {
     /// Reads every piece back.
     ///
     /// # Errors
-    /// [`BenchError::Wrong`] if a piece holds other bytes than were written.
+    /// [`wrong`] if a piece holds other bytes than were written.
     pub fn verify(&mut self) -> Result<()> {
         let mut read = vec![0; LARGE_BYTES];
         for piece in 0..self.pieces.len() {
@@ -207,7 +207,7 @@ impl Load {
             let length = self.content(piece).len();
             let count = self.files[file].read_at(offset, &mut read[..length]).doing("read back")?;
             if read[..count] != *self.content(piece) {
-                return Err(BenchError::Wrong(format!("file {file} at offset {offset}")));
+                return Err(LabError::wrong(format!("file {file} at offset {offset}")));
             }
         }
         Ok(())

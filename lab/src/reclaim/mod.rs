@@ -1,4 +1,4 @@
-//! `bench reclaim`: the cost of random overwrites on a device that is nearly full.
+//! `nvfold-lab reclaim`: the cost of random overwrites on a device that is nearly full.
 //!
 //! The problem: packed chunks are appended, and overwritten ones are dead until their segment is emptied, which costs
 //! as much as its live data. The fuller the device, the more live data in the best victim: throughput may collapse, a
@@ -16,17 +16,16 @@
 mod load;
 mod page;
 
-use crate::device::Device;
-use crate::origin::{command, commit, save};
-use crate::samples::{largest, median, middle_half, smallest};
-use crate::{BenchError, Doing, Result};
+use crate::experiment::{Common, Head, Publish};
+use crate::{Doing, LabError, Result};
 use clap::Args;
 use load::{Load, Part, Took, background};
 use nvfold::check::{CheckOptions, check};
 use nvfold::{MkfsOptions, MountOptions, Policy};
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::{largest, median, middle_half, smallest};
 use pmem::{LINE_BYTES, Profile};
 use serde::Serialize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 /// Background rounds after the last write: the first still sees changes, the second sees idle files.
@@ -48,25 +47,33 @@ pub struct Options {
     /// Number of equal parts of a row; the report gives their median
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(5..=1000))]
     parts: u64,
-    /// Folder for the tables, as README.md and as reclaim.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     device_bytes: u64,
     fulls: u64,
     parts: u64,
     runs: Vec<Run>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page::markdown(self)
+    }
+
+    fn table(&self) -> String {
+        page::table(self)
+    }
 }
 
 /// One share of live data, with or without a background.
@@ -127,7 +134,7 @@ struct Latency {
 /// If a write finds no space although the live data fits, if a file holds other bytes than were written, and if fsck
 /// finds something.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let options = if options.smoke {
+    let options = if options.common.smoke {
         Options { fulls: 1, mebibytes: 64, live: vec![80], parts: 5, ..options.clone() }
     } else {
         options.clone()
@@ -139,22 +146,15 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         }
     }
     let report = Report {
-        version: 2,
-        benchmark: "reclaim",
-        command: command(),
-        commit: commit(),
+        head: Head::new("reclaim", 2),
         device_bytes: options.mebibytes << 20,
         fulls: options.fulls,
         parts: options.parts,
         runs,
     };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("reclaim.json", format!("{text}\n")), ("README.md", page::markdown(&report))])?;
-    }
-    println!("{}", if json { text } else { page::table(&report) });
+    options.common.publish(&report, json)?;
     match report.runs.iter().find(|run| run.no_space > 0) {
-        Some(run) => Err(BenchError::NoRoom { times: run.no_space, percent: run.live_percent }),
+        Some(run) => Err(LabError::NoRoom { times: run.no_space, percent: run.live_percent }),
         None => Ok(()),
     }
 }
@@ -233,7 +233,7 @@ fn moved_by_theory(live: f64) -> f64 {
 fn require_sound(region: &pmem::Region) -> Result<()> {
     let report = check(region, &CheckOptions::default()).doing("check the device")?;
     match report.findings.first() {
-        Some(first) => Err(BenchError::Unsound { count: report.findings.len(), first: first.what.clone() }),
+        Some(first) => Err(LabError::Unsound { count: report.findings.len(), first: first.what.clone() }),
         None => Ok(()),
     }
 }

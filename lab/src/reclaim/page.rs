@@ -2,7 +2,6 @@
 
 use super::load::{BACKGROUND_EVERY_BYTES, LARGE_BYTES, SMALL_BYTES};
 use super::{Latency, Report, Run};
-use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 
@@ -45,7 +44,7 @@ pub fn table(report: &Report) -> String {
     report.runs.iter().for_each(|run| {
         table.add_row(cells(run));
     });
-    let text = format!("{}\n{table}", heading(&report.command, report.commit.as_deref()));
+    let text = format!("{}\n{table}", report.head.heading());
     text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
 }
 
@@ -54,7 +53,7 @@ pub fn markdown(report: &Report) -> String {
     let Report { device_bytes, fulls, parts, .. } = report;
     let (device, large, small) = (device_bytes >> 20, LARGE_BYTES >> 10, SMALL_BYTES >> 10);
     let mut text = format!(
-        "# Reclamation\n\nMade by `{}`{}.\n\n\
+        "# Reclamation\n\nMade by {}.\n\n\
          The device is {device} MiB of memory; policy `deext`, one thread. It is filled with large files (1 MiB) and small files\n\
          ({small} KiB). Four fifths of the bytes are in large files, and half of each kind is compressible. Filling stops when\n\
          live data takes the given share of the usable space (the live bytes plus what `df` reports as available). Then\n\
@@ -71,8 +70,7 @@ pub fn markdown(report: &Report) -> String {
          range. *Moved per byte written*: bytes of chunks that reclamation copied, for each byte written. *Theory*: the same\n\
          for a log that always empties its oldest segment next. ENOSPC: refused writes. Live data always fits, so the\n\
          command fails if a write is refused.\n\n",
-        report.command,
-        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+        report.head.marked_heading(),
         BACKGROUND_EVERY_BYTES >> 20,
     );
     let mut line = |line: String| writeln!(text, "{line}").expect("a string takes it");

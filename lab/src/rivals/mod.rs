@@ -34,7 +34,7 @@
 //!   | 256 B, 128 B | 10.5 | 10.4 | 12.1 |
 //!   | 256 B, 256 B | 11.4 | 13.4 | 15.1 |
 //!
-//!   A test checks this choice; `cargo test -p nvfold-bench node_sizes -- --nocapture` prints the second column.
+//!   A test checks this choice; `cargo test -p nvfold-lab node_sizes -- --nocapture` prints the second column.
 //! * A node in DRAM is its bytes on the media, so a level of the fine-grained tree is one line to read and to copy.
 //!
 //! **Against them**: with every policy, nvfold counts references of shared blocks in its own chunk table. This costs
@@ -329,12 +329,12 @@ fn key_of(strong: &Strong) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Random;
     use nvfold::check::{CheckOptions, check};
     use nvfold::media::chunk_entry::ChunkEntry;
     use nvfold::{
         File, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, NvDedupOptions, Policy,
     };
+    use nvfold_bench::data::Random;
     use pmem::{DeviceSpec, OpenOptions};
     use std::collections::HashMap;
     use std::sync::Arc;
@@ -411,7 +411,7 @@ mod tests {
 
     fn content(number: u64) -> Vec<u8> {
         let mut random = Random(number);
-        (0..BLOCK / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+        (0..BLOCK / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
     }
 
     #[test]
@@ -421,8 +421,8 @@ mod tests {
             let mut random = Random(5);
             let mut model: HashMap<(u64, u64), u64> = HashMap::new();
             for step in 0..6000 {
-                let (name, at) = (random.next() % 3, random.next() % 400);
-                let number = random.next() % 300;
+                let (name, at) = (random.next_u64() % 3, random.next_u64() % 400);
+                let number = random.next_u64() % 300;
                 bed.file(&format!("file{name}")).write_at(at * BLOCK as u64, &content(number)).unwrap();
                 model.insert((name, at), number);
                 if step % 2500 == 2499 {
@@ -456,9 +456,9 @@ mod tests {
                     scope.spawn(move || {
                         let (file, mut random) = (bed.file(&format!("file{thread}")), Random(thread));
                         for _ in 0..500 {
-                            let blocks = 1 + random.next() % 4;
-                            let data: Vec<u8> = (0..blocks).flat_map(|_| content(random.next() % 40)).collect();
-                            file.write_at(random.next() % 200 * BLOCK as u64, &data).unwrap();
+                            let blocks = 1 + random.next_u64() % 4;
+                            let data: Vec<u8> = (0..blocks).flat_map(|_| content(random.next_u64() % 40)).collect();
+                            file.write_at(random.next_u64() % 200 * BLOCK as u64, &data).unwrap();
                         }
                     });
                 }

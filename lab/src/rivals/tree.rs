@@ -292,8 +292,8 @@ mod tests {
 
     /// Returns a random-looking key for a number.
     fn key(number: u16) -> Key {
-        let mut random = crate::data::Random(u64::from(number));
-        u128::from(random.next()) << 64 | u128::from(random.next())
+        let mut random = nvfold_bench::data::Random(u64::from(number));
+        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
     }
 
     fn entry(number: u16, block: u32) -> Entry {
@@ -365,17 +365,17 @@ mod tests {
         let region = memory(256 << 20, false);
         let mut tree = opened(&region, format).0;
         let key = |number: u64| {
-            let mut random = crate::data::Random(number << 20);
-            u128::from(random.next()) << 64 | u128::from(random.next())
+            let mut random = nvfold_bench::data::Random(number << 20);
+            u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
         };
         let mut live: Vec<u64> = (0..entries).collect();
         for number in &live {
             assert!(tree.insert(Entry { key: key(*number), block: 1, references: 1 }).unwrap());
             tree.commit();
         }
-        let mut random = crate::data::Random(3);
+        let mut random = nvfold_bench::data::Random(3);
         let mut replace = |tree: &mut Tree, number: u64| {
-            let old = &mut live[(random.next() % entries) as usize];
+            let old = &mut live[(random.next_u64() % entries) as usize];
             assert!(tree.insert(Entry { key: key(number), block: 1, references: 1 }).unwrap());
             tree.commit();
             assert!(tree.remove(key(*old), 1).unwrap());
@@ -410,10 +410,10 @@ mod tests {
         for format in [FINE, SMALL, BLOCKS] {
             let region = memory(2 << 20, false);
             let mut tree = opened(&region, format).0;
-            let mut random = crate::data::Random(7);
+            let mut random = nvfold_bench::data::Random(7);
             for change in 0..100_000u64 {
-                let number = (random.next() % 3000) as u16;
-                let room = if random.next().is_multiple_of(2) {
+                let number = (random.next_u64() % 3000) as u16;
+                let room = if random.next_u64().is_multiple_of(2) {
                     tree.insert(entry(number, 1)).unwrap()
                 } else {
                     tree.remove(key(number), 1).unwrap()
@@ -466,14 +466,14 @@ mod tests {
     fn every_crash_finds_one_of_the_last_states() {
         let (region, mut states) = (memory(64 << 10, true), vec![Model::new()]);
         let mut tree = opened(&region, FINE).0;
-        let mut random = crate::data::Random(11);
+        let mut random = nvfold_bench::data::Random(11);
         let mut recording = region.take_recording();
         let opening = recording.events.len();
         let mut ends = Vec::new();
         while states.len() <= 150 {
             let change = states.len() as u32;
-            let (number, mut state) = ((random.next() % 60) as u16, states[states.len() - 1].clone());
-            if !random.next().is_multiple_of(3) {
+            let (number, mut state) = ((random.next_u64() % 60) as u16, states[states.len() - 1].clone());
+            if !random.next_u64().is_multiple_of(3) {
                 tree.insert(entry(number, change)).unwrap();
                 state.insert(key(number), entry(number, change));
             } else if let Some(gone) = state.remove(&key(number)) {
@@ -491,7 +491,7 @@ mod tests {
             replay.advance(&recording, events);
             let done = ends.partition_point(|end| *end <= events);
             for _ in 0..4 {
-                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next().is_multiple_of(2));
+                let image = replay.image(StoreOrder::AnyWord, |_: &PendingWord| random.next_u64().is_multiple_of(2));
                 let crashed = memory(64 << 10, false);
                 let _ = crashed.fence(crashed.stream(0, &image));
                 let found = opened(&crashed, FINE).1;

@@ -3,10 +3,10 @@
 //! Every other file is compressible, so both classes of pools are used. No content is written twice, so nothing is
 //! shared; shared data would not be written and would cause no wear.
 
-use crate::data::{Random, Unshared};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::media::BLOCK_BYTES;
 use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Victims};
+use nvfold_bench::data::{Random, Unshared};
 use serde::Serialize;
 
 /// Bytes of a file.
@@ -99,7 +99,7 @@ fn create(fs: &FileSystem, number: usize) -> Result<File> {
 fn verify(file: &File, content: &[u8]) -> Result<()> {
     let mut read = vec![0; content.len()];
     file.read_at(0, &mut read).doing("read back")?;
-    if read == content { Ok(()) } else { Err(BenchError::Wrong("deext".into())) }
+    if read == content { Ok(()) } else { Err(LabError::wrong("deext".into())) }
 }
 
 /// Draws files at random.
@@ -115,7 +115,7 @@ impl Order {
         let mut random = Random(SEED);
         let mut by_rank: Vec<usize> = (0..files).collect();
         for at in (1..files).rev() {
-            by_rank.swap(at, random.next() as usize % (at + 1));
+            by_rank.swap(at, random.next_u64() as usize % (at + 1));
         }
         let share = |rank: usize| match pattern {
             Pattern::Uniform => 1.0,
@@ -131,7 +131,7 @@ impl Order {
 
     fn next(&mut self) -> usize {
         let all = self.sums.last().expect("there are files");
-        let drawn = (self.random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let drawn = (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * all;
         let rank = self.sums.partition_point(|sum| *sum <= drawn);
         self.by_rank[rank.min(self.by_rank.len() - 1)]
     }

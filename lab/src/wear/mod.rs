@@ -1,4 +1,4 @@
-//! `bench wear`: how evenly overwritten files wear a device, with wear levelling and without.
+//! `nvfold-lab wear`: how evenly overwritten files wear a device, with wear levelling and without.
 //!
 //! The problem: cells of NVRAM endure a limited number of writes, so the most written line decides how long a device
 //! lives. A mean does not show that line, and neither does the wear of segments, because structures at fixed places
@@ -18,15 +18,14 @@ mod load;
 mod page;
 mod tally;
 
-use crate::device::Device;
-use crate::origin::{command, commit, save};
+use crate::experiment::{Common, Head, Publish};
 use crate::{Doing, Result};
 use clap::Args;
 use load::{Load, Pattern};
 use nvfold::{FileSystem, MkfsOptions, MountOptions, Policy, SegmentWear};
+use nvfold_bench::device::Device;
 use pmem::Profile;
 use serde::Serialize;
-use std::path::PathBuf;
 use tally::{Kind, Pools, Tally};
 
 /// How to measure.
@@ -44,27 +43,35 @@ pub struct Options {
     /// Emulated device; its endurance gives the lifetime
     #[arg(long, default_value = "pcm", value_name = "PROFILE")]
     profile: Profile,
-    /// Folder for the tables, as README.md and as wear.json
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Small sizes, to test that the benchmark runs; not for figures
-    #[arg(long)]
-    smoke: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Everything that was measured.
 #[derive(Debug, Serialize)]
 struct Report {
-    version: u32,
-    benchmark: &'static str,
-    command: String,
-    commit: Option<String>,
+    #[serde(flatten)]
+    head: Head,
     profile: String,
     device_bytes: u64,
     file_bytes: u64,
     files: usize,
     fulls: u64,
     runs: Vec<Run>,
+}
+
+impl Publish for Report {
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn page(&self) -> String {
+        page::markdown(self)
+    }
+
+    fn table(&self) -> String {
+        page::table(self)
+    }
 }
 
 /// One pattern, with wear levelling or without.
@@ -96,7 +103,7 @@ struct Run {
 
 /// Measures, and prints the report.
 pub fn run(options: &Options, json: bool) -> Result<()> {
-    let options = Options { fulls: if options.smoke { 1 } else { options.fulls }, ..options.clone() };
+    let options = Options { fulls: if options.common.smoke { 1 } else { options.fulls }, ..options.clone() };
     let device_bytes = options.mebibytes << 20;
     let load = Load::new(device_bytes * options.fill / 100);
     let mut runs = Vec::new();
@@ -106,10 +113,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         }
     }
     let report = Report {
-        version: 1,
-        benchmark: "wear",
-        command: command(),
-        commit: commit(),
+        head: Head::new("wear", 1),
         profile: options.profile.to_string(),
         device_bytes,
         file_bytes: load::FILE_BYTES as u64,
@@ -117,12 +121,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         fulls: options.fulls,
         runs,
     };
-    let text = serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form");
-    if let Some(dir) = &options.out {
-        save(dir, [("wear.json", format!("{text}\n")), ("README.md", page::markdown(&report))])?;
-    }
-    println!("{}", if json { text } else { page::table(&report) });
-    Ok(())
+    options.common.publish(&report, json)
 }
 
 /// Writes all files and overwrites them one after the other, in the order of the pattern.

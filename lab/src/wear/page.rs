@@ -2,7 +2,6 @@
 
 use super::load::STEPS_EVERY;
 use super::{Report, Run};
-use crate::origin::heading;
 use comfy_table::{Table, presets};
 use std::fmt::Write;
 
@@ -47,7 +46,7 @@ pub fn table(report: &Report) -> String {
     report.runs.iter().for_each(|run| {
         table.add_row(cells(run));
     });
-    let text = format!("{}\n{table}", heading(&report.command, report.commit.as_deref()));
+    let text = format!("{}\n{table}", report.head.heading());
     text.lines().map(str::trim_end).collect::<Vec<&str>>().join("\n")
 }
 
@@ -59,7 +58,7 @@ pub fn markdown(report: &Report) -> String {
     let met = report.runs.iter().filter(|run| run.levelled && run.pools.most_to_mean <= AIM).count();
     let levelled = report.runs.iter().filter(|run| run.levelled).count();
     let mut text = format!(
-        "# Wear\n\nMade by `{}`{}.\n\n\
+        "# Wear\n\nMade by {}.\n\n\
          The device is {device} MiB of memory with profile {profile} and policy `deext`. It holds {files} files of {file} KiB,\n\
          which take {share} % of it; every other file is compressible. Whole files are overwritten until {fulls} times the\n\
          size of the device has been written. No content is written twice. After every {STEPS_EVERY} overwrites, segments are\n\
@@ -67,8 +66,7 @@ pub fn markdown(report: &Report) -> String {
          the first free segment becomes the next pool. Lifetime: how many times the device can be overwritten (*fulls*)\n\
          before the hottest line reaches the endurance that the profile gives a cell.\n\n\
          Aim: no data segment is worn more than {AIM} times the mean. Met in {met} of {levelled} rows with wear levelling.\n\n",
-        report.command,
-        report.commit.as_ref().map_or(String::new(), |commit| format!(", commit {commit}")),
+        report.head.marked_heading(),
     );
     writeln!(text, "| {} |\n|{}", HEAD.join(" | "), "---|".repeat(HEAD.len())).expect("a string takes it");
     report.runs.iter().for_each(|run| writeln!(text, "| {} |", cells(run).join(" | ")).expect("a string takes it"));

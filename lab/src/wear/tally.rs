@@ -155,8 +155,8 @@ fn summed(pools: &[LineWear], hottest_line: u32) -> Pools {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Device;
     use nvfold::{FileSystem, MkfsOptions};
+    use nvfold_bench::device::Device;
     use pmem::Profile;
 
     #[test]

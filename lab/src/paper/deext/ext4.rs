@@ -7,9 +7,9 @@
 
 use super::set::Set;
 use super::space::Space;
-use crate::process::{output, run};
-use crate::scratch::Scratch;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
+use nvfold_bench::process::{output, run};
+use nvfold_bench::scratch::Scratch;
 use std::path::Path;
 use std::process::Command;
 
@@ -55,13 +55,13 @@ fn in_use(told: &str, data_blocks: u64) -> Result<Space> {
     let field = |name: &str| -> Result<u64> {
         let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let number = value.and_then(|value| value.trim().parse().ok());
-        number.ok_or_else(|| BenchError::Miscounted(format!("dumpe2fs reports no `{name}`")))
+        number.ok_or_else(|| LabError::Miscounted(format!("dumpe2fs reports no `{name}`")))
     };
     let (blocks, free) = (field("Block count")?, field("Free blocks")?);
     let (inodes, inodes_free, inode_bytes) = (field("Inode count")?, field("Free inodes")?, field("Inode size")?);
     let tables = inodes * inode_bytes / BLOCK;
     let rest = (blocks - free).checked_sub(data_blocks + tables);
-    let rest = rest.ok_or_else(|| BenchError::Miscounted("ext4 has fewer blocks in use than its files".into()))?;
+    let rest = rest.ok_or_else(|| LabError::Miscounted("ext4 has fewer blocks in use than its files".into()))?;
     Ok([data_blocks * BLOCK, 0, (inodes - inodes_free) * inode_bytes, rest * BLOCK, 0])
 }
 

@@ -8,7 +8,8 @@ use super::Run;
 use super::set::Set;
 use super::space::KINDS;
 use super::system::{Outcome, Spent, System, measure};
-use crate::{BenchError, Result};
+use crate::{LabError, Result};
+use nvfold_bench::BenchError;
 use pmem::Profile;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -71,7 +72,7 @@ impl Grid {
                 run.turn.say(&format!("{}, {}", set.name, system.name()));
                 row.push(match measure(system, &set, &run.turn.profile) {
                     // Without the programs of e2fsprogs there is no baseline; everything else is still measured.
-                    Err(error @ BenchError::Io { .. }) if system == System::Ext4 => {
+                    Err(error @ LabError::Bench(BenchError::Io { .. })) if system == System::Ext4 => {
                         grid.left_out = Some(format!("ext4, and the savings over it ({error})"));
                         None
                     }

@@ -1,4 +1,4 @@
-//! `nvfold bench paper deext`: the evaluation of DeEXT (section IV): space, access latency and energy, compared with
+//! `nvfold-lab paper deext`: the evaluation of DeEXT (section IV): space, access latency and energy, compared with
 //! ext4.
 //!
 //! The paper simulates ext4 on PCM and counts bytes: 150 ns and 6 nJ per byte written, 50 ns and 1 nJ per byte read.

@@ -8,7 +8,7 @@
 //! and dual chunking two fifths at 50 %. Files are in random order, and no two neighbours have one origin; otherwise
 //! one extent could cover a run of duplicates that real data does not have.
 
-use crate::data::Random;
+use nvfold_bench::data::Random;
 
 /// Bytes of the shortest and of the longest file; all powers of two between them are equally likely.
 const FILE_BYTES: [usize; 2] = [8 << 10, 512 << 10];
@@ -103,7 +103,7 @@ fn add_class(
     for (share, is_shifted) in [(share(duplicates.copies), false), (share(duplicates.shifted), true)] {
         let mut left = share;
         while left > 0 {
-            let origin = first + random.next() as usize % originals;
+            let origin = first + random.next_u64() as usize % originals;
             let content = &made[origin].content;
             // The last copy is truncated, so that the share is exact.
             let content = &content[..content.len().min(left)];
@@ -116,14 +116,14 @@ fn add_class(
 
 fn file_bytes(random: &mut Random) -> usize {
     let [shortest, longest] = FILE_BYTES;
-    let power = shortest << (random.next() % (longest / shortest).ilog2() as u64);
-    power + random.next() as usize % power
+    let power = shortest << (random.next_u64() % (longest / shortest).ilog2() as u64);
+    power + random.next_u64() as usize % power
 }
 
 fn shifted(random: &mut Random, content: &[u8]) -> Vec<u8> {
     let mut shifted = Vec::with_capacity(content.len() + content.len() / 512 + INSERTED_MAX);
     for part in content.chunks(INSERTED_EVERY) {
-        let (at, count) = (random.next() as usize % part.len(), 1 + random.next() as usize % INSERTED_MAX);
+        let (at, count) = (random.next_u64() as usize % part.len(), 1 + random.next_u64() as usize % INSERTED_MAX);
         shifted.extend_from_slice(&part[..at]);
         shifted.extend(encoded(random, count));
         shifted.extend_from_slice(&part[at..]);
@@ -132,20 +132,20 @@ fn shifted(random: &mut Random, content: &[u8]) -> Vec<u8> {
 }
 
 fn encoded(random: &mut Random, length: usize) -> Vec<u8> {
-    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
+    let mut bytes: Vec<u8> = (0..length.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
     bytes.truncate(length);
     bytes
 }
 
 fn word(random: &mut Random) -> Vec<u8> {
-    let letters = 3 + random.next() % 7;
-    (0..letters).map(|_| b'a' + (random.next() % 26) as u8).chain([b' ']).collect()
+    let letters = 3 + random.next_u64() % 7;
+    (0..letters).map(|_| b'a' + (random.next_u64() % 26) as u8).chain([b' ']).collect()
 }
 
 fn text(random: &mut Random, words: &[Vec<u8>], length: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(length + 16);
     while text.len() < length {
-        text.extend_from_slice(&words[random.next() as usize % words.len()]);
+        text.extend_from_slice(&words[random.next_u64() as usize % words.len()]);
     }
     text.truncate(length);
     text
@@ -154,7 +154,7 @@ fn text(random: &mut Random, words: &[Vec<u8>], length: usize) -> Vec<u8> {
 /// Shuffles the files so that no two neighbours have one origin, if such an order is found.
 fn shuffle(made: &mut [Made], random: &mut Random) {
     for at in (1..made.len()).rev() {
-        made.swap(at, random.next() as usize % (at + 1));
+        made.swap(at, random.next_u64() as usize % (at + 1));
     }
     for at in 1..made.len() {
         let fits = |other: &usize| made[*other].origin != made[at - 1].origin;

@@ -3,13 +3,13 @@
 use super::ext4;
 use super::set::Set;
 use super::space::{Space, of_mounted, total};
-use crate::device::Device;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::fingerprint::StrongFunction;
 use nvfold::{
     Classes, DeExtOptions, File, FileKind, FileSystem, InodeNumber, Mean, MkfsOptions, MountOptions, NewInode,
     NvDedupOptions, Policy, Verify,
 };
+use nvfold_bench::device::Device;
 use pmem::{Counters, LINE_BYTES, Profile};
 
 /// DeEXT Table II: time of the compressible check, nanoseconds per 4 KiB.
@@ -149,7 +149,7 @@ fn of_nvfold(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
     }
     let (wrong, read) = spent(&fs, profile, || read_all(&files, set))?;
     if wrong > 0 {
-        return Err(BenchError::Wrong(system.name().into()));
+        return Err(LabError::wrong(system.name().into()));
     }
     let space = of_mounted(&fs)?;
     drop(files);

@@ -11,10 +11,10 @@ use super::super::figure::{Aim, Figure, Row};
 use super::super::number::number;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::data::Random;
-use crate::device::Device;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
+use nvfold_bench::data::Random;
+use nvfold_bench::device::Device;
 
 const REQUEST_BYTES: usize = 128 << 10;
 const CHUNK_ENTRY_BYTES: u64 = 64;
@@ -133,7 +133,7 @@ fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
 
     let mut random = Random(7);
     let drawn = volume.create("drawn")?;
-    let evenly: Vec<u64> = (0..sizes.draws).map(|_| contents[random.next() as usize % contents.len()]).collect();
+    let evenly: Vec<u64> = (0..sizes.draws).map(|_| contents[random.next_u64() as usize % contents.len()]).collect();
     let before_evenly = index(&volume);
     write_all(&volume, &drawn, sizes.draws, &evenly)?;
     let uniform = reads(before_evenly, index(&volume));
@@ -171,7 +171,7 @@ fn reads(before: IndexStats, after: IndexStats) -> Reads {
 
 fn block(content: u64, block: &mut [u8]) {
     let mut words = Random(content);
-    block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next().to_le_bytes());
+    block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next_u64().to_le_bytes());
 }
 
 /// Writes distinct blocks until there is no space. Returns the numbers that they are made from.
@@ -184,7 +184,7 @@ fn fill(volume: &Volume) -> Result<Vec<u64>> {
         loop {
             let from = contents.len();
             for bytes in request[..size].chunks_mut(BLOCK) {
-                contents.push(random.next());
+                contents.push(random.next_u64());
                 block(contents[contents.len() - 1], bytes);
             }
             match file.write_at((from * BLOCK) as u64, &request[..size]) {
@@ -216,7 +216,7 @@ fn write_all(volume: &Volume, file: &File, places: usize, contents: &[u64]) -> R
     let mut found = vec![0; BLOCK];
     file.read_at(((last % places) * BLOCK) as u64, &mut found).doing("read back")?;
     block(contents[last], &mut bytes);
-    if found == bytes { Ok(()) } else { Err(BenchError::Wrong(volume.system.name.clone())) }
+    if found == bytes { Ok(()) } else { Err(LabError::wrong(volume.system.name.clone())) }
 }
 
 /// Does the daemon's work: shares the queue, and orders the chain that a lookup asked for.
@@ -228,7 +228,7 @@ fn share_and_order(volume: &Volume) -> Result<()> {
 
 fn shuffled(mut contents: Vec<u64>, random: &mut Random) -> Vec<u64> {
     for at in (1..contents.len()).rev() {
-        contents.swap(at, random.next() as usize % (at + 1));
+        contents.swap(at, random.next_u64() as usize % (at + 1));
     }
     contents
 }
@@ -253,7 +253,7 @@ impl Zipf {
 
     fn draw(&self, random: &mut Random) -> u64 {
         let all = self.weights[self.weights.len() - 1];
-        let at = (random.next() >> 11) as f64 / (1u64 << 53) as f64 * all;
+        let at = (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * all;
         self.contents[self.weights.partition_point(|weight| *weight <= at).min(self.contents.len() - 1)]
     }
 }

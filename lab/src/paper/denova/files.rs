@@ -8,7 +8,7 @@
 use super::super::spent::{Spent, in_groups};
 use super::super::workload::{Batch, Workload};
 use super::volume::{BLOCK, Volume};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::InodeNumber;
 use nvfold::fingerprint::weak64;
 use std::collections::HashSet;
@@ -136,7 +136,7 @@ impl Lane {
         for (name, content) in self.contents().step_by(step) {
             volume.open(directory, name)?.read_at(0, &mut buffer).doing("read back")?;
             if buffer != content {
-                return Err(BenchError::Wrong(volume.system.name.clone()));
+                return Err(LabError::wrong(volume.system.name.clone()));
             }
         }
         Ok(())

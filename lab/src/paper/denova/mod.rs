@@ -1,4 +1,4 @@
-//! `nvfold bench paper denova`: the evaluation of DeNOVA (IPDPS 2022, sections III and V), and our additional claims.
+//! `nvfold-lab paper denova`: the evaluation of DeNOVA (IPDPS 2022, sections III and V), and our additional claims.
 //!
 //! The paper writes a million small files and a hundred thousand large ones on a quiet server, and derives
 //! differences of one percent from that. A fraction of its files is enough if the systems take turns and each

@@ -10,11 +10,11 @@ use super::super::number::number;
 use super::super::spent::Spent;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::data::Random;
-use crate::device::populate;
-use crate::samples::median;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::{DedupMode, File, FileSystem};
+use nvfold_bench::data::Random;
+use nvfold_bench::device::populate;
+use nvfold_bench::samples::median;
 use pmem::Region;
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -131,7 +131,7 @@ fn reading(worst: f64, best: f64) -> String {
 fn content(bytes: u64, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes as usize];
     let mut random = Random(seed << 40);
-    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
     content
 }
 
@@ -158,7 +158,7 @@ impl Pair {
         let expected = if self.volume.system.is_offline() { content.len() as u64 } else { 0 };
         match shared == expected {
             true => Ok(()),
-            false => Err(BenchError::Unshared { system: self.volume.system.name.clone(), shared, expected }),
+            false => Err(LabError::Unshared { system: self.volume.system.name.clone(), shared, expected }),
         }
     }
 
@@ -201,7 +201,7 @@ impl Pair {
         for at in (0..bytes).step_by(64 * BLOCK) {
             self.b.read_at(at, &mut buffer).doing("read back")?;
             if buffer != content[at as usize..at as usize + BLOCK] {
-                return Err(BenchError::Wrong(self.volume.system.name.clone()));
+                return Err(LabError::wrong(self.volume.system.name.clone()));
             }
         }
         if beside == Beside::Overwrites {

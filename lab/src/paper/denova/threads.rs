@@ -9,7 +9,7 @@ use super::passes::{Grid, Shape, cells};
 use super::volume::System;
 use super::write::{drops, systems, tables};
 use crate::Result;
-use crate::samples::largest;
+use nvfold_bench::samples::largest;
 
 const PERCENT: u64 = 50;
 const THREADS: [usize; 4] = [1, 2, 4, 8];

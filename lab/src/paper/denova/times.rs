@@ -11,9 +11,6 @@ use super::super::spent::{Spent, in_groups};
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::data::Random;
-use crate::device::Device;
-use crate::samples::median;
 use crate::{Doing, Result};
 use nvfold::chunk::Chunks;
 use nvfold::chunk::transaction::Transaction;
@@ -22,6 +19,9 @@ use nvfold::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use nvfold::media::ChunkRef;
 use nvfold::{DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode};
 use nvfold::{MkfsOptions, MountOptions, NvDedupOptions, Policy, Verify};
+use nvfold_bench::data::Random;
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::median;
 use pmem::Profile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -174,7 +174,7 @@ impl Bench {
 fn unique(bytes: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
     let mut random = Random(seed << 40);
-    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+    content.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
     content
 }
 

@@ -9,11 +9,11 @@ use super::super::number::number;
 use super::super::tree::Tree;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::device::Device;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::chunking::is_zero;
 use nvfold::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
+use nvfold_bench::device::Device;
 use std::collections::HashSet;
 
 /// Returns the hash of each block of the files other than zeros.
@@ -116,7 +116,7 @@ fn save(run: &Run, system: &System, tree: &Tree) -> Result<Saved> {
         buffer.resize(content.len(), 0);
         volume.open(InodeNumber::ROOT, format!("1.{at}").as_bytes())?.read_at(0, &mut buffer).doing("read back")?;
         if buffer != *content {
-            return Err(BenchError::Wrong(system.name.clone()));
+            return Err(LabError::wrong(system.name.clone()));
         }
     }
     volume.close()?;

@@ -1,11 +1,11 @@
 //! The systems of DeNOVA's figures, each on its own emulated device. The dedup daemon runs in its own thread
 //! during the writes, as in a mount.
 
-use crate::device::{Device, remount};
 use crate::{Doing, Result};
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{Daemon, DeNovaOptions, DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, NewInode};
 use nvfold::{DeNovaStats, MkfsOptions, MountOptions, NvDedupOptions, Pack, Policy, ReorderOptions, Verify};
+use nvfold_bench::device::{Device, remount};
 use pmem::{Profile, Region};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -9,8 +9,8 @@ use super::files::{Size, Think};
 use super::passes::{Cell, Grid, Shape, Speed, cells};
 use super::volume::{Hash, System};
 use crate::Result;
-use crate::samples::{largest, smallest};
 use nvfold::DedupMode;
+use nvfold_bench::samples::{largest, smallest};
 
 /// Makes the figure with think time, and the savings.
 pub fn with_think_time(run: &Run) -> Result<Vec<Figure>> {

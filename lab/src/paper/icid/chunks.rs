@@ -262,7 +262,7 @@ impl Chunked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Random;
+    use nvfold_bench::data::Random;
 
     fn chunked(per: Per, chunker: Chunker, writes: &[(u64, u64, &[u8])]) -> Chunked {
         let mut chunked = Chunked::new(Scheme { chunker, mean_bytes: 4096, per });
@@ -275,7 +275,7 @@ mod tests {
 
     fn random(bytes: usize) -> Vec<u8> {
         let mut random = Random(5);
-        (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect()
+        (0..bytes / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect()
     }
 
     #[test]

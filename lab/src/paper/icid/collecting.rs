@@ -8,9 +8,9 @@ use super::Run;
 use super::lab::{Done, Load, Wishes};
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
-use crate::samples::{median, smallest};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use nvfold::{FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Victims};
+use nvfold_bench::samples::{median, smallest};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::path::Path;
 
@@ -241,7 +241,7 @@ fn read_all_whole(fs: &FileSystem, tables: &[InodeNumber], mebibytes: u64) -> Re
         let file = fs.open(*ino).doing("open a table")?;
         let mut bytes = vec![0; file.attr().size as usize];
         if file.read_at(0, &mut bytes).doing("read a table")? != bytes.len() {
-            return Err(BenchError::Wrong("a table".into()));
+            return Err(LabError::wrong("a table".into()));
         }
         let made = whole.create(InodeNumber::ROOT, number.to_string().as_bytes(), &new).doing("make a copy")?;
         whole.open(made.ino).and_then(|copy| copy.write_at(0, &bytes)).doing("write a copy")?;

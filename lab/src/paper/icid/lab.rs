@@ -4,10 +4,10 @@
 //! figure, both in the output of a program and in the report that the library writes at exit (crates/nvfold-preload,
 //! `evaluation`).
 
-use crate::mounts::{self, Mounted};
-use crate::process::{output, own_program, run};
-use crate::scratch::Scratch;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result, program};
+use nvfold_bench::mounts::{self, Mounted};
+use nvfold_bench::process::{output, run};
+use nvfold_bench::scratch::Scratch;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ impl Done {
 
     /// Returns a figure; the last one if it was reported several times.
     pub fn get(&self, name: &str) -> Result<f64> {
-        let missing = || BenchError::Miscounted(format!("the program did not report {name}"));
+        let missing = || LabError::Miscounted(format!("the program did not report {name}"));
         self.all(name).last().copied().ok_or_else(missing)
     }
 
@@ -121,7 +121,7 @@ pub fn text(path: &Path) -> &str {
 
 /// Returns an `nvfold run` command on a device, to which the program is added.
 pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
-    let mut command = Command::new(own_program()?);
+    let mut command = Command::new(program::nvfold()?);
     command.args(["run", "--device"]).arg(&wishes.device).args(["-o", &wishes.options, "--"]);
     Ok(command)
 }
@@ -196,7 +196,7 @@ impl Lab {
     pub fn mount(&self, policy: &str, device: &Path, options: &str) -> Result<Mounted> {
         let dir = self.path("mount");
         fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
-        mounts::nvfold(policy, device, &dir, options)
+        Ok(mounts::nvfold(&program::nvfold()?, policy, device, &dir, options)?)
     }
 
     /// Runs a program with its files below `/nvfold`.

@@ -32,7 +32,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         let fastcdc = chunks::of_record(&icid.writes, &[], [Scheme::papers(4096, Per::Call)[3]])?;
         let records = |variant| {
             let done = run.lab.leveldb(&memory.clone().with(variant), load)?;
-            Ok::<f64, crate::BenchError>(done.get("tree_records")? * RECORD_BYTES / 1e6)
+            Ok::<f64, crate::LabError>(done.get("tree_records")? * RECORD_BYTES / 1e6)
         };
         rows[0].push(icid.get("tree_bytes")? / 1e6);
         rows[1].push(records(Variant::DeleteOverlapping)?);

@@ -1,4 +1,4 @@
-//! `nvfold bench paper icid`: the evaluation of ICID (section 5), with unmodified programs under `nvfold run`.
+//! `nvfold-lab paper icid`: the evaluation of ICID (section 5), with unmodified programs under `nvfold run`.
 //!
 //! The paper changed LevelDB, patch and FFmpeg to call its library. Here they are Debian's unmodified programs, and
 //! the preloaded library follows their copies. A record of their writes, made in the same run, goes through the

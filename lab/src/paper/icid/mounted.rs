@@ -6,13 +6,13 @@
 
 use super::Run;
 use super::lab::{nvfold_run, text};
-use crate::data::Random;
-use crate::mounts::Mounted;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
-use crate::process::{output, own_program, run as run_program};
-use crate::samples::median;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result, program};
+use nvfold_bench::data::Random;
+use nvfold_bench::mounts::Mounted;
+use nvfold_bench::process::{output, run as run_program};
+use nvfold_bench::samples::median;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -126,7 +126,7 @@ impl Sizes {
 
 /// Runs a shell script in a folder.
 fn shell(folder: &Path, script: &str) -> Result<()> {
-    run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))
+    Ok(run_program(Command::new("bash").args(["-euc", script]).current_dir(folder))?)
 }
 
 /// Makes a folder on the host with the sources and the input of patch.
@@ -134,7 +134,7 @@ fn sources(run: &Run, sizes: &Sizes) -> Result<PathBuf> {
     let host = run.lab.fresh("sources")?;
     for (seed, (name, bytes)) in (1..).zip([("a", sizes.source), ("b", sizes.source), ("other", sizes.other)]) {
         let mut random = Random(seed);
-        let noise: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect();
+        let noise: Vec<u8> = (0..bytes / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect();
         fs::write(host.join(name), noise).doing(format!("write {name}"))?;
     }
     let lines = "seq 160000 | sed 's/.*/line &: a text of which each line says something else &/' > text; \
@@ -191,7 +191,7 @@ fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Pa
     let (stored_then, read_then) = told(&mounted.place.dir)?;
     let (made, expected) = (folder.join(made), expected.join(made));
     let compared = run_program(Command::new("cmp").arg(&made).arg(expected));
-    compared.map_err(|_| BenchError::Wrong(script.into()))?;
+    compared.map_err(|_| LabError::wrong(script.into()))?;
     let bytes = fs::metadata(&made).doing(format!("get the size of {}", made.display()))?.len() as f64;
     Ok(Passage {
         seconds,
@@ -202,11 +202,11 @@ fn pass(mounted: &Mounted, before: &str, script: &str, made: &str, expected: &Pa
 
 /// Returns the bytes stored on a mount, and the bytes of its read requests.
 fn told(dir: &Path) -> Result<(f64, f64)> {
-    let printed = output(Command::new(own_program()?).args(["stats", "--json"]).arg(dir))?;
+    let printed = output(Command::new(program::nvfold()?).args(["stats", "--json"]).arg(dir))?;
     let stats: serde_json::Value =
-        serde_json::from_str(&printed).map_err(|error| BenchError::Miscounted(format!("nvfold stats: {error}")))?;
+        serde_json::from_str(&printed).map_err(|error| LabError::Miscounted(format!("nvfold stats: {error}")))?;
     let figure = |of: &str, name: &str| {
-        let missing = || BenchError::Miscounted(format!("nvfold stats reports no {name}"));
+        let missing = || LabError::Miscounted(format!("nvfold stats reports no {name}"));
         stats[of][name].as_f64().ok_or_else(missing)
     };
     Ok((figure("space", "stored_bytes")?, figure("requests", "bytes_read")?))

@@ -5,8 +5,9 @@ use super::chunks::{self, Chunked, Scheme};
 use super::lab::{self, Done, Load, Wishes, text};
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Row};
-use crate::process::{output, run};
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
+use nvfold_bench::BenchError;
+use nvfold_bench::process::{output, run};
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         run.turn.say(&format!("table 4, {name}"));
         match measure(run) {
             Ok(outcome) => outcomes.push((name, outcome)),
-            Err(error @ BenchError::Wrong(_)) => return Err(error),
+            Err(error @ LabError::Bench(BenchError::Wrong(_))) => return Err(error),
             Err(error) => left_out.push(format!("{name}: {error}")),
         }
     }
@@ -219,7 +220,7 @@ fn patch(run_: &Run) -> Result<Outcome> {
     run(Command::new("patch").args(options).arg(&old))?;
     let compared =
         lab.run(&Wishes::on(&device, "icid"), &["diff", "-r", "--no-dereference", "/nvfold/old", text(&old)]);
-    compared.map_err(|_| BenchError::Wrong("patch".into()))?;
+    compared.map_err(|_| LabError::wrong("patch".into()))?;
     Ok(outcome)
 }
 
@@ -245,7 +246,7 @@ fn ffmpeg(run_: &Run) -> Result<Outcome> {
     let beside = clip(text(&whole), text(&half));
     run(Command::new(&beside[0]).args(&beside[1..]))?;
     let compared = lab.run(&Wishes::on(&device, "icid"), &["cmp", "/nvfold/half.avi", text(&half)]);
-    compared.map_err(|_| BenchError::Wrong("ffmpeg".into()))?;
+    compared.map_err(|_| LabError::wrong("ffmpeg".into()))?;
     Ok(outcome)
 }
 
@@ -267,7 +268,7 @@ impl Server {
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if Instant::now() > deadline {
                 let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
-                return Err(BenchError::Io { doing: "wait for the file server".into(), source });
+                return Err(source).doing("wait for the file server");
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -305,7 +306,7 @@ fn downloaded(run_: &Run, policy: &str) -> Result<Done> {
         // The record of the download must stay, so these runs record no writes.
         let mut command = lab::nvfold_run(&own)?;
         let compared = output(command.arg("cmp").arg(format!("/nvfold/{number}.tar")).arg(tar));
-        compared.map_err(|_| BenchError::Wrong("wget".into()))?;
+        compared.map_err(|_| LabError::wrong("wget".into()))?;
     }
     Ok(done)
 }

@@ -2,11 +2,10 @@
 
 use super::Run;
 use super::lab::{Load, Wishes, text};
-use crate::Result;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
-use crate::process::own_program;
-use crate::samples::median;
+use crate::{Result, program};
+use nvfold_bench::samples::median;
 use std::path::Path;
 
 /// Maximum bytes of pairs, because every size runs many times.
@@ -111,8 +110,8 @@ fn fill_seconds(run: &Run, way: usize, load: Load) -> Result<f64> {
             let mounted = run.lab.mount(policy, Path::new("mem:"), &options)?;
             let folder = mounted.place.dir.join("direct");
             mounted.place.prove(&folder)?;
-            let program = own_program()?;
-            let hints = [text(&program), "run", "--mount", text(&mounted.place.dir), "--"];
+            let nvfold = program::nvfold()?;
+            let hints = [text(&nvfold), "run", "--mount", text(&mounted.place.dir), "--"];
             run.lab.leveldb_in(&folder, if way == 5 { &hints } else { &[] }, load)?
         }
     };

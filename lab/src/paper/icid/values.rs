@@ -4,11 +4,11 @@ use super::Run;
 use super::chunks::{self, Chunked, Per, Scheme, Steps};
 use super::lab::{Done, Load, Variant, Wishes};
 use crate::Result;
-use crate::device::Device;
 use crate::paper::chart::{Chart, Kind};
 use crate::paper::figure::{Aim, Figure, Measure, Row};
 use crate::rec_tree::{insertion_ns, look_up_ns};
-use crate::samples::median;
+use nvfold_bench::device::Device;
+use nvfold_bench::samples::median;
 
 const BLOCK_BYTES: f64 = 4096.0;
 /// Bytes of an extent, as the paper counts them: address, length and file offset.

@@ -1,6 +1,6 @@
 //! A program's writes as `nvfold run` recorded them, call by call.
 
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result};
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
@@ -34,7 +34,7 @@ pub fn each(record: &Path, mut each: impl FnMut(Write)) -> Result<()> {
         let [file, offset, length] =
             std::array::from_fn(|at| u64::from_le_bytes(*head[at * 8..].first_chunk().expect("three words")));
         if length > BYTES_MAX {
-            return Err(BenchError::Miscounted(format!("{}: a write of {length} bytes", record.display())));
+            return Err(LabError::Miscounted(format!("{}: a write of {length} bytes", record.display())));
         }
         let mut bytes = vec![0; length as usize];
         reader.read_exact(&mut bytes).doing(doing())?;

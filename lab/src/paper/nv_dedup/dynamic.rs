@@ -12,8 +12,8 @@ use super::super::system::{Kind, Mounted, Setup, System};
 use super::super::workload::{Batch, Workload};
 use super::Run;
 use crate::Result;
-use crate::data::Random;
 use nvfold::Method;
+use nvfold_bench::data::Random;
 
 const INTERVALS: u64 = 30;
 const PERIODS: u64 = 2;
@@ -38,7 +38,9 @@ struct Interval {
 /// only in a plot.)
 fn percents(intervals: u64) -> Vec<u64> {
     let mut random = Random(30);
-    (0..intervals).map(|_| if random.next() % 5 < 4 { random.next() % 51 } else { 50 + random.next() % 31 }).collect()
+    (0..intervals)
+        .map(|_| if random.next_u64() % 5 < 4 { random.next_u64() % 51 } else { 50 + random.next_u64() % 31 })
+        .collect()
 }
 
 /// Measures, and makes the figures.

@@ -7,10 +7,10 @@ use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
 use super::super::number::number;
 use super::Run;
-use crate::mounts;
-use crate::process::{output, own_program};
-use crate::scratch::Scratch;
-use crate::{BenchError, Doing, Result};
+use crate::{Doing, LabError, Result, program};
+use nvfold_bench::mounts;
+use nvfold_bench::process::output;
+use nvfold_bench::scratch::Scratch;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -81,7 +81,7 @@ fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64,
     let scratch = Scratch::new_in(&std::env::temp_dir())?;
     let dir = &scratch.path().canonicalize().doing("look at a folder")?;
     let options = format!("size={}M,policy={policy},profile={},nodiscard", 4 * file_mib + 64, run.turn.name);
-    let mounted = mounts::nvfold(policy, Path::new("mem:"), dir, &options)?;
+    let mounted = mounts::nvfold(&program::nvfold()?, policy, Path::new("mem:"), dir, &options)?;
     let mut fio = Command::new("fio");
     fio.args(["--name=cross-check", "--rw=randwrite", "--bs=4k", "--direct=1", "--ioengine=psync", "--time_based"]);
     fio.args(["--group_reporting", "--output-format=json", "--randrepeat=1", "--norandommap"]);
@@ -91,17 +91,17 @@ fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64,
     mounted.place.prove(dir)?;
     let said: Value = parse("fio", &output(&mut fio)?)?;
     mounted.place.prove(&dir.join("cross-check"))?;
-    let mut stats = Command::new(own_program()?);
+    let mut stats = Command::new(program::nvfold()?);
     let stats = parse("nvfold stats", &output(stats.args(["--json", "stats"]).arg(dir))?)?;
     let rate = said["jobs"][0]["write"]["iops"].as_f64();
     let [offered, shared] = ["pieces_offered", "pieces_shared"].map(|name| stats["space"][name].as_f64());
     let share = |(offered, shared): (f64, f64)| if offered > 0.0 { 100.0 * shared / offered } else { 0.0 };
     let share = offered.zip(shared).map(share);
-    rate.zip(share).ok_or_else(|| BenchError::Wrong("fio or nvfold stats (no figures)".into()))
+    rate.zip(share).ok_or_else(|| LabError::wrong("fio or nvfold stats (no figures)".into()))
 }
 
 fn parse(who: &str, text: &str) -> Result<Value> {
     // fio prints notes before its report.
     let start = text.find('{').unwrap_or(0);
-    serde_json::from_str(&text[start..]).map_err(|error| BenchError::Wrong(format!("{who} ({error})")))
+    serde_json::from_str(&text[start..]).map_err(|error| LabError::wrong(format!("{who} ({error})")))
 }

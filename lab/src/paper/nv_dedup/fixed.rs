@@ -9,7 +9,7 @@ use super::super::workload::Draw;
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, counted_cells};
 use crate::Result;
-use crate::samples::{largest, smallest};
+use nvfold_bench::samples::{largest, smallest};
 
 /// All systems at all shares of duplicates.
 struct Grid {

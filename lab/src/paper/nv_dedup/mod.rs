@@ -1,4 +1,4 @@
-//! `nvfold bench paper nv-dedup`: the evaluation of NV-Dedup (IEEE TC 2018, sections 3, 4.2 and 5).
+//! `nvfold-lab paper nv-dedup`: the evaluation of NV-Dedup (IEEE TC 2018, sections 3, 4.2 and 5).
 //!
 //! A fraction of the paper's requests is enough. Its runs of five minutes average over a noisy machine; ours run all
 //! systems in turn and take the median. The sampling period must not shrink relative to a run. So every timed pass is
@@ -94,7 +94,7 @@ const PAGE: Page = Page {
         "**Systems.** *No_dedup* is nvfold with policy `off`. *Dedup_block* and *Dedup_fine_grained* are the paper's \
          competitors, built on nvfold: copy-on-write B-trees of MD5 fingerprints. Dedup_block writes its tree in \
          blocks, once every 1,000 blocks received. Dedup_fine_grained makes each change durable at once. The module \
-         `crates/nvfold-bench/src/rivals` describes both and how they were tuned. *NV-Dedup (as in the paper)* is \
+         `lab/src/rivals` describes both and how they were tuned. *NV-Dedup (as in the paper)* is \
          policy `nv-dedup` with the paper's three methods and thresholds, MD5, CRC32 and one generator of transaction \
          numbers. It trusts strong fingerprints. *NV-Dedup (ours)* is the policy's default: four methods in the cost \
          model, XXH3, and a byte comparison before any block is shared.",

@@ -6,8 +6,8 @@ use super::super::system::{Mounted, Setup, System};
 use super::super::workload::{Batch, Draw, Workload};
 use super::Run;
 use crate::Result;
-use crate::samples::{median, middle_half};
 use nvfold::NvDedupStats;
+use nvfold_bench::samples::{median, middle_half};
 use pmem::Profile;
 
 const LAID_OUT: &str = "file";

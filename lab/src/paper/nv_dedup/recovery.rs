@@ -1,13 +1,13 @@
 //! Table 5: duration of a mount after a crash, by the number of entries that it scans. It is measured as in
-//! `bench recovery`.
+//! `nvfold bench recovery`.
 
 use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
 use super::super::number::number;
 use super::Run;
-use crate::Result;
-use crate::recovery::{Plan, measure};
+use crate::{Result, program};
 use nvfold::Policy;
+use nvfold_bench::recovery::{Plan, measure};
 
 /// Share of duplicates, thousands of entries, milliseconds.
 const PAPER: [(u64, f64, f64); 4] = [(30, 734.0, 220.2), (50, 524.3, 157.3), (60, 414.2, 124.3), (70, 325.1, 97.5)];
@@ -35,7 +35,7 @@ pub fn figures(run: &Run) -> Result<Vec<Figure>> {
         run.turn.say(&format!("recovery at {percent} % duplicates"));
         let profile = run.turn.profile.clone();
         let plan = Plan { data_bytes, percent, file_bytes, policy: Policy::NvDedup, profile, repeats };
-        rows.push(measure(&run.dir, &plan)?);
+        rows.push(measure(&program::nvfold()?, &run.dir, &plan)?);
     }
     for ((percent, entries, ms), row) in PAPER.into_iter().zip(&rows) {
         let scanned = row.entries_scanned as f64 / 1000.0;

@@ -7,8 +7,8 @@ use super::super::system::{Kind, Mounted, Setup, System, write_all};
 use super::super::workload::{Batch, Workload};
 use super::Run;
 use crate::Result;
-use crate::samples::median;
 use nvfold::{File, Generators};
+use nvfold_bench::samples::median;
 use std::sync::Barrier;
 use std::time::Instant;
 

@@ -10,8 +10,8 @@ use super::super::workload::{BLOCK, Batch, Draw, Workload};
 use super::Run;
 use super::passes::{Cell, Passes, Pattern, cells};
 use crate::Result;
-use crate::samples::median;
 use nvfold::fingerprint::StrongFunction;
+use nvfold_bench::samples::median;
 use pmem::Profile;
 
 const PERCENT: u64 = 50;
