@@ -22,8 +22,11 @@ RACES := $(CARGO) test -p nvfold --features shuttle --lib races
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## The nvfold command, optimised: target/release/nvfold
-	$(CARGO) build --release -p nvfold-cli
+# Linked with its debug information, which then goes into a file of its own. Only the last crate is compiled otherwise than
+# by `cargo build --release`.
+build: ## The nvfold command, optimised: target/release/nvfold, with its debug information in nvfold.debug beside it
+	$(CARGO) build --release -p nvfold-cli --config profile.release.package.nvfold-cli.strip=false
+	scripts/split-debug.sh $(RELEASE)
 
 lab: build ## The laboratory, which measures the papers' claims: target/release/nvfold-lab
 	$(CARGO) build --release -p nvfold-lab
@@ -31,6 +34,7 @@ lab: build ## The laboratory, which measures the papers' claims: target/release/
 install: build ## The command, the C library with its headers, what `nvfold run` preloads: make install PREFIX=/usr/local [DESTDIR=]
 	$(CARGO) build --release -p nvfold-c -p nvfold-preload
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(PREFIX)/bin/nvfold
+	install -D -m 644 $(RELEASE).debug $(DESTDIR)$(PREFIX)/bin/.debug/nvfold.debug
 	scripts/c-install.sh target/release/libnvfold_c.a $(PREFIX) $(DESTDIR)
 	[ "$$(uname -m)" != x86_64 ] || \
 		scripts/preload-library.sh target/release/libnvfold_preload.a $(DESTDIR)$(PREFIX)/lib/nvfold
