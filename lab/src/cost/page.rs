@@ -12,7 +12,7 @@ use std::fmt::Write;
 const INTRODUCTION: &str = "\
 # What an operation costs
 
-The command below writes this page and the JSON next to it; do not edit them. A test (`tests/tests/cost.rs`) counts
+The command below writes this page and the JSON next to it; do not edit them. A test (`lab/tests/cost.rs`) counts
 fences, lines and locked instructions again and compares them with the JSON. A change that adds a flush, a read or a
 lock fails the test, which names the cell. Commit such a change together with the new numbers, or not at all.
 

@@ -51,13 +51,13 @@ impl StrongFunction {
         match self {
             StrongFunction::Blake3 => first_bits(blake3::hash(block).as_bytes()),
             #[cfg(feature = "papers")]
-            StrongFunction::Md5 => super::papers::md5(block),
+            StrongFunction::Md5 => first_bits(&super::papers::md5(block)),
             #[cfg(feature = "papers")]
-            StrongFunction::Sha1 => super::papers::sha1(block),
+            StrongFunction::Sha1 => first_bits(&super::papers::sha1(block)),
             #[cfg(feature = "papers")]
-            StrongFunction::Sha256 => super::papers::sha256(block),
+            StrongFunction::Sha256 => first_bits(&super::papers::sha256(block)),
             #[cfg(feature = "papers")]
-            StrongFunction::Md5Salted => super::papers::md5_salted(block),
+            StrongFunction::Md5Salted => first_bits(&super::papers::md5_salted(block)),
         }
     }
 
@@ -82,7 +82,7 @@ impl StrongFunction {
     }
 }
 
-pub(super) fn first_bits(value: &[u8]) -> Strong {
+fn first_bits(value: &[u8]) -> Strong {
     let mut strong = [0; STRONG_BYTES];
     let bytes = value.len().min(STRONG_BYTES);
     strong[..bytes].copy_from_slice(&value[..bytes]);
