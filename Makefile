@@ -5,6 +5,8 @@ SHELL := /usr/bin/env bash
 CARGO ?= cargo
 # What `make build` makes. The tests run the command that cargo builds for them; `make soak` runs this one.
 RELEASE := $(CURDIR)/target/release/nvfold
+# Measures it as the papers did, and counts what each operation costs.
+LAB := $(CURDIR)/target/release/nvfold-lab
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
 demo soak bench writeback mounted deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
 PREFIX ?= /usr/local
@@ -16,17 +18,24 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
+.PHONY: help build lab install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## The nvfold command, optimised: target/release/nvfold
-	$(CARGO) build --release -p nvfold-cli
+# Linked with its debug information, which then goes into a file of its own. Only the last crate is compiled otherwise than
+# by `cargo build --release`.
+build: ## The nvfold command, optimised: target/release/nvfold, with its debug information in nvfold.debug beside it
+	$(CARGO) build --release -p nvfold-cli --config profile.release.package.nvfold-cli.strip=false
+	scripts/split-debug.sh $(RELEASE)
+
+lab: build ## The laboratory, which measures the papers' claims: target/release/nvfold-lab
+	$(CARGO) build --release -p nvfold-lab
 
 install: build ## The command, the C library with its headers, what `nvfold run` preloads: make install PREFIX=/usr/local [DESTDIR=]
 	$(CARGO) build --release -p nvfold-c -p nvfold-preload
 	install -D -m 755 $(RELEASE) $(DESTDIR)$(PREFIX)/bin/nvfold
+	install -D -m 644 $(RELEASE).debug $(DESTDIR)$(PREFIX)/bin/.debug/nvfold.debug
 	scripts/c-install.sh target/release/libnvfold_c.a $(PREFIX) $(DESTDIR)
 	[ "$$(uname -m)" != x86_64 ] || \
 		scripts/preload-library.sh target/release/libnvfold_preload.a $(DESTDIR)$(PREFIX)/lib/nvfold
@@ -64,14 +73,14 @@ fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes
 bench: build ## Writes, reads, metadata and recovery beside what bounds them: target/bench/
 	scripts/bench.sh
 
-cost: build ## Count what each operation costs, into docs/results/cost (installs valgrind)
+cost: lab ## Count what each operation costs, into docs/results/cost (installs valgrind)
 	scripts/need.sh valgrind=valgrind
-	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench cost \
+	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(LAB) cost \
 		--out docs/results/cost
 
-chunkers: build ## Speed and saving of the chunkers on packages that it fetches, into docs/results/chunkers.md
+chunkers: lab ## Speed and saving of the chunkers on packages that it fetches, into docs/results/chunkers.md
 	scripts/chunker-corpus.sh target/chunkers
-	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(RELEASE) bench chunkers \
+	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(LAB) chunkers \
 		--corpus target/chunkers --files /usr/lib /usr/share --out docs/results >/dev/null
 
 instructions: ## Count the instructions of the ten hottest operations and hold them to their bounds (valgrind)
@@ -88,13 +97,13 @@ mounted: build ## What programs meet on a mount, a line a case: docs/results/mou
 	scripts/mounted.sh
 
 deext-real: build ## Real packages in two versions beside borg, second copies, imports: each of POLICIES (inline)
-	$(CARGO) build --release -p nvfold-bench --example deext_real
+	$(CARGO) build --release -p nvfold-lab --example deext_real
 	scripts/deext-real.sh $(DEEXT_ARGS)
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md
 
-results: build ## All figures of all papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
+results: lab ## All figures of all papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
 	scripts/results.sh
 
 picture: ## Draw docs/img/demo.svg again from the last demo's figures
@@ -110,6 +119,7 @@ lint: ## What CI checks before the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(SHUTTLE) --tests -- -D warnings
+	$(CARGO) clippy -p nvfold -p nvfold-cli --no-default-features -- -D warnings
 
 doc: ## API documentation: target/doc/nvfold/index.html
 	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p pmem

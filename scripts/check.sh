@@ -13,7 +13,7 @@ changed_files() {
 }
 
 # The directory of a crate is its name.
-crates=$(changed_files | sed -n 's|^crates/\([^/]*\)/.*|\1|p; s|^tests/.*|nvfold-tests|p' | sort -u)
+crates=$(changed_files | sed -n 's|^crates/\([^/]*\)/.*|\1|p; s|^lab/.*|nvfold-lab|p; s|^tests/.*|nvfold-tests|p' | sort -u)
 
 "$CARGO" fmt --all --check
 "$CARGO" clippy --workspace --all-targets --quiet -- -D warnings

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# chunker-corpus.sh DIR: real data for `nvfold bench chunkers` (make chunkers): two versions of some packages as tar files
+# chunker-corpus.sh DIR: real data for `nvfold-lab chunkers` (make chunkers): two versions of some packages as tar files
 # in DIR/versions/NAME/, and the packages as they were downloaded in DIR/packages/. What is there already is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."

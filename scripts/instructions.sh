@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Counts the instructions of the benchmarks in crates/nvfold-bench/benches/instructions.rs and prints them beside their
+# Counts the instructions of the benchmarks in lab/benches/instructions.rs and prints them beside their
 # bounds: what is committed in instructions.txt, plus 2 %. Fails when a count is above its bound, and when a slowdown of
 # 5 %, put in on purpose, is not above every bound. With --write: writes what was counted to instructions.txt instead.
 #
@@ -8,9 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-TABLE=crates/nvfold-bench/benches/instructions.txt
+TABLE=lab/benches/instructions.txt
 LOG=target/instructions.log
-CALLS=$(sed -n 's/^const CALLS: usize = \([0-9]*\);/\1/p' crates/nvfold-bench/benches/instructions.rs)
+CALLS=$(sed -n 's/^const CALLS: usize = \([0-9]*\);/\1/p' lab/benches/instructions.rs)
 export PATH="$PWD/target/tools/bin:$PATH"
 export GUNGRAUN_COLOR=never
 

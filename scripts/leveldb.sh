@@ -28,7 +28,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-c++ -O2 -o "$WORK/leveldb" crates/nvfold-bench/src/paper/icid/leveldb.cc -lleveldb
+c++ -O2 -o "$WORK/leveldb" lab/src/paper/icid/leveldb.cc -lleveldb
 
 measure() { # name
     "$WORK/leveldb" "$PLACE/db" "$PAIRS" 100 1 2 "$PAIRS" | sed "s|^|$1\t|" >>"$WORK/figures"

@@ -10,7 +10,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
+LAB=$PWD/target/release/nvfold-lab
+# What it measures, where something is mounted.
+export NVFOLD_BIN=${NVFOLD_BIN:-$PWD/target/release/nvfold}
 OUT=${RESULTS_DIR:-docs/results}
 read -r -a extra <<<"${RESULTS_ARGS:-}"
 resume=(--resume)
@@ -39,7 +41,7 @@ mkdir -p "$OUT"
 find "$OUT" -name '*.json' | sort | while read -r file; do
     if ! is_of_this_commit "$file"; then
         echo "results: $file is of another commit: removed"
-        rm -f "$file" "${file%.json}.svg" "${file%.json}.png"
+        rm -f "$file" "${file%.json}.svg"
     fi
 done
 
@@ -47,7 +49,7 @@ paper() {
     local paper=$1 profiles=$2
     shift 2
     printf '\n== %s on %s\n' "$paper" "$profiles"
-    "$NVFOLD" bench paper "$paper" --profile "$profiles" --out "$OUT/$paper" "${resume[@]}" "$@" "${extra[@]}"
+    "$LAB" paper "$paper" --profile "$profiles" --out "$OUT/$paper" "${resume[@]}" "$@" "${extra[@]}"
 }
 # The paper's own setting has three times the requests of the others, and what is the same on all of them.
 paper nv-dedup nvdimm-8x
@@ -66,7 +68,7 @@ if [ "$(uname -m)" = x86_64 ]; then
     scripts/chunker-corpus.sh target/chunkers
     printf '\n== icid\n'
     NVFOLD_PRELOAD=$PWD/target/results-preload/libnvfold_preload.so \
-        "$NVFOLD" bench paper icid --out "$OUT/icid" "${resume[@]}" "${extra[@]}"
+        "$LAB" paper icid --out "$OUT/icid" "${resume[@]}" "${extra[@]}"
 fi
 
 # What makes one file, unless it is there from this commit.
@@ -77,7 +79,7 @@ table() {
     if [ "${#resume[@]}" -gt 0 ] && [ -f "$OUT/$what/$what.json" ] && is_of_this_commit "$OUT/$what/$what.json"; then
         echo "skipped, made from this commit already: $OUT/$what/$what.json"
     else
-        "$NVFOLD" bench "$what" --out "$OUT/$what" "$@" >/dev/null
+        "$LAB" "$what" --out "$OUT/$what" "$@" >/dev/null
     fi
 }
 table profiles

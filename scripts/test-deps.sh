@@ -53,7 +53,7 @@ for command in "${!PACKAGE_OF[@]}"; do
 done
 # LevelDB, for the Python of the system.
 /usr/bin/python3 -c 'import plyvel' 2>/dev/null || missing+=(python3-plyvel)
-# And for the driver of `nvfold bench paper icid`.
+# And for the driver of `nvfold-lab paper icid`.
 [ -f /usr/include/leveldb/db.h ] || missing+=(libleveldb-dev)
 if [ "${#missing[@]}" -gt 0 ]; then
     if ! command -v apt-get >/dev/null; then

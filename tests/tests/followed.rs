@@ -281,30 +281,3 @@ fn what_is_no_mount_is_told_and_so_is_a_policy_that_shares_nothing() {
     let none = run::run(house.followed(&["true"]).arg("x").env("NVFOLD_PRELOAD", "/no/library.so"));
     assert!(none.code() == 1 && none.stderr.contains("hint: `make install`"), "{}", none.report());
 }
-
-#[test]
-fn the_evaluation_of_icid_runs() {
-    requires!(fuse, tool("c++"), tool("sed"));
-    if !Path::new("/usr/include/leveldb/db.h").exists() {
-        assert!(std::env::var("CI").as_deref() != Ok("true"), "libleveldb-dev is missing; run scripts/test-deps.sh");
-        eprintln!("skipped: there is no libleveldb-dev; run scripts/test-deps.sh");
-        return;
-    }
-    let scratch = tempfile::tempdir_in("/dev/shm").expect("a folder");
-    let out = scratch.path().join("out");
-    let mut command = Command::new(mount::binary());
-    command.args(["bench", "--json", "paper", "icid", "--smoke", "--figure", "14,table-5,mount", "--out"]).arg(&out);
-    let report = run::ok(command.env("NVFOLD_PRELOAD", library())).stdout;
-    let report: serde_json::Value = serde_json::from_str(&report).expect("a report");
-    let figures = report["figures"].as_array().expect("figures");
-    let ids: Vec<&str> = figures.iter().filter_map(|figure| figure["id"].as_str()).collect();
-    assert_eq!(ids, ["figure-14", "table-5", "mount"]);
-    let memory = figures[1]["charts"][0]["series"][0]["y"][0].as_f64().expect("memory of the rec-tree");
-    assert!((5.0..5.8).contains(&memory), "{memory} MB");
-    let shared = &figures[2]["charts"][0];
-    assert_eq!(shared["series"][0]["name"], "icid, cold");
-    let percent = shared["series"][0]["y"][0].as_f64().expect("what dd copied and shares");
-    assert!(percent > 90.0, "{percent} %");
-    let page = fs::read_to_string(out.join("README.md")).expect("a page");
-    assert!(page.contains("native/figure-14.png") && out.join("native/figure-14.png").exists(), "{page}");
-}

@@ -10,7 +10,6 @@
 mod badinput;
 mod cgroup;
 mod copies;
-mod cost;
 mod crash;
 mod crash_states;
 mod damage;

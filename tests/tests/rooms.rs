@@ -28,7 +28,7 @@ struct House {
 const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options counters \
                             mounts problems stop output report progress size failure text";
 
-const HOUSES: [House; 7] = [
+const HOUSES: [House; 8] = [
     House {
         crate_name: "nvfold",
         rooms: &[
@@ -163,20 +163,10 @@ const HOUSES: [House; 7] = [
         rooms: &[
             ("throughput", "report lanes mounts data samples options error"),
             ("meta", "report mounts place samples options error"),
-            ("origins", "cost device data samples origin error"),
             ("tree", "mounts scratch place process samples origin error"),
-            ("cost", "data origin error"),
-            ("paper", "recovery rec_tree mounts scratch device process data samples origin font error rivals"),
-            ("recovery", "scratch data device samples origin error"),
-            ("profiles", "device samples origin error"),
-            ("chunkers", "data samples origin font error"),
-            ("lookups", "data samples origin error"),
-            ("rec_tree", "data samples origin error"),
-            ("wear", "device data origin error"),
-            ("reclaim", "device data samples origin error"),
-            ("auto", "device data samples origin font error"),
+            ("recovery", "scratch device process data samples origin error"),
             ("summary", "report"),
-            ("report", "samples origin font error"),
+            ("report", "samples origin"),
             ("lanes", "place data error"),
             ("mounts", "scratch place process options error"),
             ("ceiling", "scratch error"),
@@ -187,8 +177,26 @@ const HOUSES: [House; 7] = [
             ("data", ""),
             ("samples", "error"),
             ("origin", "error"),
-            ("font", ""),
             ("options", ""),
+            ("error", ""),
+        ],
+    },
+    House {
+        crate_name: "nvfold-lab",
+        rooms: &[
+            ("origins", "cost experiment error"),
+            ("cost", "experiment error"),
+            ("paper", "rec_tree experiment program font error rivals"),
+            ("chunkers", "experiment font error"),
+            ("lookups", "experiment error"),
+            ("rec_tree", "experiment error"),
+            ("profiles", "experiment error"),
+            ("wear", "experiment error"),
+            ("reclaim", "experiment error"),
+            ("auto", "experiment font error"),
+            ("experiment", "error"),
+            ("program", "error"),
+            ("font", ""),
             ("error", "rivals"),
             ("rivals", ""),
         ],
@@ -215,7 +223,10 @@ const POLICIES: [&str; 7] = ["deext", "denova", "nv_dedup", "nv-dedup", "nvdedup
 impl House {
     /// Returns the folder of its sources in the repository.
     fn folder(&self) -> String {
-        format!("crates/{}/src", self.crate_name)
+        match self.crate_name {
+            "nvfold-lab" => "lab/src".into(),
+            name => format!("crates/{name}/src"),
+        }
     }
 
     fn graph(&self) -> Graph {

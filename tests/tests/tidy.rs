@@ -196,7 +196,10 @@ fn every_crate_root_but_pmem_and_the_libraries_for_c_forbids_unsafe_code() {
         let parts: Vec<&str> = file.split('/').collect();
         matches!(
             parts[..],
-            ["crates", _, "src", "lib.rs" | "main.rs"] | ["crates", _, "src", "bin", _] | ["tests", "src", "lib.rs"]
+            ["crates", _, "src", "lib.rs" | "main.rs"]
+                | ["crates", _, "src", "bin", _]
+                | ["lab" | "tests", "src", "lib.rs"]
+                | ["lab", "src", "bin", _]
         )
     };
     let roots: Vec<_> = sources().into_iter().filter(|(file, _)| is_root(file)).collect();
@@ -426,7 +429,8 @@ fn function_docs(text: &str) -> Vec<(usize, String)> {
 
 #[test]
 fn doc_comments_of_functions_say_what_they_do() {
-    let is_checked = |file: &str| file.starts_with("crates/") && file.contains("/src/");
+    let is_checked =
+        |file: &str| ["crates/", "lab/"].iter().any(|root| file.starts_with(root)) && file.contains("/src/");
     let mut offences = Vec::new();
     for (file, text) in sources().into_iter().filter(|(file, _)| is_checked(file)) {
         let silent = function_docs(&text).into_iter().filter(|(_, sentence)| !has_verb(sentence));

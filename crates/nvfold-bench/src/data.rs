@@ -7,7 +7,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// Returns the next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -26,10 +26,10 @@ pub fn fill(buffer: &mut [u8], percent: u64, seed: u64) {
         let (earlier, rest) = buffer.split_at_mut(at * BLOCK);
         let block = &mut rest[..BLOCK];
         if at > 0 && repeats(at as u64 + 1) > repeats(at as u64) {
-            let source = (random.next() % at as u64) as usize * BLOCK;
+            let source = (random.next_u64() % at as u64) as usize * BLOCK;
             block.copy_from_slice(&earlier[source..source + BLOCK]);
         } else {
-            block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next().to_le_bytes());
+            block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.next_u64().to_le_bytes());
         }
     }
 }
@@ -53,10 +53,10 @@ impl Unshared {
     /// Makes content of `bytes` bytes, a multiple of 8.
     pub fn new(bytes: usize, seed: u64) -> Unshared {
         let mut random = Random(seed);
-        let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next().to_le_bytes()).collect();
+        let words: Vec<[u8; 8]> = (0..WORDS).map(|_| random.next_u64().to_le_bytes()).collect();
         Unshared {
-            compressible: (0..bytes / 8).flat_map(|_| words[random.next() as usize % WORDS]).collect(),
-            random: (0..bytes / 8).flat_map(|_| random.next().to_le_bytes()).collect(),
+            compressible: (0..bytes / 8).flat_map(|_| words[random.next_u64() as usize % WORDS]).collect(),
+            random: (0..bytes / 8).flat_map(|_| random.next_u64().to_le_bytes()).collect(),
         }
     }
 

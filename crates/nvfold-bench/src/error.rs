@@ -2,8 +2,6 @@
 //!
 //! nvfold and the system report why something failed but not what it was for, so each call adds that ([`Doing`]).
 
-use crate::rivals::RivalError;
-
 /// The reason why a benchmark could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -36,55 +34,6 @@ pub enum BenchError {
         /// Where it is.
         found: String,
     },
-    /// Data that should be shared is not, or the reverse.
-    #[error("{system} has shared {shared} bytes, not {expected}: the figure would be of something else")]
-    Unshared {
-        /// Which system.
-        system: String,
-        /// Bytes shared.
-        shared: u64,
-        /// Bytes to share.
-        expected: u64,
-    },
-    /// The counts cannot be right.
-    #[error("the counts are wrong: {0}")]
-    Miscounted(String),
-    /// A device reported that it is full while it was not.
-    #[error("{times} writes found no space although what lives fits: the device is at {percent} % live")]
-    NoRoom {
-        /// Writes that failed.
-        times: u64,
-        /// Share of the usable space that lives.
-        percent: u64,
-    },
-    /// fsck found something on a measured device.
-    #[error("fsck finds {count} faults on the device that was measured; the first: {first}")]
-    Unsound {
-        /// How many.
-        count: usize,
-        /// What the first one is.
-        first: String,
-    },
-    /// Callgrind failed.
-    #[error("callgrind: {0}; --no-instructions leaves it out")]
-    Callgrind(String),
-    /// The metadata of a competitor.
-    #[error(transparent)]
-    Rival(#[from] RivalError),
-    /// A file of an earlier run cannot be used.
-    #[error("{file}: {why}; remove it, or make that figure again")]
-    Stale {
-        /// Which.
-        file: String,
-        /// Why not.
-        why: String,
-    },
-    /// The commit of this program is unknown, so a run cannot be resumed.
-    #[error("resume a run: the commit of this program is not known: give it in NVFOLD_COMMIT")]
-    NoCommit,
-    /// The plot could not be drawn.
-    #[error("draw the plot: {0}")]
-    Plot(String),
 }
 
 /// Result of a benchmark function.

@@ -171,7 +171,7 @@ pub fn holds(lane: &dyn Lane, data: &[u8], block: usize) -> Result<bool> {
     // O_DIRECT requires aligned memory: a buffer of twice the length contains an aligned part.
     let mut buffer = vec![0; 2 * block];
     for _ in 0..16 {
-        let at = (random.next() % (data.len() / block) as u64) as usize * block;
+        let at = (random.next_u64() % (data.len() / block) as u64) as usize * block;
         let aligned = buffer.as_ptr().align_offset(4096);
         let part = &mut buffer[aligned..aligned + block];
         lane.read(at as u64, part)?;

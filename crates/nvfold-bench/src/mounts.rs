@@ -117,16 +117,16 @@ impl Mounts {
             "btrfs" => on_loop_device(FsType::BTRFS, &dir, &image, bytes),
             _ => {
                 let policy = name.trim_start_matches("nvfold ");
-                nvfold(name, Path::new("mem:"), &dir, &format!("size={bytes},policy={policy}"))
+                nvfold(&own_program()?, name, Path::new("mem:"), &dir, &format!("size={bytes},policy={policy}"))
             }
         }
     }
 }
 
-/// Mounts nvfold on a device; `mem:` is a memory device. The server is started as `nvfold mount` starts it, but ends with
+/// Mounts a device by this `nvfold` command; `mem:` is a memory device. The server is started as `nvfold mount` starts it, but ends with
 /// this process.
-pub fn nvfold(name: &str, device: &Path, dir: &Path, options: &str) -> Result<Mounted> {
-    let mut command = Command::new(own_program()?);
+pub fn nvfold(program: &Path, name: &str, device: &Path, dir: &Path, options: &str) -> Result<Mounted> {
+    let mut command = Command::new(program);
     command.args(["mount", "--background-child", "--with-parent"]).arg(device).arg(dir).args(["-o", options]);
     let doing = format!("{command:?}");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().doing(doing.clone())?;

@@ -24,9 +24,6 @@ pub struct Options {
     /// Small sizes, to test that the benchmark runs; not for figures
     #[arg(long)]
     pub smoke: bool,
-    /// Write a bar chart of the ratios
-    #[arg(long, value_name = "FILE.svg")]
-    pub plot: Option<PathBuf>,
     /// Write the ratios as Markdown tables
     #[arg(long, value_name = "FILE.md")]
     pub summary: Option<PathBuf>,

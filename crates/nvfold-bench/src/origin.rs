@@ -5,10 +5,10 @@
 use crate::{Doing, Result};
 use std::path::Path;
 
-/// Returns the command that is running.
-pub fn command() -> String {
+/// Returns the command that is running, which is called `program`.
+pub fn command(program: &str) -> String {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("nvfold {}", arguments.join(" "))
+    format!("{program} {}", arguments.join(" "))
 }
 
 /// Returns the commit of the program from `NVFOLD_COMMIT`, if it is set; `make bench` sets it.

@@ -13,6 +13,7 @@
 use crate::data;
 use crate::device::remount;
 use crate::origin;
+use crate::process::own_program;
 use crate::samples::median;
 use crate::scratch::Scratch;
 use crate::{BenchError, Doing, Result};
@@ -144,7 +145,7 @@ pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
         plans.extend(shares.iter().map(|share| (size << 20, *share, file_mib << 20)));
     }
     plans.extend(sizes.first().map(|size| (size << 20, shares[0], 16 << 10)));
-    let (command, commit, left_out) = (origin::command(), origin::commit(), Vec::new());
+    let (command, commit, left_out) = (origin::command("nvfold"), origin::commit(), Vec::new());
     let mut report = Report { version: 1, benchmark: "recovery", command, commit, left_out, rows: Vec::new() };
     for (data_bytes, percent, file_bytes) in plans {
         let needed = data_bytes + data_bytes / 8 + (64 << 20);
@@ -158,7 +159,11 @@ pub fn run(options: &RecoveryOptions, json: bool) -> Result<()> {
         }
         let repeats = if options.smoke { 2 } else { options.repeats };
         let (policy, profile) = (Policy::Inline, Profile::NATIVE);
-        report.rows.push(measure(&options.dir, &Plan { data_bytes, percent, file_bytes, policy, profile, repeats })?);
+        report.rows.push(measure(
+            &own_program()?,
+            &options.dir,
+            &Plan { data_bytes, percent, file_bytes, policy, profile, repeats },
+        )?);
     }
     let text = if json {
         serde_json::to_string_pretty(&report).expect("numbers and strings have a JSON form")
@@ -174,13 +179,13 @@ fn free_bytes(dir: &Path) -> Result<u64> {
     Ok(status.f_bavail * status.f_frsize)
 }
 
-/// Fills a device in a new folder in `dir`, kills the process that does it, and mounts the device.
-pub fn measure(dir: &Path, plan: &Plan) -> Result<Row> {
+/// Has `nvfold`, the command, fill a device in a new folder in `dir` and be killed, and mounts the device.
+pub fn measure(nvfold: &Path, dir: &Path, plan: &Plan) -> Result<Row> {
     let Plan { data_bytes, percent, file_bytes, repeats, .. } = *plan;
     let mount = |device: &Path| mount(device, plan);
     let scratch = Scratch::new_in(dir)?;
     let device = scratch.path().join("device");
-    fill_and_die(&device, plan)?;
+    fill_and_die(nvfold, &device, plan)?;
     let (mut first_byte, mut mounted, mut reconciled, mut plain) = (vec![], vec![], vec![], vec![]);
     let mut scanned = (0, 0);
     for pass in 0..repeats {
@@ -291,10 +296,9 @@ fn write_while_filling(device: &Path, plan: &Plan) -> Result<f64> {
 }
 
 /// Runs another process that fills the device and kills itself.
-fn fill_and_die(device: &Path, plan: &Plan) -> Result<()> {
-    let this = std::env::current_exe().doing("find this program")?;
+fn fill_and_die(nvfold: &Path, device: &Path, plan: &Plan) -> Result<()> {
     let numbers = [plan.data_bytes, plan.percent, plan.file_bytes].map(|number| number.to_string());
-    let mut command = Command::new(this);
+    let mut command = Command::new(nvfold);
     command.args(["bench", "fill"]).arg(device).args(numbers).arg(plan.policy.name());
     let status = command.status().doing("start a process")?;
     match status.signal() {

@@ -1,13 +1,9 @@
-//! The report: a table for people, JSON with a version, a bar chart.
+//! The report: a table for people, JSON with a version.
 
-use crate::font::font;
 use crate::origin::{command, commit, heading};
 use crate::samples::median;
-use crate::{BenchError, Result};
 use comfy_table::{CellAlignment, Table, presets};
-use plotters::prelude::*;
 use serde::Serialize;
-use std::path::Path;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
@@ -85,7 +81,7 @@ impl Report {
         Report {
             version: 1,
             benchmark: benchmark.into(),
-            command: command(),
+            command: command("nvfold"),
             commit: commit(),
             ratio_to: ratio_to.into(),
             left_out: Vec::new(),
@@ -134,37 +130,5 @@ impl Report {
         let mut text = format!("{} ({})\n{table}", heading(&self.command, self.commit.as_deref()), self.ratio_to);
         self.left_out.iter().for_each(|why| text.push_str(&format!("\nleft out: {why}")));
         text
-    }
-
-    /// Draws a bar for each row, as long as its ratio.
-    pub fn plot(&self, file: &Path) -> Result<()> {
-        self.draw(file).map_err(|error| BenchError::Plot(error.to_string()))
-    }
-
-    fn draw(&self, file: &Path) -> std::result::Result<(), Box<dyn std::error::Error>> {
-        let height = 60 + 22 * self.rows.len() as u32;
-        let root = SVGBackend::new(file, (900, height)).into_drawing_area();
-        root.fill(&WHITE)?;
-        root.draw(&Text::new(format!("{}: {}", self.benchmark, self.ratio_to), (20, 14), font(18)))?;
-        let longest = self.rows.iter().map(|row| row.ratio).fold(1.0, f64::max);
-        let mut groups: Vec<(String, u64)> = Vec::new();
-        for (at, row) in self.rows.iter().enumerate() {
-            let top = 48 + 22 * at as i32;
-            let group = (row.unit.clone(), row.threads);
-            let color = match groups.iter().position(|known| *known == group) {
-                Some(place) => place,
-                None => {
-                    groups.push(group);
-                    groups.len() - 1
-                }
-            };
-            let label = format!("{}, {}, {} thread(s)", row.name, row.unit, row.threads);
-            root.draw(&Text::new(label, (20, top), font(13)))?;
-            let end = 440 + (row.ratio / longest * 380.0) as i32;
-            root.draw(&Rectangle::new([(440, top), (end, top + 15)], Palette99::pick(color).filled()))?;
-            root.draw(&Text::new(format!("{:.2}", row.ratio), (end + 6, top), font(13)))?;
-        }
-        root.present()?;
-        Ok(())
     }
 }

@@ -8,7 +8,7 @@
 use crate::mounts::{Mounted, nvfold};
 use crate::origin;
 use crate::place::{FsType, Place};
-use crate::process::run as run_program;
+use crate::process::{own_program, run as run_program};
 use crate::samples::{median, timed};
 use crate::scratch::Scratch;
 use crate::{Doing, Result};
@@ -94,7 +94,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
         let dir = scratch.path().join(format!("mount{number}"));
         fs::create_dir(&dir).doing("make a folder")?;
         let name = format!("nvfold {given}").trim_end().to_owned();
-        let mount = nvfold(&name, Path::new("mem:"), &dir, &format!("size={device_bytes},{given}"))?;
+        let mount = nvfold(&own_program()?, &name, Path::new("mem:"), &dir, &format!("size={device_bytes},{given}"))?;
         places.push((mount.name.clone(), mount.place.clone()));
         mounted.push(mount);
     }
@@ -117,7 +117,7 @@ pub fn run(options: &Options, json: bool) -> Result<()> {
     let report = Report {
         version: 1,
         benchmark: "tree",
-        command: origin::command(),
+        command: origin::command("nvfold"),
         commit: origin::commit(),
         tree_files,
         tree_bytes,

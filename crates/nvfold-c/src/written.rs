@@ -6,7 +6,7 @@ use nvfold::InodeNumber;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// Who is told of each write: of what file, where, and what. `nvfold bench paper icid` cuts the same writes in other ways.
+/// Who is told of each write: of what file, where, and what. `nvfold-lab paper icid` cuts the same writes in other ways.
 static WATCH: OnceLock<Box<Watch>> = OnceLock::new();
 
 type Watch = dyn Fn(InodeNumber, u64, &[u8]) + Send + Sync;

@@ -55,6 +55,7 @@ fn file_system_errors() -> Vec<Error> {
         Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
         Error::Newer { what: "format version 4".into() },
         Error::Older { what: "format version 2".into() },
+        Error::NotBuilt { function: "sha1" },
         Error::OtherByteOrder,
         Error::Format { why: "a pm index needs a larger device".into() },
         Error::Undo { why: "it is of another device".into() },

@@ -1,4 +1,4 @@
-//! Data for `nvfold bench paper icid`: the writes of a program as it made them, and counters at its end.
+//! Data for `nvfold-lab paper icid`: the writes of a program as it made them, and counters at its end.
 //!
 //! The problem: to compare with another way of deduplication, the benchmark needs the program's own writes, call by
 //! call. The idea: a folder in the environment (`NVFOLD_RUN_EVALUATION`) holds the requests and receives the results.

@@ -29,7 +29,7 @@
 //! | room | question it answers |
 //! |---|---|
 //! | `start` | what did `nvfold run` ask for? opening the device, closing it at exit |
-//! | `evaluation` | what did the program write, and what was done for it? (`nvfold bench paper icid`) |
+//! | `evaluation` | what did the program write, and what was done for it? (`nvfold-lab paper icid`) |
 //! | `streams` | stdio: streams on our files, and what their buffers hold |
 //! | `calls` | the functions, a file for each family |
 //! | `prefix` | is this path ours, and where does it lead? |

@@ -113,6 +113,15 @@ pub enum Error {
         /// Version.
         what: String,
     },
+    /// EINVAL: the pm index is made with a hash function that only builds with the feature `papers` have.
+    #[error(
+        "the index of this device is made with {function}, a hash function of the papers that this build of nvfold does \
+         not have; use one with the feature `papers`"
+    )]
+    NotBuilt {
+        /// Name of the function.
+        function: &'static str,
+    },
     /// EINVAL: the file system was made on a machine of the other byte order.
     #[error(
         "a machine of the other byte order made this file system, and it cannot be read here; export its files there"
@@ -231,6 +240,7 @@ impl Error {
             Error::NotNvfold { .. }
             | Error::Newer { .. }
             | Error::Older { .. }
+            | Error::NotBuilt { .. }
             | Error::OtherByteOrder
             | Error::Undo { .. }
             | Error::Format { .. } => errno::EINVAL,

@@ -68,6 +68,7 @@ mod runs;
 mod schedule;
 mod shared;
 mod signals;
+#[cfg(feature = "papers")]
 pub mod simd;
 mod thread;
 mod wear;

@@ -21,7 +21,7 @@
 //! [`Profile::waits`].
 //!
 //! Where a paper gives a range, the profile takes the middle; a figure that no source gives is left out (0: no
-//! charge, no limit). `nvfold bench profiles` prints the measured result next to the figures of the sources
+//! charge, no limit). `nvfold-lab profiles` prints the measured result next to the figures of the sources
 //! (docs/results/profiles).
 //!
 //! | profile | source | figures |

@@ -168,13 +168,16 @@ pub(super) fn has_fingerprint(entry: &ChunkEntry) -> bool {
     entry.any_weak().is_some() || entry.any_strong().is_some()
 }
 
-/// Returns true if the fingerprints of an entry match the bytes, the weak one in some domain.
+/// Returns true if the fingerprints of an entry match the bytes, the weak one in some domain. What a function has made
+/// that this build does not have cannot be judged, and counts as right.
 pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8], domains: &KnownDomains) -> bool {
     let is_weak = |(function, weak): (u8, u32)| {
-        WeakFunction::from_number(function).is_some_and(|function| domains.fits(function.of(bytes), weak))
+        let is_known = WeakFunction::known_name(function.into()).is_some();
+        WeakFunction::from_number(function).map_or(is_known, |function| domains.fits(function.of(bytes), weak))
     };
     let is_strong = |(function, strong): (u8, Strong)| {
-        StrongFunction::from_number(function).is_some_and(|function| function.of(bytes) == strong)
+        let is_known = StrongFunction::is_known(function);
+        StrongFunction::from_number(function).map_or(is_known, |function| function.of(bytes) == strong)
     };
     entry.any_weak().is_none_or(is_weak) && entry.any_strong().is_none_or(is_strong)
 }

@@ -6,9 +6,11 @@ const KIB: u32 = 1 << 10;
 /// The length of the longest packed chunk.
 const LONGEST: u32 = 64 * KIB;
 /// The mean number of random bytes until five in a row rise.
+#[cfg(feature = "papers")]
 const SEQ_WAIT_BYTES: u32 = 880;
 
-/// A method of cutting. Its number is stored on the media as the class of a chunk, and never changes.
+/// A method of cutting. Its number is stored on the media as the class of a chunk, and never changes. Policies use gear
+/// and the fixed ones; the others serve the comparison, and are in builds with the feature `papers` alone.
 ///
 /// Each method has its own lengths for a mean piece length on random data ([`Chunker::lengths_of_mean`]):
 ///
@@ -32,20 +34,28 @@ pub enum Chunker {
     /// Cuts every 16 KiB: DeEXT's FSC.
     Fixed16K = 2,
     /// Rabin's fingerprint of 48 bytes (LBFS, SOSP 2001).
+    #[cfg(feature = "papers")]
     Rabin = 3,
     /// Asymmetric extremum (INFOCOM 2015).
+    #[cfg(feature = "papers")]
     Ae = 4,
     /// Gear hash.
     #[default]
     Gear = 5,
     /// Gear hash with normalised lengths (FastCDC, 2020).
+    #[cfg(feature = "papers")]
     FastCdc = 6,
     /// Rising bytes, found with vectors (SeqCDC, Middleware 2024; VectorCDC, FAST 2025).
+    #[cfg(feature = "papers")]
     SeqCdc = 7,
 }
 
 impl Chunker {
-    /// All chunkers, by number.
+    /// The chunkers of this build, by number.
+    #[cfg(not(feature = "papers"))]
+    pub const ALL: [Chunker; 4] = [Chunker::Fixed4K, Chunker::Fixed8K, Chunker::Fixed16K, Chunker::Gear];
+    /// The chunkers of this build, by number.
+    #[cfg(feature = "papers")]
     pub const ALL: [Chunker; 8] = [
         Chunker::Fixed4K,
         Chunker::Fixed8K,
@@ -63,10 +73,14 @@ impl Chunker {
             Chunker::Fixed4K => "fixed-4k",
             Chunker::Fixed8K => "fixed-8k",
             Chunker::Fixed16K => "fixed-16k",
-            Chunker::Rabin => "rabin",
-            Chunker::Ae => "ae",
             Chunker::Gear => "gear",
+            #[cfg(feature = "papers")]
+            Chunker::Rabin => "rabin",
+            #[cfg(feature = "papers")]
+            Chunker::Ae => "ae",
+            #[cfg(feature = "papers")]
             Chunker::FastCdc => "fastcdc",
+            #[cfg(feature = "papers")]
             Chunker::SeqCdc => "seqcdc",
         }
     }
@@ -76,9 +90,9 @@ impl Chunker {
         Chunker::ALL.into_iter().find(|chunker| chunker.name() == name)
     }
 
-    /// Returns the chunker with this number on the media.
+    /// Returns the chunker with this number on the media, if this build has it.
     pub fn from_number(number: u8) -> Option<Chunker> {
-        Chunker::ALL.get(usize::from(number)).copied()
+        Chunker::ALL.into_iter().find(|chunker| *chunker as u8 == number)
     }
 
     /// Returns whether cuts follow the content, so that data is found again after it moved.
@@ -105,11 +119,16 @@ impl Chunker {
             Chunker::Fixed4K => PieceLengths::of(4 * KIB, 4 * KIB, 4 * KIB),
             Chunker::Fixed8K => PieceLengths::of(8 * KIB, 8 * KIB, 8 * KIB),
             Chunker::Fixed16K => PieceLengths::of(16 * KIB, 16 * KIB, 16 * KIB),
-            Chunker::Rabin | Chunker::Gear => PieceLengths::of(mean / 4 * 3, mean, LONGEST),
+            Chunker::Gear => PieceLengths::of(mean / 4 * 3, mean, LONGEST),
+            #[cfg(feature = "papers")]
+            Chunker::Rabin => PieceLengths::of(mean / 4 * 3, mean, LONGEST),
+            #[cfg(feature = "papers")]
             Chunker::Ae => PieceLengths::of(1, mean, LONGEST),
             // For a mean of 16 KiB this is 11.5 KiB. The masks are those of the nearest power of two, and `average`
             // sets how long the stricter one applies.
+            #[cfg(feature = "papers")]
             Chunker::FastCdc => PieceLengths::of(mean / 8, mean / 32 * 23, LONGEST),
+            #[cfg(feature = "papers")]
             Chunker::SeqCdc => PieceLengths::of(mean - SEQ_WAIT_BYTES, mean, LONGEST),
         }
     }

@@ -20,20 +20,27 @@
 //! [`Cutter::published_cut`] gives the published cuts, which the tests compare with those of other programs.
 
 use super::Piece;
-use super::ae::Ae;
 use super::chunker::Chunker;
-use super::gear::{Gear, fastcdc_masks};
+use super::gear::Gear;
 use super::lengths::PieceLengths;
-use super::rabin::{Rabin, WINDOW_BYTES};
+#[cfg(feature = "papers")]
+use super::{
+    ae::Ae,
+    gear::fastcdc_masks,
+    rabin::{Rabin, WINDOW_BYTES},
+};
+#[cfg(feature = "papers")]
 use pmem::simd::{SlopeRule, Slopes};
 
 /// Five rising bytes, as published. SeqCDC also jumps over data in which bytes fall, to save time; here it does not.
 /// With vector code a jump gains nothing, and it defeats the prefetching of memory. Jumps also delay
 /// resynchronisation: after an insertion, two cutters jump over different data and seldom meet again.
+#[cfg(feature = "papers")]
 const SLOPES: SlopeRule = SlopeRule::new(5, u32::MAX, 0);
 /// The mean length of the pieces of [`Cutter::default`].
 const DEFAULT_MEAN_BYTES: usize = 8 << 10;
 /// The mean number of random bytes before the first 255, which is AE's extremum: there are 256 values.
+#[cfg(feature = "papers")]
 const AE_EXTREMUM_BYTES: usize = 256;
 
 /// Cuts a stream. A clone continues from the same position.
@@ -63,10 +70,14 @@ impl Default for Cutter {
 #[derive(Clone, Copy, Debug)]
 enum State {
     Fixed,
-    Rabin(Rabin),
-    Ae(Ae),
     Gear(Gear),
+    #[cfg(feature = "papers")]
+    Rabin(Rabin),
+    #[cfg(feature = "papers")]
+    Ae(Ae),
+    #[cfg(feature = "papers")]
     FastCdc(Gear),
+    #[cfg(feature = "papers")]
     SeqCdc(Slopes),
 }
 
@@ -121,6 +132,7 @@ impl Cutter {
     }
 
     /// Returns the length of the first piece of `data` by the published method, where `data` is complete.
+    #[cfg(feature = "papers")]
     pub fn published_cut(mut self, data: &[u8]) -> usize {
         self.restart();
         let undecided = usize::from(!matches!(self.state, State::Fixed | State::Rabin(_)));
@@ -148,10 +160,14 @@ impl State {
     fn new(chunker: Chunker) -> State {
         match chunker {
             Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K => State::Fixed,
-            Chunker::Rabin => State::Rabin(Rabin::new()),
-            Chunker::Ae => State::Ae(Ae::default()),
             Chunker::Gear => State::Gear(Gear::default()),
+            #[cfg(feature = "papers")]
+            Chunker::Rabin => State::Rabin(Rabin::new()),
+            #[cfg(feature = "papers")]
+            Chunker::Ae => State::Ae(Ae::default()),
+            #[cfg(feature = "papers")]
             Chunker::FastCdc => State::FastCdc(Gear::default()),
+            #[cfg(feature = "papers")]
             Chunker::SeqCdc => State::SeqCdc(Slopes::after(0)),
         }
     }
@@ -164,6 +180,7 @@ impl State {
         let too_short = before(lengths.min());
         match self {
             State::Fixed => None,
+            #[cfg(feature = "papers")]
             State::Rabin(rabin) => {
                 // Bytes that leave the window before the minimum length need not be read.
                 let unseen = before(lengths.min().saturating_sub(WINDOW_BYTES));
@@ -171,16 +188,19 @@ impl State {
                 let found = rabin.find(hash_bits(lengths), unjudged, &data[unseen..]);
                 found.map(|count| unseen + count)
             }
+            #[cfg(feature = "papers")]
             State::Ae(ae) => ae.find(lengths.average() - AE_EXTREMUM_BYTES, start, data),
             State::Gear(gear) => {
                 let highest = hash_bits(lengths).reverse_bits();
                 gear.find(highest, &data[too_short..]).map(|count| too_short + count)
             }
+            #[cfg(feature = "papers")]
             State::FastCdc(gear) => {
                 let center = before(lengths.average()) - too_short;
                 let found = gear.find_normalized(fastcdc_masks(lengths.average()), center, &data[too_short..]);
                 found.map(|count| too_short + count)
             }
+            #[cfg(feature = "papers")]
             State::SeqCdc(slopes) => {
                 if let Some(last) = too_short.checked_sub(1) {
                     *slopes = Slopes::after(data[last]);

@@ -11,19 +11,12 @@
 //!   hash after byte n of a block = (hash before << n) + sum of GEAR[byte k] << (n - k)
 //! ```
 //!
-//! The table is that of the `fastcdc` crate, with whose cuts the tests compare.
+//! The table is that of the `fastcdc` crate, with which the tests compare it and its cuts.
 
-use std::borrow::Cow;
-use std::sync::LazyLock;
+use super::gear_table::GEAR;
 
 /// The number of bytes that are summed independently of the hash.
 const BLOCK_BYTES: usize = 8;
-
-/// A random number for each byte value.
-static GEAR: LazyLock<&'static [u64; 256]> = LazyLock::new(|| match fastcdc::v2020::get_gear_with_seed(0).0 {
-    Cow::Borrowed(table) => table.try_into().expect("a number for each byte"),
-    Cow::Owned(_) => unreachable!("only another seed needs a table of its own"),
-});
 
 /// The rolling hash of the bytes since the minimum length.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +27,7 @@ pub struct Gear {
 impl Gear {
     /// Continues with `data`. Returns `Some(n)` if the bits of `mask` are 0 after the n-th byte.
     pub fn find(&mut self, mask: u64, data: &[u8]) -> Option<usize> {
-        let gear = *GEAR;
+        let gear = &GEAR;
         let (blocks, rest) = data.as_chunks::<BLOCK_BYTES>();
         let mut hash = self.hash;
         for (number, block) in blocks.iter().enumerate() {
@@ -58,6 +51,7 @@ impl Gear {
     }
 
     /// Does the same with the first mask in the first `center` bytes of `data`, and with the second mask after them.
+    #[cfg(feature = "papers")]
     pub fn find_normalized(&mut self, masks: (u64, u64), center: usize, data: &[u8]) -> Option<usize> {
         let (before, behind) = data.split_at(center);
         self.find(masks.0, before).or_else(|| self.find(masks.1, behind).map(|count| center + count))
@@ -65,6 +59,7 @@ impl Gear {
 }
 
 /// Returns the masks of FastCDC for this average length: the one before it, and the one after it.
+#[cfg(feature = "papers")]
 pub fn fastcdc_masks(average: usize) -> (u64, u64) {
     // log2 of the average, rounded.
     let bits = (2 * average * average).ilog2() as usize / 2;

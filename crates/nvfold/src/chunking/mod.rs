@@ -21,7 +21,8 @@
 //! |---|---|
 //! | `chunker` | the table: numbers, names, lengths |
 //! | `cutter` | [`Cutter`]: cuts a stream that comes in parts, with any chunker |
-//! | `rabin`, `ae`, `gear` | the methods; `gear` also has FastCDC, and SeqCDC's vector code is in `pmem::simd` |
+//! | `gear`, `gear_table` | the method that policies use; `gear` also has FastCDC |
+//! | `rabin`, `ae` | others, with the feature `papers`; SeqCDC's vector code is in `pmem::simd` |
 //! | `lengths` | [`PieceLengths`] |
 //! | `compressible` | the compressibility check |
 //! | `zeros` | runs of zeros, which are not stored |
@@ -30,12 +31,15 @@
 //! [`fixed`] and [`content_defined`] cut a whole slice, for estimates, which also try lengths that a device does not
 //! use. All chunkers cover the data exactly: pieces are non-empty, in order, and adjacent.
 
+#[cfg(feature = "papers")]
 mod ae;
 mod chunker;
 mod compressible;
 mod cutter;
 mod gear;
+mod gear_table;
 mod lengths;
+#[cfg(feature = "papers")]
 mod rabin;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -67,11 +71,12 @@ pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
     starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| Piece { offset, bytes })
 }
 
-/// Cuts `data` by its content.
+/// Cuts `data` by its content, with the `fastcdc` crate.
 ///
 /// Every piece except the last is final: it does not depend on the bytes that follow `data`. So a file larger than
 /// memory can be cut exactly through a bounded buffer: hold back the last piece until the bytes after it, or the end
 /// of the file, are known.
+#[cfg(feature = "papers")]
 pub fn content_defined(data: &[u8], lengths: PieceLengths) -> impl Iterator<Item = Piece<'_>> {
     fastcdc::v2020::FastCDC::new(data, lengths.min(), lengths.average(), lengths.max())
         .map(|cut| Piece { offset: cut.offset, bytes: &data[cut.offset..cut.offset + cut.length] })

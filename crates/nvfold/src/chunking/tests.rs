@@ -175,6 +175,11 @@ fn seqcdc_sees_no_cut_where_bytes_do_not_rise_and_gear_does() {
 }
 
 #[test]
+fn the_table_of_gear_is_that_of_the_fastcdc_crate() {
+    assert_eq!(*fastcdc::v2020::get_gear_with_seed(0).0, super::gear_table::GEAR);
+}
+
+#[test]
 fn fastcdc_cuts_as_the_crate() {
     let lengths = [(2048, 8192, 65536), (64, 256, 1024), (4096, 16384, 65536), (2048, 11776, 65536)];
     for (min, average, max) in lengths {

@@ -9,12 +9,16 @@
 //!
 //! NV-Dedup (4.2, 5.1) uses CRC-32 or Fletcher-32 as weak and MD5, SHA-1 or SHA-256 as strong functions; DeEXT (IV-A)
 //! a salted MD5. nvfold adds XXH3, which runs at memory speed, and BLAKE3. Vector code is chosen by the CPU at run
-//! time.
+//! time. The functions of the papers are in builds with the feature `papers` alone: without it there is no value of
+//! [`WeakFunction`] or [`StrongFunction`] for them, and a device whose index is made with one is refused
+//! ([`Error::NotBuilt`](crate::Error::NotBuilt)).
 //!
 //! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
 //! the tests pin them, and the number of the function is stored with the value.
 
 mod domain;
+#[cfg(feature = "papers")]
+mod papers;
 mod strong;
 mod weak;
 

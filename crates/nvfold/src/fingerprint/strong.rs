@@ -1,38 +1,43 @@
 //! Strong fingerprints: 160 bits that can stand for the bytes.
 
-use md5::{Digest, Md5};
-use sha1::Sha1;
-use sha2::Sha256;
-
 /// The length of a strong fingerprint in the chunk entry, in bytes.
 pub const STRONG_BYTES: usize = 20;
 
 /// A strong fingerprint: the first 160 bits of the function's value, padded with zeros if it is shorter.
 pub type Strong = [u8; STRONG_BYTES];
 
-/// The function that computes strong fingerprints. Its number is stored in the chunk entry.
+/// The function that computes strong fingerprints. Its number is stored in the chunk entry. All but BLAKE3 serve the
+/// papers: a build has them with the feature `papers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum StrongFunction {
     /// MD5, 128 bits: NV-Dedup's default. An attacker can forge collisions: never trust it for data of others.
+    #[cfg(feature = "papers")]
     Md5 = 0,
     /// SHA-1. An attacker can forge collisions.
+    #[cfg(feature = "papers")]
     Sha1 = 1,
     /// SHA-256.
+    #[cfg(feature = "papers")]
     Sha256 = 2,
     /// BLAKE3.
     #[default]
     Blake3 = 3,
     /// MD5 with the prefix [`MD5_SALT`] (DeEXT IV-A). Known MD5 collisions do not collide in it, but an attacker can
     /// forge new ones.
+    #[cfg(feature = "papers")]
     Md5Salted = 4,
 }
 
-/// The prefix of [`StrongFunction::Md5Salted`]. It is the same on all devices, as part of the media format.
-const MD5_SALT: &[u8; 16] = b"nvfold chunk md5";
+/// Names on the command line, by number, of the functions of all builds.
+const NAMES: [&str; 5] = ["md5", "sha1", "sha256", "blake3", "md5-salted"];
 
 impl StrongFunction {
-    /// All functions, by number.
+    /// The functions of this build, by number.
+    #[cfg(not(feature = "papers"))]
+    pub const ALL: [StrongFunction; 1] = [StrongFunction::Blake3];
+    /// The functions of this build, by number.
+    #[cfg(feature = "papers")]
     pub const ALL: [StrongFunction; 5] = [
         StrongFunction::Md5,
         StrongFunction::Sha1,
@@ -44,23 +49,21 @@ impl StrongFunction {
     /// Computes the strong fingerprint of a piece of data.
     pub fn of(self, block: &[u8]) -> Strong {
         match self {
-            StrongFunction::Md5 => first_bits(&Md5::digest(block)),
-            StrongFunction::Sha1 => first_bits(&Sha1::digest(block)),
-            StrongFunction::Sha256 => first_bits(&Sha256::digest(block)),
             StrongFunction::Blake3 => first_bits(blake3::hash(block).as_bytes()),
-            StrongFunction::Md5Salted => first_bits(&Md5::new_with_prefix(MD5_SALT).chain_update(block).finalize()),
+            #[cfg(feature = "papers")]
+            StrongFunction::Md5 => first_bits(&super::papers::md5(block)),
+            #[cfg(feature = "papers")]
+            StrongFunction::Sha1 => first_bits(&super::papers::sha1(block)),
+            #[cfg(feature = "papers")]
+            StrongFunction::Sha256 => first_bits(&super::papers::sha256(block)),
+            #[cfg(feature = "papers")]
+            StrongFunction::Md5Salted => first_bits(&super::papers::md5_salted(block)),
         }
     }
 
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            StrongFunction::Md5 => "md5",
-            StrongFunction::Sha1 => "sha1",
-            StrongFunction::Sha256 => "sha256",
-            StrongFunction::Blake3 => "blake3",
-            StrongFunction::Md5Salted => "md5-salted",
-        }
+        NAMES[self as usize]
     }
 
     /// Returns the function with this name.
@@ -68,9 +71,14 @@ impl StrongFunction {
         StrongFunction::ALL.into_iter().find(|function| function.name() == name)
     }
 
-    /// Returns the function with this number on the media.
+    /// Returns the function with this number on the media, if this build has it.
     pub fn from_number(number: u8) -> Option<StrongFunction> {
-        StrongFunction::ALL.get(usize::from(number)).copied()
+        StrongFunction::ALL.into_iter().find(|function| *function as u8 == number)
+    }
+
+    /// True if this number on the media is that of a function, of this build or of another one.
+    pub(crate) fn is_known(number: u8) -> bool {
+        usize::from(number) < NAMES.len()
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::{Strong, StrongFunction};
 
-/// The function that computes weak fingerprints. Its number is stored in the chunk entry.
+/// The function that computes weak fingerprints. Its number is stored in the chunk entry. CRC-32, MD5, SHA-1 and
+/// SHA-256 serve the papers: a build has them with the feature `papers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WeakFunction {
@@ -10,23 +11,34 @@ pub enum WeakFunction {
     #[default]
     Xxh3 = 0,
     /// CRC-32 of IEEE 802.3: NV-Dedup's default.
+    #[cfg(feature = "papers")]
     Crc32 = 1,
     /// Fletcher-32 over little-endian 16-bit words. It cannot tell words 0x0000 and 0xffff apart, and distinguishes
     /// sparse data badly.
     Fletcher32 = 2,
     /// The first 32 bits of MD5. This and the next three suit a policy that computes a strong fingerprint of
     /// everything anyway, as DeNOVA does: its prefix is the key of the index.
+    #[cfg(feature = "papers")]
     Md5 = 3,
     /// The first 32 bits of SHA-1.
+    #[cfg(feature = "papers")]
     Sha1 = 4,
     /// The first 32 bits of SHA-256.
+    #[cfg(feature = "papers")]
     Sha256 = 5,
     /// The first 32 bits of BLAKE3.
     Blake3 = 6,
 }
 
+/// Names on the command line, by number, of the functions of all builds.
+const NAMES: [&str; 7] = ["xxh3", "crc32", "fletcher32", "md5", "sha1", "sha256", "blake3"];
+
 impl WeakFunction {
-    /// All functions, by number.
+    /// The functions of this build, by number.
+    #[cfg(not(feature = "papers"))]
+    pub const ALL: [WeakFunction; 3] = [WeakFunction::Xxh3, WeakFunction::Fletcher32, WeakFunction::Blake3];
+    /// The functions of this build, by number.
+    #[cfg(feature = "papers")]
     pub const ALL: [WeakFunction; 7] = [
         WeakFunction::Xxh3,
         WeakFunction::Crc32,
@@ -40,11 +52,16 @@ impl WeakFunction {
     /// Returns the strong function whose prefix this function is.
     pub fn prefix_of(self) -> Option<StrongFunction> {
         match self {
-            WeakFunction::Xxh3 | WeakFunction::Crc32 | WeakFunction::Fletcher32 => None,
-            WeakFunction::Md5 => Some(StrongFunction::Md5),
-            WeakFunction::Sha1 => Some(StrongFunction::Sha1),
-            WeakFunction::Sha256 => Some(StrongFunction::Sha256),
+            WeakFunction::Xxh3 | WeakFunction::Fletcher32 => None,
             WeakFunction::Blake3 => Some(StrongFunction::Blake3),
+            #[cfg(feature = "papers")]
+            WeakFunction::Crc32 => None,
+            #[cfg(feature = "papers")]
+            WeakFunction::Md5 => Some(StrongFunction::Md5),
+            #[cfg(feature = "papers")]
+            WeakFunction::Sha1 => Some(StrongFunction::Sha1),
+            #[cfg(feature = "papers")]
+            WeakFunction::Sha256 => Some(StrongFunction::Sha256),
         }
     }
 
@@ -53,26 +70,22 @@ impl WeakFunction {
     pub fn of(self, block: &[u8]) -> u32 {
         match self {
             WeakFunction::Xxh3 => weak(block),
-            WeakFunction::Crc32 => crc32fast::hash(block),
             WeakFunction::Fletcher32 => fletcher32(block),
-            WeakFunction::Md5 => prefix(&StrongFunction::Md5.of(block)),
-            WeakFunction::Sha1 => prefix(&StrongFunction::Sha1.of(block)),
-            WeakFunction::Sha256 => prefix(&StrongFunction::Sha256.of(block)),
             WeakFunction::Blake3 => prefix(&StrongFunction::Blake3.of(block)),
+            #[cfg(feature = "papers")]
+            WeakFunction::Crc32 => super::papers::crc32(block),
+            #[cfg(feature = "papers")]
+            WeakFunction::Md5 => prefix(&StrongFunction::Md5.of(block)),
+            #[cfg(feature = "papers")]
+            WeakFunction::Sha1 => prefix(&StrongFunction::Sha1.of(block)),
+            #[cfg(feature = "papers")]
+            WeakFunction::Sha256 => prefix(&StrongFunction::Sha256.of(block)),
         }
     }
 
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
-        match self {
-            WeakFunction::Xxh3 => "xxh3",
-            WeakFunction::Crc32 => "crc32",
-            WeakFunction::Fletcher32 => "fletcher32",
-            WeakFunction::Md5 => "md5",
-            WeakFunction::Sha1 => "sha1",
-            WeakFunction::Sha256 => "sha256",
-            WeakFunction::Blake3 => "blake3",
-        }
+        NAMES[self as usize]
     }
 
     /// Returns the function with this name.
@@ -80,9 +93,14 @@ impl WeakFunction {
         WeakFunction::ALL.into_iter().find(|function| function.name() == name)
     }
 
-    /// Returns the function with this number on the media.
+    /// Returns the function with this number on the media, if this build has it.
     pub fn from_number(number: u8) -> Option<WeakFunction> {
-        WeakFunction::ALL.get(usize::from(number)).copied()
+        WeakFunction::ALL.into_iter().find(|function| *function as u8 == number)
+    }
+
+    /// Returns the name of the function with this number on the media, of this build or of another one.
+    pub(crate) fn known_name(number: u64) -> Option<&'static str> {
+        NAMES.get(usize::try_from(number).ok()?).copied()
     }
 }
 

@@ -136,6 +136,8 @@ pub enum Refusal {
     Older(String),
     /// A machine of the other byte order wrote it.
     OtherByteOrder,
+    /// Its index is made with this function of the papers, and this build is without the feature `papers`.
+    NotBuilt(&'static str),
     /// The checksum, or a field that follows from others, is wrong; the string says which, as a sentence.
     Damaged(&'static str),
 }
@@ -146,6 +148,9 @@ impl fmt::Display for Refusal {
             Refusal::Foreign => out.write_str("it does not begin with nvfold's magic"),
             Refusal::Newer(what) => write!(out, "a newer nvfold wrote it: {what}"),
             Refusal::Older(what) => write!(out, "an older nvfold wrote it: {what}"),
+            Refusal::NotBuilt(function) => {
+                write!(out, "its index is made with {function}, which this build does not have")
+            }
             Refusal::OtherByteOrder => out.write_str("a machine of the other byte order wrote it"),
             Refusal::Damaged(what) => out.write_str(what),
         }
@@ -200,7 +205,7 @@ impl Superblock {
         if self.geometry() != geometry || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
             return Err(Refusal::Damaged("its layout does not follow from the device size"));
         }
-        self.index().ok_or(Refusal::Damaged("its index kind is unknown"))?;
+        self.index().ok_or_else(|| why_no_index(self.index_function, WeakFunction::from_number))?;
         Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
     }
 
@@ -235,6 +240,15 @@ impl Superblock {
         };
         let incompatible = self.incompatible & !PM_INDEX | feature;
         Superblock { index_kind: kind as u32, index_function: function, incompatible, ..self }
+    }
+}
+
+/// Returns why a superblock with this function has no [`index`](Superblock::index): the function is one that this build
+/// does not have, or it is damaged.
+fn why_no_index(function: u32, built: impl Fn(u8) -> Option<WeakFunction>) -> Refusal {
+    match WeakFunction::known_name(function.into()) {
+        Some(name) if built(function as u8).is_none() => Refusal::NotBuilt(name),
+        _ => Refusal::Damaged("its index kind is unknown"),
     }
 }
 
@@ -339,5 +353,20 @@ impl Geometry {
     /// Returns the offset of a journal slot.
     pub fn journal_slot_offset(&self, slot: u64) -> u64 {
         self.journal_offset + slot * size_of::<JournalSlot>() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_of_a_function_that_is_not_built_is_told_from_a_damaged_one() {
+        let lean = |number: u8| WeakFunction::from_number(number).filter(|function| *function == WeakFunction::Xxh3);
+        assert_eq!(why_no_index(WeakFunction::Sha1 as u32, lean), Refusal::NotBuilt("sha1"));
+        for damaged in [0, 7, 256 + 4] {
+            assert!(matches!(why_no_index(damaged, lean), Refusal::Damaged(_)), "{damaged}");
+        }
+        assert!(matches!(why_no_index(4, WeakFunction::from_number), Refusal::Damaged(_)), "its kind must be wrong");
     }
 }

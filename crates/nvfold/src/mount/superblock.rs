@@ -8,7 +8,7 @@ use pmem::{PmemError, Region};
 /// Reads the superblock; returns the first whole copy and its geometry.
 ///
 /// # Errors
-/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::OtherByteOrder`]; [`Error::Corrupt`] if no copy
+/// [`Error::NotNvfold`], [`Error::Newer`], [`Error::Older`], [`Error::NotBuilt`], [`Error::OtherByteOrder`]; [`Error::Corrupt`] if no copy
 /// is whole or the device is smaller than the file system on it.
 pub fn read_superblock(region: &Region) -> Result<(Superblock, Geometry)> {
     let mut refusals = Vec::new();
@@ -61,6 +61,7 @@ fn refused(refusals: &[Refusal]) -> Error {
     let told = |refusal: &Refusal| match refusal {
         Refusal::Newer(what) => Some(Error::Newer { what: what.clone() }),
         Refusal::Older(what) => Some(Error::Older { what: what.clone() }),
+        Refusal::NotBuilt(function) => Some(Error::NotBuilt { function }),
         Refusal::OtherByteOrder => Some(Error::OtherByteOrder),
         Refusal::Damaged(_) | Refusal::Foreign => None,
     };

@@ -140,7 +140,7 @@ impl Store {
 /// True if chunks of this class are worth compressing: those that were cut by content because the data looked
 /// compressible, and ends of files.
 pub(crate) fn may_compress(class: u8) -> bool {
-    let chunker = || Chunker::ALL.get(usize::from(class).checked_sub(1)?);
+    let chunker = || Chunker::from_number(class.checked_sub(1)?);
     matches!(class, CLASS_END | CLASS_UNKNOWN) || chunker().is_some_and(|chunker| chunker.is_content_defined())
 }
 

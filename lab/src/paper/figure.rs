@@ -1,0 +1,215 @@
+//! A figure or table of a paper, measured here: the result of every paper's module, and its JSON.
+//!
+//! The problem: a paper gives some of its results as text and most as pictures, and a reader wants to know for each
+//! claim whether it holds here. The idea: a [`Figure`] has three parts: the [`Chart`]s (everything that was
+//! measured), the [`Row`]s (the paper's statements next to our values) and the [`Aim`]s (what we set out to reach).
+
+use super::chart::{Chart, Kind};
+use super::machine::Machine;
+use super::number::{number, number_or_null};
+use serde::{Deserialize, Serialize};
+
+/// Version of the JSON; a new field that may be left out does not change it.
+pub const VERSION: u32 = 2;
+
+/// One figure or table on one device profile.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Figure {
+    /// Version of this schema.
+    pub version: u32,
+    /// Name of the paper.
+    pub paper: String,
+    /// `figure-6`, `table-4`.
+    pub id: String,
+    /// Title of the figure here.
+    pub title: String,
+    /// Version of nvfold.
+    pub nvfold: String,
+    /// The commit, if it is known.
+    pub commit: Option<String>,
+    /// The command that made it.
+    pub command: String,
+    /// The machine it ran on.
+    pub machine: Machine,
+    /// Name of the device profile.
+    pub profile: String,
+    /// Description of the run, in a sentence or two.
+    pub settings: String,
+    /// Everything measured.
+    pub charts: Vec<Chart>,
+    /// The paper's statements next to our values.
+    pub rows: Vec<Row>,
+    /// What we set out to reach.
+    pub aims: Vec<Aim>,
+    /// Conclusion of the figure, in a sentence.
+    pub reading: String,
+    /// What could not be measured, and why.
+    pub left_out: Vec<String>,
+}
+
+/// All figures of one run.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Version of this schema.
+    pub version: u32,
+    /// The command.
+    pub command: String,
+    /// Name of the paper.
+    pub paper: &'static str,
+    /// The figures.
+    pub figures: Vec<Figure>,
+}
+
+/// One statement of the paper, and our value for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// What the value is.
+    pub what: String,
+    /// Lowest and highest value in the paper's text and tables.
+    pub paper: Option<(f64, f64)>,
+    /// Whether the paper shows it only in a picture, without a value.
+    pub picture_only: bool,
+    /// Our value; NaN (null in JSON) where there is none.
+    #[serde(deserialize_with = "number_or_null")]
+    pub ours: f64,
+    /// Our value relative to the paper's; for a range relative to its nearer end, 1 within it.
+    pub ratio: Option<f64>,
+    /// Unit, or empty.
+    pub unit: String,
+}
+
+/// An aim, and whether it was met.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Aim {
+    /// The aim.
+    pub aim: String,
+    /// The result.
+    pub ours: String,
+    /// Whether the result meets the aim.
+    pub met: bool,
+    /// The kind of measurement that decides.
+    #[serde(default)]
+    pub by: Measure,
+    /// For a missed aim: its limit here, one sentence with a figure.
+    pub floor: Option<String>,
+}
+
+/// The kind of measurement that decides an aim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// Charged device time and CPU time of the thread.
+    Cost,
+    /// Time on the clock of a shared machine.
+    Wall,
+    /// Something counted: bytes, blocks, entries.
+    #[default]
+    Count,
+}
+
+impl Measure {
+    /// Returns its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measure::Cost => "cost",
+            Measure::Wall => "wall",
+            Measure::Count => "count",
+        }
+    }
+}
+
+impl Row {
+    /// Makes a row for a range of the paper; both ends may be one value.
+    pub fn range(what: impl Into<String>, low: f64, high: f64, ours: f64, unit: &str) -> Row {
+        let nearest = ours.clamp(low, high);
+        Row { paper: Some((low, high)), ratio: Some(ours / nearest), ..Row::own(what, ours, unit) }
+    }
+
+    /// Makes a row for a value of the paper.
+    pub fn value(what: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Row {
+        Row::range(what, paper, paper, ours, unit)
+    }
+
+    /// Makes a row for a statement that the paper shows only in a picture.
+    pub fn picture(what: impl Into<String>, ours: f64, unit: &str) -> Row {
+        Row { picture_only: true, ..Row::own(what, ours, unit) }
+    }
+
+    /// Makes a row that the paper does not have.
+    pub fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
+        Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into() }
+    }
+}
+
+impl Aim {
+    /// Makes an aim that a count decides.
+    pub fn new(aim: impl Into<String>, ours: impl Into<String>, met: bool) -> Aim {
+        Aim { aim: aim.into(), ours: ours.into(), met, by: Measure::default(), floor: None }
+    }
+
+    /// Makes an aim for a value of at least `least`.
+    pub fn at_least(aim: impl Into<String>, ours: f64, least: f64) -> Aim {
+        Aim::new(aim, number(ours), ours >= least)
+    }
+
+    /// Makes an aim for a value of at most `most`.
+    pub fn at_most(aim: impl Into<String>, ours: f64, most: f64) -> Aim {
+        Aim::new(aim, number(ours), ours <= most)
+    }
+
+    /// Changes the kind of measurement that decides.
+    pub fn by(self, by: Measure) -> Aim {
+        Aim { by, ..self }
+    }
+
+    /// Adds the limit here, if the aim is missed.
+    pub fn with_floor(self, floor: impl Into<String>) -> Aim {
+        let floor = (!self.met).then(|| floor.into());
+        Aim { floor, ..self }
+    }
+}
+
+impl Figure {
+    /// Returns whether there is a picture.
+    pub fn is_drawn(&self) -> bool {
+        self.charts.iter().any(|chart| chart.kind != Kind::Table)
+    }
+}
+
+#[cfg(test)]
+impl Figure {
+    /// Returns a minimal figure, for tests of code that processes figures.
+    pub fn example(profile: &str, met: bool) -> Figure {
+        Figure {
+            version: VERSION,
+            paper: "a-paper".into(),
+            id: "figure-1".into(),
+            title: "Figure 1: speed".into(),
+            nvfold: "1.0.0".into(),
+            commit: Some("0123456789ab".into()),
+            command: "nvfold-lab paper a-paper".into(),
+            machine: Machine::here().unwrap(),
+            profile: profile.into(),
+            settings: "Run once.".into(),
+            charts: vec![Chart::new(Kind::Bars, "speed", "x", "requests/s", ["a".into()]).with("ours", [2.0])],
+            rows: vec![Row::range("ours to theirs", 1.0, 1.5, 3.0, "x"), Row::picture("more", 1.0, "")],
+            aims: vec![
+                Aim::new("be fast", "2", met).by(Measure::Cost).with_floor("Copying alone takes 3 us."),
+                Aim::new("be small", "2", met),
+            ],
+            reading: "It is fast.".into(),
+            left_out: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_to_a_range_is_to_its_nearer_end() {
+        let ratio = |ours| Row::range("x", 3.0, 4.0, ours, "").ratio;
+        assert_eq!([ratio(1.5), ratio(3.5), ratio(8.0)], [Some(0.5), Some(1.0), Some(2.0)]);
+    }
+}

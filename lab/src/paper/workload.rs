@@ -1,0 +1,257 @@
+//! The requests of the papers' workloads: which block of a file is written, and with which content.
+//!
+//! A request is one block of 4 KiB. Of each hundred requests exactly the given number repeats a block; all others
+//! write unique content. A repeated block is one that is stored in the files at that moment, **drawn from all of
+//! them**. The draw is uniform, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are spread over
+//! the files). So a duplicate rarely repeats a recently written block, and the block it repeats is rarely in the
+//! processor's cache.
+//!
+//! | workload | place of its writes |
+//! |---|---|
+//! | fio | anywhere in an existing file, as `rw=randwrite` |
+//! | vdbench | one block after the other, into a new file |
+
+use nvfold_bench::data::Random;
+
+/// Bytes of a request.
+pub const BLOCK: usize = 4096;
+
+/// Spreads ranks over places: a prime, and larger than any number of places.
+const SPREAD: u64 = 0xFFFF_FFFB;
+
+/// Requests, made before the clock starts.
+#[derive(Default)]
+pub struct Batch {
+    /// Their data, one block after the other.
+    pub data: Vec<u8>,
+    /// Their places: numbers of blocks in the file.
+    pub at: Vec<u64>,
+}
+
+/// How the stored block that a duplicate repeats is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draw {
+    /// Each with the same probability.
+    #[default]
+    Evenly,
+    /// By Zipf's law with exponent 1: few of them very often.
+    Zipf,
+}
+
+/// An endless stream of requests.
+pub struct Workload {
+    random: Random,
+    percent: u64,
+    draw: Draw,
+    /// Pending duplicates, in hundredths.
+    owed: u64,
+    order: Order,
+    /// Seed of the content of each block: first the files that are kept, then the file that is written.
+    stored: Vec<u64>,
+    /// Blocks of the files that are kept and not written.
+    beside: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Random,
+    Sequential,
+}
+
+impl Workload {
+    /// Makes random overwrites of a file of `file_blocks` blocks, `percent` % of them duplicates.
+    /// [`Workload::lay_out`] makes the file.
+    pub fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
+        let workload = Workload::vdbench(percent, seed);
+        Workload { order: Order::Random, stored: vec![0; file_blocks as usize], ..workload }
+    }
+
+    /// Makes sequential writes: every batch is a file, `percent` of its blocks duplicates.
+    pub fn vdbench(percent: u64, seed: u64) -> Workload {
+        let random = Random(seed << 40);
+        let (draw, order) = (Draw::default(), Order::Sequential);
+        Workload { random, percent, draw, owed: 0, order, stored: Vec::new(), beside: 0 }
+    }
+
+    /// Keeps the file of a `fio` workload unchanged and writes new files in addition; their duplicates repeat blocks
+    /// of both.
+    pub fn beside(self) -> Workload {
+        Workload { order: Order::Sequential, beside: self.stored.len(), ..self }
+    }
+
+    /// Changes how duplicates are drawn.
+    pub fn drawn(self, draw: Draw) -> Workload {
+        Workload { draw, ..self }
+    }
+
+    /// Changes the share of duplicates from now on.
+    pub fn set_percent(&mut self, percent: u64) {
+        self.percent = percent;
+    }
+
+    /// Makes the first content of the file that fio overwrites.
+    pub fn lay_out(&mut self, batch: &mut Batch) {
+        let blocks = self.stored.len() as u64;
+        self.stored.clear();
+        self.fill((0..blocks).collect(), batch);
+    }
+
+    /// Makes the next requests.
+    pub fn next(&mut self, requests: usize, batch: &mut Batch) {
+        let places = match self.order {
+            Order::Random => (0..requests).map(|_| self.random.next_u64() % self.stored.len() as u64).collect(),
+            Order::Sequential => {
+                self.stored.truncate(self.beside);
+                (0..requests as u64).collect()
+            }
+        };
+        self.fill(places, batch);
+    }
+
+    fn fill(&mut self, places: Vec<u64>, batch: &mut Batch) {
+        batch.data.resize(places.len() * BLOCK, 0);
+        batch.at = places;
+        for (block, place) in batch.data.chunks_mut(BLOCK).zip(&batch.at) {
+            let content = self.next_content();
+            match self.stored.get_mut(self.beside + *place as usize) {
+                Some(stored) => *stored = content,
+                None => self.stored.push(content),
+            }
+            let mut words = Random(content);
+            block.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = words.next_u64().to_le_bytes());
+        }
+    }
+
+    /// Returns the seed of the next block: equal seeds give equal blocks.
+    fn next_content(&mut self) -> u64 {
+        self.owed += self.percent;
+        if self.owed < 100 || self.stored.is_empty() {
+            return self.random.next_u64();
+        }
+        self.owed -= 100;
+        let place = self.draw_place();
+        self.stored[place]
+    }
+
+    fn draw_place(&mut self) -> usize {
+        let places = self.stored.len() as u64;
+        let drawn = self.random.next_u64();
+        let place = match self.draw {
+            Draw::Evenly => drawn % places,
+            // The share of the first r ranks grows with the logarithm of r.
+            Draw::Zipf => {
+                let share = (drawn >> 11) as f64 / (1u64 << 53) as f64;
+                let rank = (share * (places as f64 + 1.0).ln()).exp() as u64 - 1;
+                rank.min(places - 1) * SPREAD % places
+            }
+        };
+        place as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::{HashMap, HashSet};
+
+    /// Counts the requests of a batch whose content is stored somewhere when they are made; `file` is the stored
+    /// content.
+    fn duplicates(batch: &Batch, file: &mut HashMap<u64, Vec<u8>>) -> usize {
+        let mut stored: HashMap<Vec<u8>, usize> = HashMap::new();
+        file.values().for_each(|content| *stored.entry(content.clone()).or_default() += 1);
+        let mut found = 0;
+        for (at, content) in batch.at.iter().zip(batch.data.chunks(BLOCK)) {
+            found += usize::from(stored.get(content).is_some_and(|times| *times > 0));
+            *stored.entry(content.to_vec()).or_default() += 1;
+            if let Some(before) = file.insert(*at, content.to_vec()) {
+                *stored.get_mut(&before).unwrap() -= 1;
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn exactly_the_share_that_is_asked_for_is_stored_already() {
+        let draws = [Draw::Evenly, Draw::Zipf];
+        for (percent, draw) in [0, 10, 30, 50, 70].into_iter().flat_map(|percent| draws.map(|draw| (percent, draw))) {
+            // A small file: most blocks are soon overwritten.
+            let mut workload = Workload::fio(50, percent, 7).drawn(draw);
+            let (mut batch, mut file) = (Batch::default(), HashMap::new());
+            workload.lay_out(&mut batch);
+            duplicates(&batch, &mut file);
+            workload.next(1000, &mut batch);
+            assert_eq!(duplicates(&batch, &mut file), percent as usize * 10, "{percent} %");
+            workload.set_percent(100 - percent);
+            workload.next(1000, &mut batch);
+            assert_eq!(duplicates(&batch, &mut file), 1000 - percent as usize * 10, "100 - {percent} %");
+        }
+    }
+
+    #[test]
+    fn what_is_new_in_a_file_is_in_no_other() {
+        let mut workload = Workload::vdbench(30, 1);
+        let mut seen = HashSet::new();
+        for _ in 0..3 {
+            let mut batch = Batch::default();
+            workload.next(100, &mut batch);
+            let before = seen.len();
+            seen.extend(batch.data.chunks(BLOCK).map(<[u8]>::to_vec));
+            assert_eq!(seen.len() - before, 70);
+        }
+    }
+
+    #[test]
+    fn what_repeats_a_file_beside_is_drawn_from_all_of_it() {
+        let (mut batch, mut laid_out) = (Batch::default(), HashMap::new());
+        let mut workload = Workload::fio(1000, 0, 3);
+        workload.lay_out(&mut batch);
+        laid_out.extend(batch.data.chunks(BLOCK).map(<[u8]>::to_vec).zip(0..));
+        let mut workload = workload.beside();
+        workload.set_percent(50);
+        for _ in 0..2 {
+            workload.next(1000, &mut batch);
+            let places: Vec<usize> =
+                batch.data.chunks(BLOCK).filter_map(|block| laid_out.get(block).copied()).collect();
+            // Half of the writes are duplicates; at first all of these repeat that file, in the end half of them.
+            assert!((300..460).contains(&places.len()), "{}", places.len());
+            assert!((0..10).all(|tenth| places.iter().any(|place| place / 100 == tenth)), "{places:?}");
+        }
+    }
+
+    #[test]
+    fn zipf_repeats_few_blocks_often_and_all_places_can_be_drawn() {
+        let mut workload = Workload::fio(1 << 12, 0, 9).drawn(Draw::Zipf);
+        let mut batch = Batch::default();
+        workload.lay_out(&mut batch);
+        let mut counts = vec![0u32; 1 << 12];
+        (0..200_000).for_each(|_| counts[workload.draw_place()] += 1);
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        // Of ln(4097) = 8.3 parts the first has ln 2, the second ln(3/2).
+        assert!((16_000..17_400).contains(&counts[0]), "{}", counts[0]);
+        assert!((9_200..10_300).contains(&counts[1]), "{}", counts[1]);
+        assert!(counts.iter().filter(|count| **count > 0).count() > 3500);
+        let mut even = Workload::fio(1 << 12, 0, 9);
+        assert!(
+            (0..200_000)
+                .fold(vec![0u32; 1 << 12], |mut counts, _| {
+                    counts[even.draw_place()] += 1;
+                    counts
+                })
+                .iter()
+                .all(|count| (10..120).contains(count))
+        );
+    }
+
+    #[test]
+    fn fio_writes_anywhere_and_vdbench_one_after_the_other() {
+        let mut batch = Batch::default();
+        Workload::vdbench(30, 1).next(50, &mut batch);
+        assert_eq!(batch.at, (0..50).collect::<Vec<u64>>());
+        let mut fio = Workload::fio(10, 30, 1);
+        fio.lay_out(&mut batch);
+        assert_eq!(batch.at, (0..10).collect::<Vec<u64>>());
+        fio.next(500, &mut batch);
+        assert_eq!(batch.at.iter().collect::<HashSet<_>>().len(), 10, "every block is met, none outside the file");
+        assert!(batch.at.iter().all(|at| *at < 10));
+    }
+}

@@ -1,0 +1,67 @@
+//! The evaluation of ICID: unmodified programs under `nvfold run`, with the library that it preloads.
+
+use crate::common::Scratch;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// libnvfold_preload.so: `NVFOLD_PRELOAD`, or made in this folder of what cargo has just built.
+fn library(folder: &Path) -> PathBuf {
+    if let Some(path) = std::env::var_os("NVFOLD_PRELOAD") {
+        return path.into();
+    }
+    let beside = std::env::current_exe().expect("this test is a file").parent().expect("in a folder").to_owned();
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("libnvfold_preload-") && name.ends_with(".a")
+    };
+    let entries = fs::read_dir(&beside).expect("the folder of this test can be read");
+    let archives = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_archive);
+    let age = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let archive = archives.max_by_key(age).expect("cargo builds the library for this test");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/preload-library.sh");
+    assert!(Command::new(script).arg(archive).arg(folder).status().expect("run the script").success());
+    folder.join("libnvfold_preload.so")
+}
+
+/// What this test needs and is not here. Under CI that is a failure.
+fn is_anything_missing() -> bool {
+    let has =
+        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    let missing = if !Path::new("/dev/fuse").exists() {
+        "/dev/fuse"
+    } else if !["c++", "sed"].into_iter().all(has) {
+        "c++ or sed"
+    } else if !Path::new("/usr/include/leveldb/db.h").exists() {
+        "libleveldb-dev"
+    } else {
+        return false;
+    };
+    assert!(std::env::var_os("CI").is_none(), "{missing} is missing; run scripts/test-deps.sh");
+    eprintln!("skipped: {missing} is missing; run scripts/test-deps.sh");
+    true
+}
+
+#[test]
+fn the_evaluation_of_icid_runs() {
+    if is_anything_missing() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (library, lab) = (library(&scratch.path("preload")), env!("CARGO_BIN_EXE_nvfold-lab"));
+    let preload = format!("NVFOLD_PRELOAD={}", library.display());
+    let paper = ["--json", "paper", "icid", "--smoke", "--figure", "14,table-5,mount", "--out", "out"];
+    let report = scratch.run("env", &[&[&preload[..], lab], &paper[..]].concat()).ok().json();
+    let figures = report["figures"].as_array().expect("figures");
+    let ids: Vec<&str> = figures.iter().filter_map(|figure| figure["id"].as_str()).collect();
+    assert_eq!(ids, ["figure-14", "table-5", "mount"]);
+    let memory = figures[1]["charts"][0]["series"][0]["y"][0].as_f64().expect("memory of the rec-tree");
+    assert!((5.0..5.8).contains(&memory), "{memory} MB");
+    let shared = &figures[2]["charts"][0];
+    assert_eq!(shared["series"][0]["name"], "icid, cold");
+    let percent = shared["series"][0]["y"][0].as_f64().expect("what dd copied and shares");
+    assert!(percent > 90.0, "{percent} %");
+    let out = scratch.path("out");
+    let page = fs::read_to_string(out.join("README.md")).expect("a page");
+    assert!(page.contains("native/figure-14.svg") && out.join("native/figure-14.svg").exists(), "{page}");
+}
