@@ -23,7 +23,9 @@ pub mod chunk {
 
 /// Where pieces are cut.
 pub mod chunking {
-    pub use crate::chunking::{Compressibility, Cutter, Verdict, content_defined, is_zero, pieces};
+    #[cfg(feature = "papers")]
+    pub use crate::chunking::content_defined;
+    pub use crate::chunking::{Compressibility, Cutter, Verdict, is_zero, pieces};
 }
 
 /// The three layers of a mount: types whose methods stay inside, so that a test can see what does not compile.
