@@ -18,7 +18,7 @@
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
 //!
-//! Memory that cannot be read is a finding too, with the files that lose data by it: `check/bad.rs`. Invariant 7
+//! Memory that cannot be read is a finding too, with the files that lose data by it: `check/bad_files.rs`. Invariant 7
 //! (fsck finds nothing after recovery) belongs to the tests. On a device that was not unmounted, damage that recovery
 //! repairs is counted as `recoverable`, not as a finding.
 //!
@@ -34,13 +34,15 @@
 //! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
-//! | `bad.rs` | files that lose data by bad memory | 0, 1 |
+//! | `bad.rs` | bad memory | 0, 1 |
+//! | `bad_files.rs`, `paths.rs` | files that lose data by it, or by damage; their paths | 0, 1, 4, 5 |
 //! | `plan.rs` | what a repair has to do, as the steps above found it | |
 //! | `repair.rs`, `lost_found.rs` | what a repair writes | |
 //! | `undo.rs` | a copy of what a repair overwrites, and its restoration | |
 //! | `report.rs` | the options and the report | |
 
 mod bad;
+mod bad_files;
 mod blocks;
 mod domains;
 mod index;
@@ -48,6 +50,7 @@ mod inodes;
 mod lost_found;
 mod names;
 mod packed;
+mod paths;
 mod plan;
 mod range_map;
 mod repair;
