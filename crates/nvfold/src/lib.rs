@@ -52,7 +52,7 @@ mod sync;
 mod words;
 
 pub use api::{Daemon, File, FileSystem, Origin, Stats};
-pub use chunk::transaction::Generators;
+pub use chunk::generators::Generators;
 pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
 pub use dedup::auto::options::{AutoOptions, AutoStats, Chosen, Estimate, Prefer, Reason};
 pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};

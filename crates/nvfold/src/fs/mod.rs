@@ -98,8 +98,8 @@ pub use undedup_plan::UndedupPlan;
 
 use crate::chunk::Chunks;
 use crate::chunk::entries::Entries;
+use crate::chunk::generators::Generators;
 use crate::chunk::index::Index;
-use crate::chunk::transaction::Generators;
 use crate::compression::Compression;
 use crate::dedup::policy::Pack;
 use crate::dedup::{Ground, Policies};
