@@ -7,13 +7,14 @@
 //! unknown type is known if one type alone in the crate has a method of this name, in the same room, and the standard
 //! library has none.
 //!
-//! Ways back up that have no call in them are seen, too:
-//! - a trait of the room (`dyn`, `impl` or a bound): a call of its method leads to all files of the room that implement
-//!   it. Across rooms it does not: there a trait is the door that the lower room has for the upper one, such as what a
-//!   policy asks of `fs`, and the table says which room is above;
-//! - a callback that gets a type whose methods stand in several files, such as `&Core` or `&Jobs`: a function that takes
-//!   one calls every file that calls it, and a function that uses a field with one calls every file that makes that
-//!   struct. A callback that gets data only is not counted.
+//! Ways back up that have no call in them are seen, too, within a room:
+//! - a trait (`dyn`, `impl` or a bound): a call of its method leads to all files that implement it;
+//! - a callback that gets a type whose methods stand in several files of the room, such as `&Core` or `&Jobs`: a function
+//!   that takes one calls every file that calls it, and a function that uses a field with one calls every file that
+//!   makes that struct. A callback that gets data only is not counted.
+//!
+//! Between rooms these are doors that the lower room has for the upper one, such as what a policy asks of `fs`; which
+//! room is above, the table says.
 //!
 //! A call to a function in a file above (`a/mod.rs` for `a/b.rs`) counts as the calls that this function makes, so no
 //! circle is hidden by a step through the file that a family shares.
@@ -23,7 +24,7 @@
 //! callbacks in collections.
 
 use super::body::{Body, Call, Found};
-use super::graph::{Arrow, is_above};
+use super::graph::{Arrow, is_above, room};
 use super::program::{Place, Program, TypeOf};
 use super::source::Path;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,7 +84,7 @@ impl Calls<'_> {
         let (taker, function) = (&call.to.0, self.program.function(&call.to));
         let kinds = function.parameters.iter().filter_map(|(_, kind)| kind.as_ref());
         let mut kinds = kinds.map(|kind| function.bounds.get(&kind.name).unwrap_or(kind));
-        let is_back = !is_above(taker, caller) && !is_above(caller, taker);
+        let is_back = room(taker) == room(caller) && !is_above(taker, caller) && !is_above(caller, taker);
         (is_back && kinds.any(|kind| self.program.hands_on(taker, kind))).then(|| Arrow {
             from: taker.clone(),
             to: caller.clone(),
@@ -95,7 +96,8 @@ impl Calls<'_> {
     /// Returns the arrows from the use of a field that is a callback to the files that make its struct.
     fn called_back_by_field(&self, from: &Path, owner: &TypeOf, line: usize) -> Vec<Arrow> {
         let makers = self.found.iter().filter(|(_, found)| found.made.contains(owner)).map(|((file, _), _)| file);
-        let makers: BTreeSet<&Path> = makers.filter(|file| !is_above(file, from) && !is_above(from, file)).collect();
+        let makers: BTreeSet<&Path> =
+            makers.filter(|file| room(file) == room(from) && !is_above(file, from) && !is_above(from, file)).collect();
         let arrow = |to: &Path| Arrow {
             from: from.clone(),
             to: to.clone(),

@@ -184,11 +184,11 @@ impl<'a> Program<'a> {
         if is_of_one && !is_common { found.iter().map(|(_, place)| place.clone()).collect() } else { Vec::new() }
     }
 
-    /// Returns whether a type is a callback that gets a type whose methods stand in several files.
+    /// Returns whether a type is a callback that gets a type whose methods stand in several files of this room.
     pub fn hands_on(&self, file: &Path, kind: &Kind) -> bool {
         let is_wide = |name: &str| {
             let owner = self.type_named(file, name);
-            owner.is_some_and(|owner| self.is_in_several_files(&owner))
+            owner.is_some_and(|owner| self.is_in_several_files(&owner, room(file)))
         };
         match kind.name.as_str() {
             "Fn" => kind.inside.iter().flat_map(Kind::names).any(is_wide),
@@ -197,10 +197,11 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// Returns whether the methods of a type stand in several files.
-    fn is_in_several_files(&self, owner: &TypeOf) -> bool {
+    /// Returns whether the methods of a type stand in several files of a room.
+    fn is_in_several_files(&self, owner: &TypeOf, of_room: &str) -> bool {
         let methods = self.methods.range((owner.clone(), String::new())..).take_while(|((other, _), _)| other == owner);
-        let files: BTreeSet<&Path> = methods.flat_map(|(_, places)| places).map(|(file, _)| file).collect();
+        let files = methods.flat_map(|(_, places)| places).map(|(file, _)| file);
+        let files: BTreeSet<&Path> = files.filter(|file| room(file) == of_room).collect();
         files.len() > 1
     }
 
