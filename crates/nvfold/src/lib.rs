@@ -54,7 +54,7 @@ mod words;
 pub use api::{Daemon, File, FileSystem, Origin, Stats};
 pub use chunk::generators::Generators;
 pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
-pub use dedup::auto::options::{AutoOptions, AutoStats, Chosen, Estimate, Prefer, Reason};
+pub use dedup::auto::options::{AutoOptions, AutoStats, Chosen, PolicyEstimate, Prefer, Reason};
 pub use dedup::denova::options::{DeNovaOptions, DeNovaStats, DedupMode};
 pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats, Thresholds};
 pub use dedup::policy::{POLICY_ATTRIBUTE, Pack, Policy, PolicyOf, PolicyStats, Verify};

@@ -1,6 +1,6 @@
 //! Repair and its undo file: cut off anywhere and done again, put back bit by bit, and never on the wrong device.
 
-use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
+use nvfold::check::{CheckOptions, CheckReport, UndoFile, check, check_and_keep, restore};
 use nvfold::media::inode::{INODE_BYTES, InodeHead, USE_WORD};
 use nvfold::media::superblock::{Geometry, LAST_COPY, STATE_REPAIR, Superblock, VERSION};
 use nvfold::media::{BLOCK_BYTES, SEGMENT_BYTES};
@@ -150,7 +150,7 @@ impl UndoFile for Kept {
     }
 }
 
-fn repair_into(region: &Region, undo: &Kept) -> Result<Report> {
+fn repair_into(region: &Region, undo: &Kept) -> Result<CheckReport> {
     check_and_keep(region, &REPAIR, || Ok(Box::new(undo.clone()) as Box<dyn UndoFile>))
 }
 

@@ -80,7 +80,7 @@ use entries::{Entries, word};
 use epochs::Epochs;
 use generators::{GeneratorLines, Generators};
 use index::Index;
-use packed::Packed;
+use packed::PackedEntries;
 use pmem::{PmemError, Region};
 use recount::Recount;
 use smallvec::SmallVec;
@@ -136,7 +136,7 @@ pub struct Chunks {
     /// Maps a chunk to the place of its entry.
     pub(crate) entries: Arc<Entries>,
     /// Allocation of packed entries, and totals of packed chunks.
-    pub(crate) packed: Packed,
+    pub(crate) packed: PackedEntries,
     /// Tracks the readers that use the place of a packed chunk.
     pub(crate) epochs: Epochs,
     /// Finds tracked chunks by weak fingerprint.
@@ -178,7 +178,7 @@ impl Chunks {
             generators: GeneratorLines::new(generators),
             region,
             geometry,
-            packed: Packed::new(entries.clone()),
+            packed: PackedEntries::new(entries.clone()),
             epochs: Epochs::default(),
             entries,
             index,

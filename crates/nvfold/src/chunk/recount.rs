@@ -36,11 +36,11 @@ struct Page {
 pub struct Recount {
     pages: Box<[OnceLock<Box<Page>>]>,
     /// Pages for packed chunks, grouped by part of the table of packed entries.
-    packed: Box<[OnceLock<Part>]>,
+    packed: Box<[OnceLock<PartPages>]>,
 }
 
 /// Pages of one part of the table of packed entries.
-type Part = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
+type PartPages = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
 const PAGES_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / SEGMENT_BLOCKS as usize;
 
 impl Recount {

@@ -10,7 +10,7 @@ use super::share_queued::{EntryAddress, token_of};
 use crate::dedup::Dedup;
 use crate::dedup::stream::Stream;
 use crate::dedup::streams::Seam;
-use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
+use crate::dedup::work::{Filled, Finder, Host, ShareRequest, Shared, Token};
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -42,7 +42,7 @@ impl Host for Core {
         self.leaving_out(self.contain(Job::CutSeam, Some(seam.file), || self.cut_seam_of(seam)))
     }
 
-    fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
+    fn share(&self, work: ShareRequest<'_>, finder: &dyn Finder) -> Result<Shared> {
         let EntryAddress { ino: number, generation, .. } = EntryAddress::of(&work.entry);
         let file = Some(FileId { number, generation });
         self.leaving_out(self.contain(Job::Share, file, || self.share_queued(work, finder)))

@@ -16,7 +16,7 @@ use super::publish::entries_for;
 use crate::error::{Error, Result};
 use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
-use crate::inode::log::{Addition, Log, Part, areas_of};
+use crate::inode::log::{Addition, Log, LogPart, areas_of};
 use crate::inode::{Body, Changing, HeldValue, Inode, State};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, HEAD_WORD, INLINE_LOG, INODE_BYTES};
 use crate::media::journal::WordStore;
@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// Frees the parts of a log that is no longer reachable.
-    pub(super) fn free_log(&self, parts: Vec<Part>) {
+    pub(super) fn free_log(&self, parts: Vec<LogPart>) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.free(BlockRun { start, count: 1 });
         }

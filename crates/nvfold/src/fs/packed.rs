@@ -29,7 +29,7 @@ use super::publish::{Mapped, Remap, Stamp};
 use super::write::{Whole, fingerprint_of, look_at_whole};
 use super::zeros::becomes_hole;
 use crate::chunk::packed::NewPacked;
-use crate::chunking::{Chunker, Zeros, is_zero, trailing_zeros, zero_runs};
+use crate::chunking::{Chunker, ZeroRanges, is_zero, trailing_zeros, zero_runs};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::dedup::streams::{Seam, Streams};
 use crate::dedup::{Piece, Place};
@@ -80,8 +80,8 @@ pub(super) struct Cut<'d> {
 impl<'d> Cut<'d> {
     /// Cuts what is written, and leaves out zeros.
     pub(super) fn of_request(stream: Stream, data: &'d [u8], policy: Placer<'_>) -> Cut<'d> {
-        let zeros: Zeros = match &stream.tail {
-            _ if policy.keeps_zeros() => Zeros::new(),
+        let zeros: ZeroRanges = match &stream.tail {
+            _ if policy.keeps_zeros() => ZeroRanges::new(),
             None if is_zero(data) => smallvec![0..data.len()],
             tail => zero_runs(data, tail.as_ref().map_or(0, |tail| trailing_zeros(&tail.bytes))),
         };
