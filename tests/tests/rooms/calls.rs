@@ -20,8 +20,9 @@
 //! circle is hidden by a step through the file that a family shares.
 //!
 //! What it cannot see: types that only inference tells (parameters of closures, items of iterators) where several types
-//! have a method of that name, or a type of another room has it; operators and `Drop`; methods that macros make;
-//! callbacks in collections.
+//! have a method of that name, or a type of another room has it; types of which several files declare the name, where
+//! they are written after their module (`a::Part`); operators and `Drop`; methods that macros make; callbacks in
+//! collections.
 
 use super::body::{Body, Call, Found};
 use super::graph::{Arrow, is_above, room};
