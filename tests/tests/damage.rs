@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
+use nvfold::check::{CheckOptions, CheckReport, UndoFile, check, check_and_keep, restore};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::inode::INODE_BYTES;
 use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
@@ -162,7 +162,7 @@ struct Figures {
     undone: usize,
 }
 
-fn nothing_found(report: &Report) -> bool {
+fn nothing_found(report: &CheckReport) -> bool {
     report.clean && report.findings.is_empty() && report.recoverable == 0
 }
 
@@ -247,7 +247,7 @@ fn try_damage(
 
 fn check_repaired(
     region: &Region,
-    report: &Report,
+    report: &CheckReport,
     survivors: &Survivors,
     hit: &Range<u64>,
 ) -> Result<(usize, usize), String> {

@@ -1,12 +1,19 @@
-//! The modules as a test: which module may use which, that no files use each other in a circle, and that `fs` names
-//! no policy.
+//! The modules as a test: which module may use which, that no files use each other in a circle, by paths or by calls,
+//! and that `fs` names no policy.
 //!
 //! The problem: a dependency that points up is one line in a review and hard to remove a year later. The idea: each
 //! crate has a table of its top-level modules (rooms), from the top down, each with the rooms that it uses. The test
 //! reads the sources ([`source`]) and turns the paths in them into arrows ([`graph`]); an arrow that is not in the
-//! table fails with its file and line. A row that no file uses fails too, so the table shows the present structure.
+//! table fails with its file and line. Calls that need no path, such as those among the methods of one type, are
+//! arrows too ([`calls`]), and must not lead around. A row that no file uses fails too, so the table shows the present structure.
 
+mod body;
+mod calls;
 mod graph;
+mod kind;
+mod outline;
+mod program;
+mod seeded_calls;
 mod source;
 
 use graph::{Arrow, Circle, Graph, name, room};
@@ -213,7 +220,18 @@ struct Known {
     policies: &'static [&'static str],
 }
 
-const KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
+const KNOWN: Known = Known {
+    circles: &[
+        (
+            "nvfold",
+            "fs/append fs/background fs/collect fs/commit fs/compact fs/compare fs/evacuate fs/fill fs/origins fs/packed \
+             fs/publish fs/range fs/reclaim fs/recut fs/share fs/share_queued fs/watched fs/write fs/xattr fs/zeros",
+        ),
+        ("nvfold", "fs/cache fs/policy"),
+    ],
+    arrows: &[],
+    policies: &[],
+};
 
 const NONE_KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 

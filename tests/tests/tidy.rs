@@ -543,6 +543,79 @@ fn no_head_of_a_module_says_a_line_twice() {
     assert_eq!(repeated_lines(twice).len(), 1);
 }
 
+/// Types of the core whose names still mean two things. The list may only get shorter.
+const NAMES_USED_TWICE: [&str; 22] = [
+    "Batch", "Counts", "Damaged", "Emptied", "End", "Filled", "Found", "Named", "Origin", "Part", "Piece", "Pieces",
+    "Pin", "Place", "Refused", "Round", "Shard", "Slot", "Stats", "Step", "Tail", "Token",
+];
+
+/// Returns the types that a file declares, without those that only tests compile. Associated types belong to their trait.
+fn declared_types(text: &str) -> Vec<&str> {
+    let code = &text[..text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len())];
+    let start_of_name = |line: &str| {
+        let start = line.len() - line.trim_start().len();
+        let is_restricted = line[start..].starts_with("pub(");
+        let visibility = match line[start..].find(if is_restricted { ") " } else { "pub " }) {
+            Some(end) if is_restricted => end + ") ".len(),
+            Some(0) => "pub ".len(),
+            _ => 0,
+        };
+        let keywords: &[&str] = &["struct ", "enum ", "union ", "trait ", "type "][..if start > 0 { 4 } else { 5 }];
+        let keyword = keywords.iter().find(|keyword| line[start + visibility..].starts_with(**keyword))?;
+        Some(start + visibility + keyword.len())
+    };
+    let is_end = |c: char| !c.is_alphanumeric() && c != '_';
+    code.lines().filter_map(|line| line[start_of_name(line)?..].split(is_end).next()).collect()
+}
+
+/// Returns the names that several types have, with the files that declare them, and known ones that are no longer so.
+fn names_used_twice(sources: &[(String, String)], known: &[&str]) -> Vec<String> {
+    let mut declared: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (file, text) in sources {
+        declared_types(text).into_iter().for_each(|name| declared.entry(name).or_default().push(file));
+    }
+    declared.retain(|_, files| files.len() > 1);
+    let mended = known.iter().filter(|name| !declared.contains_key(**name));
+    let mended = mended.map(|name| format!("{name} is declared once: take it out of NAMES_USED_TWICE"));
+    let twice = declared.iter().filter(|(name, _)| !known.contains(name));
+    twice.map(|(name, files)| format!("{name}: {}", files.join(", "))).chain(mended).collect()
+}
+
+#[test]
+fn every_type_of_the_core_has_a_name_of_its_own() {
+    const CORE: &str = "crates/nvfold/src/";
+    let is_test = |file: &str| file.contains("/races/") || file.contains("/tests/") || file.ends_with("/tests.rs");
+    let of_core = sources().into_iter().filter(|(file, _)| file.starts_with(CORE) && !is_test(file));
+    let sources: Vec<(String, String)> = of_core.collect();
+    assert!(sources.len() > 100, "the files were not found");
+    assert_none("names of several types; each says what it is", names_used_twice(&sources, &NAMES_USED_TWICE));
+}
+
+#[test]
+fn a_second_type_of_a_name_is_found() {
+    let twice = |first: &str, second: &str, known: &[&str]| {
+        names_used_twice(&[("one".into(), first.into()), ("other".into(), second.into())], known)
+    };
+    let first = "pub(crate) struct Part<'a>(u8);";
+    for second in
+        ["struct Part;", "pub enum Part {}", "type Part = u8;", "fn f() {\n    struct Part {}\n}", "pub trait Part {"]
+    {
+        assert_eq!(twice(first, second, &[]), ["Part: one, other"], "{second}");
+        assert_eq!(twice(first, second, &["Part"]), Vec::<String>::new(), "{second}");
+    }
+    for second in [
+        "struct Parts;",
+        "impl Iterator for Parts {\n    type Part = u8;",
+        "/// struct Part",
+        "use a::Part;",
+        "#[cfg(test)]\nmod tests {\n    struct Part;",
+    ] {
+        assert_eq!(twice(first, second, &[]), Vec::<String>::new(), "{second}");
+        let mended = "Part is declared once: take it out of NAMES_USED_TWICE";
+        assert_eq!(twice(first, second, &["Part"]), [mended], "{second}");
+    }
+}
+
 /// Returns true if three numbers follow one another in a text, with commas between them.
 fn is_a_list_of_numbers(text: &str) -> bool {
     let is_number = |part: &str| {

@@ -313,7 +313,7 @@ impl Chosen {
                 format!("kept, though {} is better by {:.1} %", better.name(), gain * 100.0)
             }
         };
-        let estimate = |of: &nvfold::Estimate| Estimate {
+        let estimate = |of: &nvfold::PolicyEstimate| Estimate {
             policy: of.policy.name().to_owned(),
             time_ns: of.time_ns,
             stored: of.stored,

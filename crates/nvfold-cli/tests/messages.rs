@@ -64,15 +64,15 @@ fn file_system_errors() -> Vec<Error> {
 }
 
 /// One of each variant of the errors of trees.
-fn tree_errors() -> Vec<host::Error> {
+fn tree_errors() -> Vec<host::TreeError> {
     let full = || file_system_errors().remove(3);
     vec![
-        host::Error::Host { doing: "import", path: "/srv/tree".into(), source: missing() },
-        host::Error::FileSystem { doing: "export", path: "/tree".into(), source: file_system_errors().remove(0) },
-        host::Error::ParentInPath { path: "/tree/../x".into() },
-        host::Error::IsDirectory { path: "/srv".into() },
-        host::Error::Stopped { doing: "import", done: Box::default() },
-        host::Error::Full { doing: "import", path: "/srv/tree/file".into(), source: full(), done: Box::default() },
+        host::TreeError::Host { doing: "import", path: "/srv/tree".into(), source: missing() },
+        host::TreeError::FileSystem { doing: "export", path: "/tree".into(), source: file_system_errors().remove(0) },
+        host::TreeError::ParentInPath { path: "/tree/../x".into() },
+        host::TreeError::IsDirectory { path: "/srv".into() },
+        host::TreeError::Stopped { doing: "import", done: Box::default() },
+        host::TreeError::Full { doing: "import", path: "/srv/tree/file".into(), source: full(), done: Box::default() },
     ]
 }
 

@@ -148,7 +148,7 @@ impl Display for FrameError {
 
 /// State that each thread keeps between two reads.
 #[derive(Default)]
-struct Opened {
+struct FrameCache {
     decompressor: Option<Decompressor<'static>>,
     /// The last frame, and its content.
     frame: Vec<u8>,
@@ -157,7 +157,7 @@ struct Opened {
 
 thread_local! {
     static COMPRESSOR: RefCell<Option<(u8, Compressor<'static>)>> = const { RefCell::new(None) };
-    static OPENED: RefCell<Opened> = RefCell::default();
+    static OPENED: RefCell<FrameCache> = RefCell::default();
 }
 
 /// Calls `read` with the content of a frame, which is `content_bytes` long. Takes no more memory than the frame and

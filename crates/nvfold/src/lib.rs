@@ -80,7 +80,7 @@ pub use error::{Error, Result, errno};
 pub use panics::panic_is_contained;
 
 // Policies: which there are, their options, and what a directory can be given.
-pub use chunk::transaction::Generators;
+pub use chunk::generators::Generators;
 pub use chunking::{Chunker, PieceLengths};
 pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
 pub use dedup::auto::options::{AutoOptions, Prefer};
@@ -94,7 +94,7 @@ pub use words::ReorderOptions;
 
 // What was done: statistics.
 pub use api::Stats;
-pub use dedup::auto::options::{AutoStats, Chosen, Estimate, Reason};
+pub use dedup::auto::options::{AutoStats, Chosen, PolicyEstimate, Reason};
 pub use dedup::denova::options::DeNovaStats;
 pub use dedup::nv_dedup::options::NvDedupStats;
 pub use dedup::policy::PolicyStats;
@@ -106,7 +106,7 @@ pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused
 /// a single file.
 pub mod custom_policy {
     // A policy, and what it decides about.
-    pub use crate::dedup::{Dedup, Ground, Looks, Piece, Place, Places};
+    pub use crate::dedup::{Dedup, Looks, Piece, Place, Places, PolicyDevice};
     pub use crate::fingerprint::Fingerprint;
 
     // The chunk table, where references are taken.
@@ -118,7 +118,7 @@ pub mod custom_policy {
     // Work in the background.
     pub use crate::chunk::reference::Hold;
     pub use crate::dedup::work::{
-        Batch, Fate, Filled, Finder, Host, Left, Share, Shared, Stored, Token, Unfingerprinted,
+        Batch, Fate, Filled, Finder, Host, Left, ShareRequest, Shared, Stored, Token, Unfingerprinted,
     };
 }
 

@@ -1,7 +1,7 @@
 //! fsck sees every invariant broken: each test breaks one thing on purpose and looks for the finding with its
 //! number; where repair is possible without a guess, the device is clean afterwards.
 
-use nvfold::check::{CheckOptions, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, check};
 use nvfold::internals::media::chunk_entry::{ChunkEntry, STRONG_VALID, tag};
 use nvfold::internals::media::generator::{SEQUENCE_END, tx_id};
 use nvfold::internals::media::inode::{
@@ -233,7 +233,7 @@ impl Device {
         }
     }
 
-    fn check(&self) -> Report {
+    fn check(&self) -> CheckReport {
         check(&self.region, &CheckOptions::default()).unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! Compression of packed chunks: what comes back, what it saves, how it goes with sharing, growth, crashes and damage.
 
-use nvfold::check::{CheckOptions, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, check};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::chunk_entry::{CLASS_END, CLASS_LOST, ChunkEntry, ENTRY_BYTES};
 use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
@@ -46,7 +46,7 @@ fn settle(fs: &FileSystem) {
     while !fs.fill_step().unwrap() {}
 }
 
-fn looked_at(region: &Region, repair: bool) -> Report {
+fn looked_at(region: &Region, repair: bool) -> CheckReport {
     check(region, &CheckOptions { repair, data: true }).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Crash states that once were not recovered, each in its smallest form.
 
-use nvfold::check::{CheckOptions, Finding, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, Finding, check};
 use nvfold::internals::media::chunk_entry::ChunkEntry;
 use nvfold::internals::media::superblock::{COPIES, LOG_AREAS};
 use nvfold::internals::media::{BlockNumber, SEGMENT_BLOCKS};
@@ -19,7 +19,7 @@ fn mount(region: &Region) -> FileSystem {
     FileSystem::mount(region.clone(), MountOptions::default()).unwrap()
 }
 
-fn fsck(region: &Region) -> Report {
+fn fsck(region: &Region) -> CheckReport {
     check(region, &CheckOptions::default()).unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Policy `denova`: what is written is stored at once and shared later, and nothing that was put off is lost.
 
-use nvfold::check::{CheckOptions, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, check};
 use nvfold::internals::media::chunk_entry::{ChunkEntry, CountWord};
 use nvfold::internals::media::inode::{INLINE_LOG, INODE_BYTES};
 use nvfold::internals::media::log_entry::dedupe;
@@ -149,7 +149,7 @@ fn set_flag(region: &Region, offset: u64, flag: u8) {
     store_u64(region, offset, word | u64::from(flag) << 24);
 }
 
-fn survey(region: &Region, repair: bool) -> Report {
+fn survey(region: &Region, repair: bool) -> CheckReport {
     check(region, &CheckOptions { repair, data: true }).unwrap()
 }
 

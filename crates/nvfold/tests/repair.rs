@@ -1,6 +1,6 @@
 //! Repair and its undo file: cut off anywhere and done again, put back bit by bit, and never on the wrong device.
 
-use nvfold::check::{CheckOptions, Report, UndoFile, check, check_and_keep, restore};
+use nvfold::check::{CheckOptions, CheckReport, UndoFile, check, check_and_keep, restore};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::inode::{INODE_BYTES, InodeHead, USE_WORD};
 use nvfold::internals::media::superblock::{Geometry, LAST_COPY, STATE_REPAIR, VERSION};
@@ -151,7 +151,7 @@ impl UndoFile for Kept {
     }
 }
 
-fn repair_into(region: &Region, undo: &Kept) -> Result<Report> {
+fn repair_into(region: &Region, undo: &Kept) -> Result<CheckReport> {
     check_and_keep(region, &REPAIR, || Ok(Box::new(undo.clone()) as Box<dyn UndoFile>))
 }
 

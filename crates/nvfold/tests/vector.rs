@@ -1,7 +1,7 @@
 //! Vector entries: many extents in one log entry. What they say survives everything that a write entry does, and what
 //! damage makes of them costs their file.
 
-use nvfold::check::{CheckOptions, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, check};
 use nvfold::internals::media::chunk_entry::ChunkEntry;
 use nvfold::internals::media::inode::{INLINE_LOG, INODE_BYTES, InodeHead};
 use nvfold::internals::media::location_word::LocationWord;
@@ -57,7 +57,7 @@ fn scattered(fs: &FileSystem, name: &[u8], blocks: u64) -> File {
     file
 }
 
-fn found(region: &Region) -> Report {
+fn found(region: &Region) -> CheckReport {
     check(region, &CheckOptions { data: true, ..CheckOptions::default() }).unwrap()
 }
 

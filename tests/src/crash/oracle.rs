@@ -23,7 +23,7 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex};
 
-use nvfold::check::{CheckOptions, Finding, Report, check};
+use nvfold::check::{CheckOptions, CheckReport, Finding, check};
 use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
 use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions, RenameMode, Stats, TimeNs, Usage};
 use pmem::{Action, Event, Region};
@@ -286,7 +286,7 @@ fn allows(allowed: &[Arc<Tree>], tree: &Tree, when: &str) -> Result<(), String> 
     Err(text)
 }
 
-fn fsck(region: &Region) -> Result<Report, String> {
+fn fsck(region: &Region) -> Result<CheckReport, String> {
     check(region, &CheckOptions::default()).map_err(|error| format!("fsck: {error}"))
 }
 

@@ -29,7 +29,7 @@ use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Mutex;
 
-use nvfold::check::{self, CheckOptions, Report};
+use nvfold::check::{self, CheckOptions, CheckReport};
 use nvfold::host::{self, ExportOptions, Progress};
 use nvfold::{
     AllocateMode, DEVICE_BYTES_MIN, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy,
@@ -182,15 +182,15 @@ impl Drop for Borrowed {
     }
 }
 
-fn checked(region: &Region, repair: bool) -> nvfold::Result<Report> {
+fn checked(region: &Region, repair: bool) -> nvfold::Result<CheckReport> {
     check::check(region, &CheckOptions { repair, data: true })
 }
 
-fn nothing_found(report: &Report) -> bool {
+fn nothing_found(report: &CheckReport) -> bool {
     report.findings.is_empty() && report.findings_unlisted == 0
 }
 
-fn told(report: &Report) -> String {
+fn told(report: &CheckReport) -> String {
     let lines: Vec<String> = report.findings.iter().take(20).map(|finding| format!("\n    {finding:?}")).collect();
     format!("clean: {}, recoverable: {}, findings:{}", report.clean, report.recoverable, lines.concat())
 }
@@ -231,7 +231,7 @@ enum Writing {
     /// Some part was unreadable.
     Damaged(Error),
     /// Everything was read. Holds unexpected failures of changes, and the report of the fsck afterwards.
-    Changed(nvfold::Result<()>, Box<nvfold::Result<Report>>),
+    Changed(nvfold::Result<()>, Box<nvfold::Result<CheckReport>>),
 }
 
 fn try_read_write(region: &Region, policy: Policy) -> Writing {
@@ -251,7 +251,7 @@ fn try_read_write(region: &Region, policy: Policy) -> Writing {
     }
 }
 
-fn agree_on_reading(report: &nvfold::Result<Report>, read_only: nvfold::Result<()>) -> Result<(), String> {
+fn agree_on_reading(report: &nvfold::Result<CheckReport>, read_only: nvfold::Result<()>) -> Result<(), String> {
     match (report, read_only) {
         (Err(fsck), Ok(())) => Err(format!("mounted read-only, but fsck fails: {fsck}")),
         // A mount that cannot write may fail because of what a crash left.
@@ -262,7 +262,7 @@ fn agree_on_reading(report: &nvfold::Result<Report>, read_only: nvfold::Result<(
     }
 }
 
-fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &Region) -> Result<(), String> {
+fn agree_on_writing(report: &nvfold::Result<CheckReport>, writing: Writing, region: &Region) -> Result<(), String> {
     let report = match (report, &writing) {
         (Ok(report), _) => report,
         (Err(_), Writing::Refused(_)) => return Ok(()),
@@ -281,7 +281,7 @@ fn agree_on_writing(report: &nvfold::Result<Report>, writing: Writing, region: &
 }
 
 /// Checks that changes to a consistent file system have succeeded and left it consistent.
-fn stays_consistent(changed: nvfold::Result<()>, after: nvfold::Result<Report>) -> Result<(), String> {
+fn stays_consistent(changed: nvfold::Result<()>, after: nvfold::Result<CheckReport>) -> Result<(), String> {
     changed.map_err(|error| format!("a change of a consistent file system failed: {error}"))?;
     match after {
         Ok(report) if nothing_found(&report) && report.clean && report.recoverable == 0 => Ok(()),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use nvfold::check::Report;
+use nvfold::check::CheckReport;
 use nvfold::{FileKind, FileSystem, InodeNumber, MountOptions};
 
 use super::footprint::{Footprint, footprints};
@@ -158,7 +158,7 @@ impl Survivors {
     pub fn check_repaired(
         &self,
         fs: &FileSystem,
-        report: &Report,
+        report: &CheckReport,
         hit: &[Range<u64>],
     ) -> Result<(usize, usize), String> {
         let (inodes, paths) = look(fs).map_err(|error| format!("after repair: {error}"))?;

@@ -5,6 +5,9 @@
 //! files below may use it without an arrow. But an item that such a file only re-exports (`pub use b::C`) is not its
 //! own: the arrow goes to the file that defines it.
 
+use super::calls;
+use super::outline::Outline;
+use super::program::{Program, Text};
 use super::source::{Brought, Mention, Path, Source};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -30,6 +33,8 @@ pub struct Circle {
 pub struct Graph {
     files: BTreeMap<Path, File>,
     pub arrows: Vec<Arrow>,
+    /// Arrows of calls that no path shows.
+    pub calls: Vec<Arrow>,
     /// Paths to the crate's root whose target is unknown.
     pub unresolved: Vec<String>,
 }
@@ -66,7 +71,7 @@ fn module_of(file: &str) -> Path {
     module
 }
 
-fn is_above(upper: &[String], lower: &[String]) -> bool {
+pub fn is_above(upper: &[String], lower: &[String]) -> bool {
     lower.starts_with(upper)
 }
 
@@ -84,8 +89,9 @@ impl Graph {
             pending.extend(file.source.module_files.iter().map(|below| [&module[..], below].concat()));
             files.insert(module, file);
         }
-        let mut graph = Graph { files, arrows: Vec::new(), unresolved: Vec::new() };
+        let mut graph = Graph { files, arrows: Vec::new(), calls: Vec::new(), unresolved: Vec::new() };
         graph.draw();
+        graph.calls = graph.read_calls();
         graph
     }
 
@@ -117,6 +123,23 @@ impl Graph {
             }
         }
         (self.arrows, self.unresolved) = (arrows.into_iter().collect(), unresolved);
+    }
+
+    fn read_calls(&self) -> Vec<Arrow> {
+        let texts = self.files.iter().map(|(module, File { name, source })| {
+            (module.clone(), Text { name, tokens: &source.tokens, outline: Outline::read(&source.tokens) })
+        });
+        calls::arrows(&Program::new(texts.collect(), Box::new(|from, name| self.brought_from(from, name))))
+    }
+
+    /// Returns the file from which a `use` declaration of another file brings a name.
+    fn brought_from(&self, from: &Path, name: &str) -> Option<Path> {
+        let brings = |mention: &&Mention| mention.brought == Some(Brought::Name(name.into()));
+        let mention = self.files[from].source.mentions.iter().find(brings)?;
+        match self.target(from, mention) {
+            Target::File(file) => Some(file),
+            _ => None,
+        }
     }
 
     fn target(&self, from: &[String], mention: &Mention) -> Target {
@@ -223,7 +246,7 @@ impl Graph {
 
     fn arrows_from<'a>(&'a self, file: &'a [String]) -> impl Iterator<Item = &'a Arrow> {
         // The root is the map of the crate, and names everything.
-        self.arrows.iter().filter(move |arrow| arrow.from == *file && !file.is_empty())
+        self.arrows.iter().chain(&self.calls).filter(move |arrow| arrow.from == *file && !file.is_empty())
     }
 
     fn reached_from(&self, file: &[String]) -> BTreeSet<Path> {

@@ -19,11 +19,11 @@ pub struct Token {
 }
 
 impl Token {
-    fn is(&self, text: &str) -> bool {
+    pub fn is(&self, text: &str) -> bool {
         !self.is_string && self.text == text
     }
 
-    fn is_word(&self) -> bool {
+    pub fn is_word(&self) -> bool {
         !self.is_string && self.text.starts_with(is_word_char)
     }
 }
@@ -369,7 +369,7 @@ fn is_closing(token: &Token) -> bool {
 }
 
 /// Returns the number of tokens from an opening bracket to the one that closes it.
-fn group_len(tokens: &[Token]) -> usize {
+pub fn group_len(tokens: &[Token]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
         depth += i32::from(is_opening(token)) - i32::from(is_closing(token));

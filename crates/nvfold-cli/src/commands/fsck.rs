@@ -15,7 +15,7 @@ use crate::size;
 use crate::snapshot::Usage;
 use crate::text::{counted, escaped};
 use clap::Args;
-use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
+use nvfold::check::{CheckOptions, CheckReport as Checked, UndoFile, check_and_keep};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{self, Write};

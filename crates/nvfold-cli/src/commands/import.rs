@@ -109,7 +109,7 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     fs.unmount().doing(&name)?;
     is_shared?;
     let counts = match done {
-        Err(host::Error::FileSystem { path, source, .. }) => {
+        Err(host::TreeError::FileSystem { path, source, .. }) => {
             return Err(Failure::new(mounts::show(path.file_name().unwrap_or_default()), source));
         }
         done => trees::finish("import", &name, done, &stop)?,

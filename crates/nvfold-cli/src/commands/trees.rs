@@ -21,8 +21,8 @@ pub fn watched(
     mut progress: Progress,
     stop: &Stop,
     note: impl Fn(u64) -> String,
-    work: impl FnOnce(&mut host::Watch<'_>) -> host::Result<host::Report>,
-) -> host::Result<host::Report> {
+    work: impl FnOnce(&mut host::Watch<'_>) -> host::TreeResult<host::TreeReport>,
+) -> host::TreeResult<host::TreeReport> {
     let mut last = None;
     let done = work(&mut |so_far| {
         last = Some(so_far);
@@ -51,7 +51,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(report: host::Report) -> Counts {
+    fn of(report: host::TreeReport) -> Counts {
         let problem = |of: host::Problem| Problem::of(&of.path, of.problem);
         Counts {
             files: report.files,
@@ -90,11 +90,11 @@ impl Counts {
 }
 
 /// Ends `command` on `device`: prints problems on stderr, also if the work ended early.
-pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, stop: &Stop) -> Outcome<Counts> {
+pub fn finish(command: &str, device: &str, done: host::TreeResult<host::TreeReport>, stop: &Stop) -> Outcome<Counts> {
     let (report, reason) = match done {
         Ok(report) => (report, None),
-        Err(host::Error::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
-        Err(host::Error::Stopped { done, .. }) => (*done, None),
+        Err(host::TreeError::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
+        Err(host::TreeError::Stopped { done, .. }) => (*done, None),
         Err(error) => return Err(failure_before_start(device, error)),
     };
     let counts = Counts::of(report);
@@ -106,16 +106,16 @@ pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, sto
 }
 
 /// Makes the failure for work that never began.
-fn failure_before_start(device: &str, error: host::Error) -> Failure {
+fn failure_before_start(device: &str, error: host::TreeError) -> Failure {
     match error {
-        host::Error::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
-        host::Error::FileSystem { path, source, .. } => {
+        host::TreeError::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
+        host::TreeError::FileSystem { path, source, .. } => {
             Failure::new(format!("{device}: {}", mounts::show(&path)), source)
         }
-        host::Error::ParentInPath { path } => {
+        host::TreeError::ParentInPath { path } => {
             Failure::usage(mounts::show(&path), "a path on the device has no .. in it")
         }
-        host::Error::IsDirectory { path } => Failure::new(mounts::show(&path), "is a directory; name the new file"),
+        host::TreeError::IsDirectory { path } => Failure::new(mounts::show(&path), "is a directory; name the new file"),
         error => Failure::new(device, error),
     }
 }

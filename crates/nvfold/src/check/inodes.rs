@@ -6,10 +6,10 @@
 //! The idea: one pass that checks each inode by itself, and keeps only what the later checks need: [`Facts`], the
 //! names of directories, and a count for each block that an extent touches.
 
-use super::{Facts, Name, RESERVED, ROOT, Survey};
+use super::{DirectoryName, Facts, RESERVED, ROOT, Survey};
 use crate::error::Error;
 use crate::inode::directory::{Damage, shown};
-use crate::inode::table::{Part, exact_parts};
+use crate::inode::table::{TablePart, exact_parts};
 use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{
     COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
@@ -25,7 +25,7 @@ use crate::words::FileKind;
 
 impl Survey<'_> {
     /// Checks all slots except those in holes of the host file, which were never used.
-    pub(super) fn inodes(&mut self, parts: &[Option<Part>], stores: &[WordStore]) {
+    pub(super) fn inodes(&mut self, parts: &[Option<TablePart>], stores: &[WordStore]) {
         for (ordinal, part) in exact_parts(parts) {
             let start = part.segment * SEGMENT_BYTES;
             let end = start + SEGMENT_BYTES;
@@ -121,7 +121,7 @@ impl Survey<'_> {
                     }
                     None => {}
                 }
-                self.names.entry(target).or_default().push(Name { directory: ino, kind, at: slot });
+                self.names.entry(target).or_default().push(DirectoryName { directory: ino, kind, at: slot });
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::media::log_entry::is_file_name;
 use crate::words::{FileKind, InodeNumber, NewInode};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-struct Name {
+struct NameSeen {
     cookie: u64,
     name: Vec<u8>,
     ino: u64,
@@ -25,7 +25,7 @@ struct Tree<'c> {
     core: &'c Core,
     kinds: BTreeMap<u64, FileKind>,
     /// Names in each directory.
-    names: BTreeMap<u64, Vec<Name>>,
+    names: BTreeMap<u64, Vec<NameSeen>>,
     reached: BTreeSet<u64>,
     links: BTreeMap<u64, u32>,
     lost_found: Option<u64>,
@@ -63,7 +63,7 @@ impl Tree<'_> {
                 Ok(inode) => {
                     tree.kinds.insert(ino, inode.kind);
                     if let Body::Directory(directory) = &inode.peek().body {
-                        let name = |slot: &crate::inode::directory::NameSlot| Name {
+                        let name = |slot: &crate::inode::directory::NameSlot| NameSeen {
                             cookie: slot.cookie,
                             name: slot.name(&core.region),
                             ino: slot.ino,
@@ -197,7 +197,7 @@ impl Tree<'_> {
 }
 
 /// Returns true if a name leads to an inode in unreadable memory; such an inode keeps its names.
-fn is_unreadable(core: &Core, kinds: &BTreeMap<u64, FileKind>, name: &Name) -> bool {
+fn is_unreadable(core: &Core, kinds: &BTreeMap<u64, FileKind>, name: &NameSeen) -> bool {
     let is_inode = || core.table.is_used(name.ino) && core.table.area(name.ino).is_none();
     name.ino != 0 && !kinds.contains_key(&name.ino) && is_inode()
 }

@@ -18,7 +18,7 @@
 //! | 5 | shared bytes are never written | weak fingerprints against the bytes, reserved blocks |
 //! | 6 | chains of the pm index lead to every entry, once | direct area, neighbours in the chunk table |
 //!
-//! Memory that cannot be read is a finding too, with the files that lose data by it: `check/bad.rs`. Invariant 7
+//! Memory that cannot be read is a finding too, with the files that lose data by it: `check/bad_files.rs`. Invariant 7
 //! (fsck finds nothing after recovery) belongs to the tests. On a device that was not unmounted, damage that recovery
 //! repairs is counted as `recoverable`, not as a finding.
 //!
@@ -31,16 +31,18 @@
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
 //! | `domains.rs` | in whose domain a weak fingerprint may be | 5 |
-//! | `packed.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
+//! | `packed.rs`, `packed_survey.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
 //! | `index.rs` | chains of the pm index | 6 |
 //! | `space.rs` | marks of segments, saved state | 2, 4 |
-//! | `bad.rs` | files that lose data by bad memory | 0, 1 |
+//! | `bad.rs` | bad memory | 0, 1 |
+//! | `bad_files.rs`, `paths.rs` | files that lose data by it, or by damage; their paths | 0, 1, 4, 5 |
 //! | `plan.rs` | what a repair has to do, as the steps above found it | |
 //! | `repair.rs`, `lost_found.rs` | what a repair writes | |
 //! | `undo.rs` | a copy of what a repair overwrites, and its restoration | |
 //! | `report.rs` | the options and the report | |
 
 mod bad;
+mod bad_files;
 mod blocks;
 mod domains;
 mod index;
@@ -48,6 +50,8 @@ mod inodes;
 mod lost_found;
 mod names;
 mod packed;
+mod packed_survey;
+mod paths;
 mod plan;
 mod range_map;
 mod repair;
@@ -56,7 +60,7 @@ mod space;
 mod tables;
 mod undo;
 
-pub use report::{CheckOptions, Finding, GivenUp, Moved, Report};
+pub use report::{CheckOptions, CheckReport, Finding, GivenUp, Moved};
 pub use undo::{UndoFile, restore};
 
 use crate::chunk::entries::Entries;
@@ -71,7 +75,7 @@ use crate::mount::Tables;
 use crate::words::{FileKind, InodeNumber};
 use domains::KnownDomains;
 use hashbrown::{HashMap, HashSet};
-use plan::Plan;
+use plan::RepairPlan;
 use pmem::Region;
 use report::FINDINGS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +89,7 @@ const RESERVED: u32 = 1 << 31;
 /// # Errors
 /// Fails if the device holds no nvfold file system of this version, or cannot be read at all. Damage is not an error
 /// but a finding.
-pub fn check(region: &Region, options: &CheckOptions) -> Result<Report> {
+pub fn check(region: &Region, options: &CheckOptions) -> Result<CheckReport> {
     check_with(region, options, None)
 }
 
@@ -99,15 +103,15 @@ pub fn check_and_keep(
     region: &Region,
     options: &CheckOptions,
     undo: impl FnOnce() -> std::io::Result<Box<dyn UndoFile>>,
-) -> Result<Report> {
+) -> Result<CheckReport> {
     let open = || undo().map_err(|error| Error::Undo { why: format!("it cannot be made: {error}") });
     check_with(region, options, Some(Box::new(open)))
 }
 
 type OpenUndo<'u> = Box<dyn FnOnce() -> Result<Box<dyn UndoFile>> + 'u>;
 
-fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>>) -> Result<Report> {
-    let is_sound = |report: &Report| report.findings.is_empty() && report.findings_unlisted == 0;
+fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>>) -> Result<CheckReport> {
+    let is_sound = |report: &CheckReport| report.findings.is_empty() && report.findings_unlisted == 0;
     let (before, mut plan) = survey(region, options, false)?;
     if !options.repair || region.is_read_only() || (before.clean && is_sound(&before) && before.recoverable == 0) {
         return Ok(before);
@@ -117,7 +121,7 @@ fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>
         // Recovery may reveal damage that the unfinished state had hidden.
         let (after, next) = survey(region, options, false)?;
         if is_sound(&after) && after.clean {
-            return Ok(Report { clean: before.clean, ..after });
+            return Ok(CheckReport { clean: before.clean, ..after });
         }
         plan = next;
     }
@@ -137,7 +141,7 @@ fn check_with(region: &Region, options: &CheckOptions, undo: Option<OpenUndo<'_>
             .filter(|finding| !left.contains(&(finding.what.clone(), finding.at)))
             .map(|finding| Finding { repaired: true, ..finding }),
     );
-    Ok(Report { findings, clean: before.clean, ..after })
+    Ok(CheckReport { findings, clean: before.clean, ..after })
 }
 
 /// Most rounds of repair before the remaining findings are left: giving up an inode may remove the conflicting user
@@ -146,7 +150,7 @@ const ROUNDS_MAX: usize = 8;
 
 /// Repairs until nothing is found. The report describes the final state, and lists everything that was given up and
 /// moved.
-fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Report> {
+fn repair_all(region: &Region, options: &CheckOptions, plan: RepairPlan) -> Result<CheckReport> {
     let (mut given_up, mut moved) = (Vec::new(), Vec::new());
     let mut plan = plan;
     repair::begin(region)?;
@@ -167,7 +171,7 @@ fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Rep
         }
         let has_findings = !report.findings.is_empty() || report.findings_unlisted > 0 || !report.clean;
         if !has_findings || round == ROUNDS_MAX || !region.bad_ranges().is_empty() {
-            return Ok(Report { given_up, moved, ..report });
+            return Ok(CheckReport { given_up, moved, ..report });
         }
         plan = next;
     }
@@ -175,7 +179,7 @@ fn repair_all(region: &Region, options: &CheckOptions, plan: Plan) -> Result<Rep
 }
 
 /// A name in a directory.
-struct Name {
+struct DirectoryName {
     directory: u64,
     kind: FileKind,
     at: u64,
@@ -194,14 +198,14 @@ struct Facts {
 struct Survey<'r> {
     region: &'r Region,
     geometry: Geometry,
-    report: Report,
+    report: CheckReport,
     /// Number of extents that touch each block, with [`RESERVED`], for segments that have any.
     references: HashMap<u64, Box<[u32; SEGMENT_BLOCKS as usize]>>,
     /// The bytes of chunks that extents map.
     coverage: Coverage,
     /// Blocks of logs and xattr values, with the inode that they belong to.
     metadata: HashMap<u64, u64>,
-    names: HashMap<u64, Vec<Name>>,
+    names: HashMap<u64, Vec<DirectoryName>>,
     inodes: HashMap<u64, Facts>,
     /// Log areas by slot; below, the slots that logs reference, with the inode.
     areas: BTreeMap<u64, AreaHead>,
@@ -217,7 +221,7 @@ struct Survey<'r> {
     /// Segments of the inode table.
     tables: HashSet<u64>,
     /// Packed chunks.
-    packed: packed::Packed,
+    packed: packed_survey::PackedSurvey,
     /// The state that an unmount would have saved of this device.
     space: space::Expected,
     /// The next sequence of each TX_ID generator; below, the latest sequence of each in an entry.
@@ -228,7 +232,7 @@ struct Survey<'r> {
     /// The pm index.
     chains: index::Chains,
     /// What a repair has to do.
-    plan: Plan,
+    plan: RepairPlan,
     /// Blocks with more than one use; below, blocks whose content may be damaged.
     contested: BTreeSet<u64>,
     doubtful: BTreeSet<u64>,
@@ -236,7 +240,7 @@ struct Survey<'r> {
 
 /// Checks everything; also returns what a repair has to do. `in_repair` is true if this process has begun the repair
 /// under way.
-fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(Report, Plan)> {
+fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(CheckReport, RepairPlan)> {
     let (mut superblock, geometry) = mount::read_superblock(region)?;
     if in_repair && superblock.state == STATE_REPAIR {
         superblock.state = STATE_CLEAN;
@@ -244,7 +248,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
     let mut survey = Survey {
         region,
         geometry,
-        report: Report { clean: superblock.state == STATE_CLEAN, ..Report::default() },
+        report: CheckReport { clean: superblock.state == STATE_CLEAN, ..CheckReport::default() },
         references: HashMap::new(),
         coverage: Coverage::default(),
         metadata: HashMap::new(),
@@ -257,13 +261,13 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(R
         unreadable: Vec::new(),
         bad_targets: Vec::new(),
         tables: HashSet::new(),
-        packed: packed::Packed::new(Entries::new(geometry)),
+        packed: packed_survey::PackedSurvey::new(Entries::new(geometry)),
         space: space::Expected::default(),
         generators: [1; GENERATORS as usize],
         latest: [0; GENERATORS as usize],
         bad: bad::Bad::default(),
         chains: index::Chains::default(),
-        plan: Plan::default(),
+        plan: RepairPlan::default(),
         contested: BTreeSet::new(),
         doubtful: BTreeSet::new(),
     };

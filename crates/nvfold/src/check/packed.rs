@@ -15,31 +15,22 @@
 //! n            counts n                  exact; less: finding 1; more, or updates under way: trace 2
 //! ```
 
+use super::Survey;
 use super::blocks::{counted, fingerprints_fit, has_fingerprint, may_be_unfinished};
-use super::{Survey, range_map::Taken};
+use super::packed_survey::PackedUse;
 use crate::chunk::content::content_of;
-use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
+use crate::chunk::entries::ENTRIES_PER_SEGMENT;
 use crate::chunk::packed::WORDS_PER_PART;
 use crate::compression::FrameError;
-use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_LOST, ChunkEntry};
 use crate::media::packed::{PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::SegmentUse;
-use crate::media::{ChunkRef, Location, PackedNumber, SEGMENT_BYTES};
+use crate::media::{ChunkRef, PackedNumber, SEGMENT_BYTES};
 use crate::mount::Tables;
 use crate::space::packed::headers;
 use hashbrown::HashMap;
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use zerocopy::IntoBytes;
-
-/// A packed chunk, as extents reference it.
-#[derive(Clone, Copy, Default)]
-struct Named {
-    references: u32,
-    /// Least length of the content that the extents need, in bytes.
-    bytes: u64,
-}
 
 /// An entry that a repair rebuilds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,58 +39,6 @@ pub(super) struct Rebuilt {
     pub(super) address: u64,
     pub(super) bytes: PackedBytes,
     pub(super) references: u32,
-}
-
-/// What the survey has learned about packed chunks.
-pub(super) struct Packed {
-    pub(super) entries: Entries,
-    named: HashMap<PackedNumber, Named>,
-    /// Packed segments, with how often each was opened.
-    segments: BTreeMap<u64, u32>,
-    /// Live bytes by segment, to compare with the saved state.
-    pub(super) live: BTreeMap<u64, u64>,
-    pub(super) used_words: Vec<u64>,
-    pub(super) saved_bytes: u64,
-    /// Number of bytes that compression saves.
-    pub(super) compressed_away_bytes: u64,
-    taken: Taken,
-    lost: Vec<(PackedNumber, Named)>,
-    /// Chunks with conflicting claims, or that cannot be rebuilt: the files that reference them are given up.
-    pub(super) contested: BTreeSet<PackedNumber>,
-    /// Chunks whose content may be damaged.
-    pub(super) doubtful: BTreeSet<PackedNumber>,
-}
-
-impl Packed {
-    pub(super) fn new(entries: Entries) -> Packed {
-        Packed {
-            entries,
-            named: HashMap::new(),
-            segments: BTreeMap::new(),
-            live: BTreeMap::new(),
-            used_words: Vec::new(),
-            saved_bytes: 0,
-            compressed_away_bytes: 0,
-            taken: Taken::default(),
-            lost: Vec::new(),
-            contested: BTreeSet::new(),
-            doubtful: BTreeSet::new(),
-        }
-    }
-
-    /// Returns true if there is a live chunk at or after an address in its segment.
-    pub(super) fn lives_behind(&self, address: u64) -> bool {
-        let end = (address / SEGMENT_BYTES + 1) * SEGMENT_BYTES;
-        address < end && self.taken.overlaps(address..end)
-    }
-
-    /// Records an extent that references a part of a packed chunk.
-    pub(super) fn names(&mut self, extent: &Extent) {
-        let Location::Packed(chunk, offset) = extent.location else { return };
-        let named = self.named.entry(chunk).or_default();
-        named.references = named.references.saturating_add(1);
-        named.bytes = named.bytes.max(u64::from(offset) + extent.length);
-    }
 }
 
 impl Survey<'_> {
@@ -145,7 +84,7 @@ impl Survey<'_> {
                 }
             }
         }
-        let mut without: Vec<(PackedNumber, Named)> = self.packed.named.drain().collect();
+        let mut without: Vec<(PackedNumber, PackedUse)> = self.packed.named.drain().collect();
         without.sort_unstable_by_key(|(number, _)| *number);
         for (number, named) in without {
             let what = format!("packed chunk {} is named by {} extents, and has no entry", number.0, named.references);
@@ -155,9 +94,9 @@ impl Survey<'_> {
         self.find_rebuildable_entries();
     }
 
-    fn check_packed_entry(&mut self, number: PackedNumber, entry: &ChunkEntry, named: Option<Named>, data: bool) {
+    fn check_packed_entry(&mut self, number: PackedNumber, entry: &ChunkEntry, named: Option<PackedUse>, data: bool) {
         let at = self.packed.entries.offset(number.into());
-        let Named { references, bytes } = named.unwrap_or_default();
+        let PackedUse { references, bytes } = named.unwrap_or_default();
         if entry.is_empty() {
             if let Some(named) = named {
                 let what = format!("packed chunk {} is named by {references} extents and not counted", number.0);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 /// What a repair has to do.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct RepairPlan {
     /// The tables as they must have been.
     pub(super) tables: Option<Tables>,
     /// Segments that hold blocks or entries, and are not marked.
@@ -31,7 +31,7 @@ pub(super) struct Plan {
     pub(super) rebuilt: Vec<Rebuilt>,
 }
 
-impl Plan {
+impl RepairPlan {
     /// Records an inode that cannot be kept; the first reason counts.
     pub(super) fn condemn(&mut self, ino: u64, slot: Option<u64>, why: impl Into<String>) {
         self.condemned.entry(ino).or_insert_with(|| (slot, why.into()));

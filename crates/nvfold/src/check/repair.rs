@@ -16,10 +16,10 @@
 //! ```
 
 use super::packed::Rebuilt;
-use super::plan::Plan;
+use super::plan::RepairPlan;
 use super::{Moved, ROOT, lost_found};
 use crate::error::{Error, Result};
-use crate::inode::table::{Part, exact_parts};
+use crate::inode::table::{TablePart, exact_parts};
 use crate::media::chunk_entry::{CLASS_UNKNOWN, ChunkEntry, CountWord, tag};
 use crate::media::direct::index_segments;
 use crate::media::generator::{GENERATORS, Generator};
@@ -75,7 +75,7 @@ pub(super) fn abandon_repair(region: &Region) -> Result<()> {
 }
 
 /// Carries out the plan of the survey; returns the inodes that got a name in `lost+found`.
-pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
+pub(super) fn repair(region: &Region, plan: &RepairPlan) -> Result<Vec<Moved>> {
     let (superblock, geometry) = mount::read_superblock(region)?;
     write_superblock(region, Superblock { state: STATE_REPAIR, saved_state: 0, ..superblock });
     if let Some(tables) = &plan.tables {
@@ -112,7 +112,7 @@ pub(super) fn repair(region: &Region, plan: &Plan) -> Result<Vec<Moved>> {
 }
 
 /// Repairs entries of packed chunks: rebuilds them from headers, or removes wrong fingerprints.
-fn mend_packed_entries(region: &Region, plan: &Plan) {
+fn mend_packed_entries(region: &Region, plan: &RepairPlan) {
     let is_writable = |at: &&u64| region.check_writable(**at, LINE).is_ok();
     for at in plan.packed_fingerprints.iter().filter(is_writable) {
         let entry: ChunkEntry = region.read(*at);
@@ -133,7 +133,7 @@ fn mend_packed_entries(region: &Region, plan: &Plan) {
 }
 
 /// Finishes the journal. This comes before inodes are given up, so that no journal word is stored in an emptied slot.
-fn finish_journal(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
+fn finish_journal(region: &Region, geometry: &Geometry, plan: &RepairPlan, tables: &Tables) -> Result<()> {
     if plan.clears_journal {
         mount::clear_journal(region, geometry);
         return Ok(());
@@ -155,7 +155,7 @@ fn write_entry(region: &Region, geometry: &Geometry, segment: u64, entry: Segmen
     }
 }
 
-fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables: &Tables) -> Result<()> {
+fn write_segment_table(region: &Region, geometry: &Geometry, plan: &RepairPlan, tables: &Tables) -> Result<()> {
     for (segment, usage) in &tables.uses {
         match usage {
             SegmentUse::Index(ordinal) => write_use(region, geometry, *segment, KIND_INDEX, *ordinal),
@@ -192,7 +192,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &Plan, tables
 fn write_inode_table(
     region: &Region,
     geometry: &Geometry,
-    parts: &[Option<Part>],
+    parts: &[Option<TablePart>],
     free: &mut dyn Iterator<Item = u64>,
 ) -> Result<()> {
     let mut parts = parts.to_vec();
@@ -201,14 +201,14 @@ fn write_inode_table(
         let segment = free.next().unwrap_or(geometry.first_segment());
         clear_segment(region, segment)?;
         parts.resize(parts.len().max(1), None);
-        parts[0] = Some(Part { segment, absent_before: 0 });
+        parts[0] = Some(TablePart { segment, absent_before: 0 });
     }
     if parts.iter().any(Option::is_none) {
         let (superblock, _) = mount::read_superblock(region)?;
         let incompatible = superblock.incompatible | TABLE_GAPS;
         write_superblock(region, Superblock { incompatible, ..superblock });
     }
-    for (ordinal, Part { segment, absent_before }) in exact_parts(&parts) {
+    for (ordinal, TablePart { segment, absent_before }) in exact_parts(&parts) {
         let entry: SegmentEntry = region.read(geometry.segment_entry_offset(segment));
         let entry = entry.used_for(segment, KIND_INODES, ordinal).with_absent_before(absent_before);
         write_entry(region, geometry, segment, entry);
@@ -251,7 +251,7 @@ fn complete_index(
     Ok(())
 }
 
-fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
+fn mend_generators(region: &Region, geometry: &Geometry, plan: &RepairPlan) {
     for number in 0..GENERATORS {
         let offset = geometry.generator_offset(number);
         let seen: Generator = region.read(offset);
@@ -266,10 +266,10 @@ fn mend_generators(region: &Region, geometry: &Geometry, plan: &Plan) {
 
 /// Makes a new, empty root directory if the root was given up or is not a directory. The inodes in the old root lose
 /// their names.
-fn make_root(region: &Region, superblock: &Superblock, plan: &Plan) -> Result<()> {
+fn make_root(region: &Region, superblock: &Superblock, plan: &RepairPlan) -> Result<()> {
     let (_, geometry) = mount::read_superblock(region)?;
     let tables = Tables::read(region, &geometry, superblock, None);
-    let Some(Some(Part { segment: first, .. })) = tables.inodes.first() else { return Ok(()) };
+    let Some(Some(TablePart { segment: first, .. })) = tables.inodes.first() else { return Ok(()) };
     let slot = first * SEGMENT_BYTES + ROOT * INODE_BYTES;
     let is_there = region.read::<InodeHead>(slot).live(ROOT) == Some(FileKind::Directory);
     let is_lost = !is_there || plan.condemned.contains_key(&ROOT);

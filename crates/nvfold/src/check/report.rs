@@ -61,7 +61,7 @@ pub struct Moved {
 
 /// The results of a check, with counts of what was checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The findings, in the order they were met, at most 10,000.
     pub findings: Vec<Finding>,
     /// Number of findings that the list had no room for.
@@ -105,7 +105,7 @@ pub struct Report {
     pub moved: Vec<Moved>,
 }
 
-impl Report {
+impl CheckReport {
     /// Returns true if nothing is left to repair.
     pub fn is_consistent(&self) -> bool {
         self.findings_unlisted == 0 && self.findings.iter().all(|finding| finding.repaired)

@@ -3,7 +3,7 @@
 //! Each table is small and read at once. A state that a crash can leave is a trace; any other deviation is a finding.
 
 use super::Survey;
-use crate::inode::table::{Part, exact_parts};
+use crate::inode::table::{TablePart, exact_parts};
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::{Superblock, TABLE_GAPS};
@@ -48,11 +48,11 @@ impl Survey<'_> {
 
     /// Checks that each part of the inode table says how many parts directly before it are absent. A crash may leave a
     /// part there that is said to be absent.
-    fn absent_parts(&mut self, parts: &[Option<Part>]) {
+    fn absent_parts(&mut self, parts: &[Option<TablePart>]) {
         for (ordinal, exact) in exact_parts(parts) {
             let told = parts[ordinal as usize].map_or(0, |part| part.absent_before);
             if told != exact.absent_before {
-                let Part { segment, absent_before } = exact;
+                let TablePart { segment, absent_before } = exact;
                 let what = format!("segment {segment}: it tells of {told} absent parts of the inode table before it");
                 let at = self.geometry.segment_entry_offset(segment);
                 self.trace(0, format!("{what}, and {absent_before} are absent"), at);

@@ -65,18 +65,18 @@ impl Header {
 /// Head of a record.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Record {
+struct UndoRecord {
     offset: u64,
     length: u32,
     check: u32,
 }
 
-const _: () = assert!(size_of::<Record>() == 16);
+const _: () = assert!(size_of::<UndoRecord>() == 16);
 
-impl Record {
-    fn of(offset: u64, bytes: &[u8]) -> Record {
+impl UndoRecord {
+    fn of(offset: u64, bytes: &[u8]) -> UndoRecord {
         let length = bytes.len() as u32;
-        Record { offset, length, check: checksum(offset, length, bytes) }
+        UndoRecord { offset, length, check: checksum(offset, length, bytes) }
     }
 }
 
@@ -126,7 +126,7 @@ impl Keeping {
         for at in (start..end).step_by(AT_ONCE as usize) {
             let mut bytes = vec![0; (end - at).min(AT_ONCE) as usize];
             region.read_into(at, &mut bytes);
-            let record = Record::of(at, &bytes);
+            let record = UndoRecord::of(at, &bytes);
             self.checks = crc32c::crc32c_append(self.checks, &record.check.to_le_bytes());
             let whole = [record.as_bytes(), &bytes].concat();
             if let Err(error) = self.file.append(&whole) {
@@ -143,7 +143,7 @@ impl Keeping {
 
     /// Writes the end record: the repair is done.
     fn end(&mut self) -> io::Result<()> {
-        let record = Record { offset: END, length: 0, check: checksum(END, 0, &self.checks.to_le_bytes()) };
+        let record = UndoRecord { offset: END, length: 0, check: checksum(END, 0, &self.checks.to_le_bytes()) };
         self.file.append(record.as_bytes())
     }
 }
@@ -171,7 +171,7 @@ impl Undo<'_> {
         }
         let mut undo = Undo { header, records: Vec::new(), is_ended: false };
         let mut checks = 0;
-        while let Ok((record, bytes)) = Record::read_from_prefix(rest) {
+        while let Ok((record, bytes)) = UndoRecord::read_from_prefix(rest) {
             let at = file.len() - rest.len();
             let damaged = || refused(format!("the record at byte {at} is damaged"));
             if record.offset == END {

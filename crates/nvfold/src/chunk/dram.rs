@@ -40,7 +40,7 @@ const RESERVED_SLOTS: usize = (160 << 10) / 8;
 
 /// The dram index: sharded by fingerprint, safe to use from any thread.
 pub struct DramIndex {
-    shards: Vec<Padded<Locked>>,
+    shards: Vec<Padded<LockedShard>>,
     /// Translates the words in the slots to chunks.
     entries: Arc<Entries>,
     /// The label of each block: whether it can be found, and by which fingerprints.
@@ -51,7 +51,7 @@ pub struct DramIndex {
 
 /// A shard behind its lock.
 #[derive(Default)]
-struct Locked {
+struct LockedShard {
     shard: Mutex<Shard>,
     /// Address of the slots and number of homes, possibly out of date: good enough to prefetch a slot before the lock
     /// is taken.
@@ -59,7 +59,7 @@ struct Locked {
     homes: AtomicUsize,
 }
 
-impl Locked {
+impl LockedShard {
     /// Records where the slots are now, for prefetching.
     fn note(&self, shard: &Shard) {
         let slots_at = shard.slots.as_ptr() as usize;
@@ -144,7 +144,7 @@ impl DramIndex {
         is_first
     }
 
-    fn insert_into(&self, shard: &mut Shard, locked: &Locked, weak: u32, chunk: ChunkRef) {
+    fn insert_into(&self, shard: &mut Shard, locked: &LockedShard, weak: u32, chunk: ChunkRef) {
         debug_assert!(chunk != ChunkRef::NONE);
         let is_live = |slot: u64| self.is_live(slot);
         let is_new = shard.insert(slot(weak, chunk), is_live);
@@ -226,7 +226,7 @@ impl DramIndex {
     /// Returns the DRAM that the index takes, in bytes.
     pub fn dram_bytes(&self) -> u64 {
         let slots: usize = self.shards.iter().map(|locked| locked.shard.lock().slots.len()).sum();
-        (slots * 8 + self.shards.len() * size_of::<Padded<Locked>>()) as u64 + self.labels.bytes()
+        (slots * 8 + self.shards.len() * size_of::<Padded<LockedShard>>()) as u64 + self.labels.bytes()
     }
 
     fn replace(&self, at: usize, with: Shard) {
@@ -247,7 +247,7 @@ impl DramIndex {
         self.shards[at].note(&shard);
     }
 
-    fn locked(&self, weak: u32) -> &Locked {
+    fn locked(&self, weak: u32) -> &LockedShard {
         &self.shards[(weak >> (32 - SHARD_BITS)) as usize]
     }
 }

@@ -3,16 +3,13 @@
 //! The problem: until all logs are read, a count may be too high, and the content of a block may belong to a write
 //! that never happened (invariant 2). Meanwhile the file system is in use.
 //!
-//! The idea: while a [`Recount`] is set, the table consults it before it trusts an entry. A block of unknown use is
-//! not freed, and a block that no walked inode references is not shared. At the end each entry is set to its true
-//! count; an entry that is already correct is not written.
+//! The idea: while a [`Recount`](super::recount::Recount) is set, the table consults it before it trusts an entry. A
+//! block of unknown use is not freed, and a block that no walked inode references is not shared. At the end each entry
+//! is set to its true count; an entry that is already correct is not written.
 
 use super::Chunks;
-use super::index::Index;
-use super::recount::Recount;
 use crate::media::ChunkRef;
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
-use crate::sync::atomic::Ordering;
 use pmem::Flight;
 use zerocopy::IntoBytes;
 
@@ -20,47 +17,6 @@ use zerocopy::IntoBytes;
 const WORD_BYTES: u64 = 16;
 
 impl Chunks {
-    /// Begins a recount, or ends it with `None`.
-    pub fn set_recount(&self, recount: Option<Recount>) {
-        let mut current = self.recount.write();
-        debug_assert_ne!(
-            current.is_some(),
-            recount.is_some(),
-            "a recount begins while one runs, or ends while none does"
-        );
-        self.recounting.store(recount.is_some(), Ordering::Release);
-        *current = recount;
-    }
-
-    /// Returns the result of `of` on the recount; `None` if there is no recount.
-    #[inline]
-    pub fn with_recount<T>(&self, of: impl FnOnce(&Recount) -> T) -> Option<T> {
-        if !self.is_recounting() {
-            return None;
-        }
-        self.recount.read().as_ref().map(of)
-    }
-
-    /// Returns whether a recount is in progress.
-    #[inline]
-    pub(super) fn is_recounting(&self) -> bool {
-        self.recounting.load(Ordering::Acquire)
-    }
-
-    /// Returns true until the chunk's reference count has been reconciled after a crash.
-    #[inline]
-    pub(super) fn is_unknown(&self, chunk: ChunkRef) -> bool {
-        self.with_recount(|recount| recount.is_unknown(chunk)) == Some(true)
-    }
-
-    /// Returns true if the content of a chunk can be trusted. After a crash, a walked inode must have referenced it
-    /// first.
-    #[inline]
-    pub(super) fn is_content_confirmed(&self, chunk: ChunkRef) -> bool {
-        let unvouched = |recount: &Recount| recount.is_unknown(chunk) && !recount.is_content_confirmed(chunk);
-        self.with_recount(unvouched) != Some(true)
-    }
-
     /// Corrects the entry of a chunk, and its record in DRAM, if they are wrong; for reconcile. With `count` 0 the
     /// chunk gets no entry. `keeps`: its fingerprints stay. An entry in bad memory is not changed.
     pub(crate) fn set_exact(&self, chunk: impl Into<ChunkRef>, count: u32, keeps: bool, flight: &mut Flight) {
@@ -119,15 +75,7 @@ impl Chunks {
         let chunk = chunk.into();
         debug_assert!(self.is_recounting(), "{} is hidden while nobody finds its count anew", chunk);
         if let Some(weak) = self.entry(chunk).weak(self.weak) {
-            self.hide_from_index(weak, chunk);
-        }
-    }
-
-    /// Removes a chunk from the index durably, also during reconcile, so that no search finds it by its weak fingerprint.
-    pub(super) fn hide_from_index(&self, weak: u32, chunk: ChunkRef) {
-        match &self.index {
-            Index::Dram(index) => index.remove(weak, chunk),
-            Index::Pm(index) => index.remove_lost(weak, chunk),
+            self.index.remove_durably(weak, chunk);
         }
     }
 }

@@ -96,7 +96,7 @@ impl Chunks {
         }
         if let Some(weak) = self.entry(chunk).weak(self.weak).filter(|_| !had_label) {
             // Before the fingerprint is invalid: without it, nobody could take the entry out of its chain.
-            self.hide_from_index(weak, chunk);
+            self.index.remove_durably(weak, chunk);
         }
         let _alone = self.lines.lock(chunk);
         self.make_invalid(offset, WEAK_VALID);

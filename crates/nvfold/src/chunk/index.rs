@@ -75,6 +75,14 @@ impl Index {
         }
     }
 
+    /// Removes a chunk durably, also during reconcile, so that no search finds it by its weak fingerprint.
+    pub(super) fn remove_durably(&self, weak: u32, chunk: ChunkRef) {
+        match self {
+            Index::Dram(index) => index.remove(weak, chunk),
+            Index::Pm(index) => index.remove_lost(weak, chunk),
+        }
+    }
+
     /// Returns the pm index, if this is one.
     pub fn fact(&self) -> Option<&Fact> {
         match self {

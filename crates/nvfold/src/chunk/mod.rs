@@ -29,6 +29,7 @@
 //! | `entries.rs` | the place of each entry, and its number in the indexes |
 //! | `packed.rs` | which entries of packed chunks are free, and how many bytes packed chunks save |
 //! | `index.rs`, `dram.rs`, `fact.rs` | from a weak fingerprint to the chunks that have it: the two kinds of index |
+//! | `generators.rs` | the numbers of transactions |
 //! | `transaction.rs` | changes of several entries, of which a crash leaves all or none |
 //! | `reference.rs` | references that an operation has taken and not used yet |
 //! | `recount.rs` | the counts that reconcile has found so far |
@@ -52,6 +53,7 @@ pub mod epochs;
 mod exact;
 pub mod fact;
 mod fingerprints;
+pub mod generators;
 pub mod index;
 pub mod labels;
 mod moves;
@@ -76,13 +78,14 @@ use crate::sync::atomic::{AtomicBool, AtomicU64};
 use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use entries::{Entries, word};
 use epochs::Epochs;
+use generators::{GeneratorLines, Generators};
 use index::Index;
-use packed::Packed;
+use packed::PackedEntries;
 use pmem::{PmemError, Region};
 use recount::Recount;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use transaction::{GeneratorLines, Generators, Transaction};
+use transaction::Transaction;
 
 /// Offset in an entry of the word with the delete pointer, the flags and the function numbers.
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
@@ -133,7 +136,7 @@ pub struct Chunks {
     /// Maps a chunk to the place of its entry.
     pub(crate) entries: Arc<Entries>,
     /// Allocation of packed entries, and totals of packed chunks.
-    pub(crate) packed: Packed,
+    pub(crate) packed: PackedEntries,
     /// Tracks the readers that use the place of a packed chunk.
     pub(crate) epochs: Epochs,
     /// Finds tracked chunks by weak fingerprint.
@@ -175,7 +178,7 @@ impl Chunks {
             generators: GeneratorLines::new(generators),
             region,
             geometry,
-            packed: Packed::new(entries.clone()),
+            packed: PackedEntries::new(entries.clone()),
             epochs: Epochs::default(),
             entries,
             index,

@@ -38,9 +38,9 @@ pub struct NewPacked {
 }
 
 /// The free entries of a device, and the totals of its packed chunks.
-pub struct Packed {
+pub struct PackedEntries {
     entries: Arc<Entries>,
-    used: Mutex<Used>,
+    used: Mutex<UsedEntries>,
     /// Bytes that sharing packed chunks saves.
     pub(super) saved_bytes: Sum,
     /// Bytes that compressing packed chunks saves; a shared chunk counts once.
@@ -48,7 +48,7 @@ pub struct Packed {
 }
 
 #[derive(Default)]
-struct Used {
+struct UsedEntries {
     /// Used bits of all parts, in order.
     words: Vec<u64>,
     count: u64,
@@ -58,7 +58,7 @@ struct Used {
     next: usize,
 }
 
-impl Used {
+impl UsedEntries {
     /// Returns the first free bit of a part, searched from `next` on and then from the part's start.
     fn free_in(&self, part: usize) -> Option<usize> {
         let (start, end) = (part * BITS_PER_PART, (part + 1) * BITS_PER_PART);
@@ -76,11 +76,11 @@ impl Used {
     }
 }
 
-impl Packed {
+impl PackedEntries {
     /// Makes a table with no entry in use.
-    pub fn new(entries: Arc<Entries>) -> Packed {
+    pub fn new(entries: Arc<Entries>) -> PackedEntries {
         let (saved_bytes, compressed_away) = (Sum::default(), Sum::default());
-        Packed { entries, used: Mutex::default(), saved_bytes, compressed_away }
+        PackedEntries { entries, used: Mutex::default(), saved_bytes, compressed_away }
     }
 
     /// Returns the number of packed chunks in use.
@@ -149,7 +149,7 @@ impl Packed {
     }
 
     /// Adds a part to the table. Its empty entries are durable before the segment table refers to them.
-    fn grow(&self, region: &Region, space: &Space, used: &mut MutexGuard<'_, Used>) -> Result<()> {
+    fn grow(&self, region: &Region, space: &Space, used: &mut MutexGuard<'_, UsedEntries>) -> Result<()> {
         let part = (used.words.len() / WORDS_PER_PART) as u32;
         if part >= self.entries.parts_max() {
             return Err(space.no_space_for_segment("pack"));
@@ -181,7 +181,7 @@ impl Packed {
         given_back
     }
 
-    /// Returns the number of parts at the end of the table without entries in use: [`Packed::shrink`] gives them
+    /// Returns the number of parts at the end of the table without entries in use: [`PackedEntries::shrink`] gives them
     /// back.
     pub fn empty_parts(&self) -> u64 {
         let used = self.used.lock();

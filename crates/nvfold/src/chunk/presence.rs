@@ -151,7 +151,7 @@ impl Chunks {
         }
         self.record_extra(chunk, u64::from(entry.count.saturating_sub(1)).wrapping_neg());
         if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
-            self.hide_from_index(weak, chunk);
+            self.index.remove_durably(weak, chunk);
         }
     }
 

@@ -16,6 +16,7 @@
 //! A block of unknown use is never allocated. A block that no walked inode references is never offered for sharing:
 //! its content may belong to a write that the crash cut off.
 
+use super::Chunks;
 use super::entries::{ENTRIES_PER_SEGMENT, PARTS_MAX};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
@@ -35,11 +36,11 @@ struct Page {
 pub struct Recount {
     pages: Box<[OnceLock<Box<Page>>]>,
     /// Pages for packed chunks, grouped by part of the table of packed entries.
-    packed: Box<[OnceLock<Part>]>,
+    packed: Box<[OnceLock<PartPages>]>,
 }
 
 /// Pages of one part of the table of packed entries.
-type Part = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
+type PartPages = Box<[OnceLock<Box<Page>>; PAGES_PER_PART]>;
 const PAGES_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / SEGMENT_BLOCKS as usize;
 
 impl Recount {
@@ -196,6 +197,49 @@ impl Recount {
             let bits = || [const { AtomicU64::new(0) }; WORDS_PER_SEGMENT];
             Box::new(Page { counts, unknown: bits(), metadata: bits() })
         })
+    }
+}
+
+impl Chunks {
+    /// Begins a recount, or ends it with `None`.
+    pub fn set_recount(&self, recount: Option<Recount>) {
+        let mut current = self.recount.write();
+        debug_assert_ne!(
+            current.is_some(),
+            recount.is_some(),
+            "a recount begins while one runs, or ends while none does"
+        );
+        self.recounting.store(recount.is_some(), Ordering::Release);
+        *current = recount;
+    }
+
+    /// Returns the result of `of` on the recount; `None` if there is no recount.
+    #[inline]
+    pub fn with_recount<T>(&self, of: impl FnOnce(&Recount) -> T) -> Option<T> {
+        if !self.is_recounting() {
+            return None;
+        }
+        self.recount.read().as_ref().map(of)
+    }
+
+    /// Returns whether a recount is in progress.
+    #[inline]
+    pub(super) fn is_recounting(&self) -> bool {
+        self.recounting.load(Ordering::Acquire)
+    }
+
+    /// Returns true until the chunk's reference count has been reconciled after a crash.
+    #[inline]
+    pub(super) fn is_unknown(&self, chunk: ChunkRef) -> bool {
+        self.with_recount(|recount| recount.is_unknown(chunk)) == Some(true)
+    }
+
+    /// Returns true if the content of a chunk can be trusted. After a crash, a walked inode must have referenced it
+    /// first.
+    #[inline]
+    pub(super) fn is_content_confirmed(&self, chunk: ChunkRef) -> bool {
+        let unvouched = |recount: &Recount| recount.is_unknown(chunk) && !recount.is_content_confirmed(chunk);
+        self.with_recount(unvouched) != Some(true)
     }
 }
 

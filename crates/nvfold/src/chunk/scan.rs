@@ -15,9 +15,9 @@
 //! ```
 
 use super::entries::ENTRIES_PER_SEGMENT;
+use super::generators::{self, Sequences};
 use super::index::Index;
 use super::packed::WORDS_PER_PART;
-use super::transaction::{self, Sequences};
 use super::{Chunks, dram};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -51,7 +51,7 @@ impl Chunks {
     /// A crash meanwhile does no harm: a change that was taken back is marked or gone, and the generators pass the
     /// numbers of unfinished transactions last.
     pub(crate) fn scan(&self, segments: &[u64], space: &Space) -> u64 {
-        let finished = transaction::stored(&self.region, &self.geometry);
+        let finished = generators::stored(&self.region, &self.geometry);
         let parts =
             (0..self.entries.parts_max()).map_while(|part| self.entries.part(part).map(|_| Table::Packed(part)));
         let tables: Vec<Table> = segments.iter().map(|segment| Table::Blocks(*segment)).chain(parts).collect();

@@ -19,7 +19,7 @@
 //! after the first byte of the next piece. Here that byte is the last one of its piece. There is no other difference:
 //! [`Cutter::published_cut`] gives the published cuts, which the tests compare with those of other programs.
 
-use super::Piece;
+use super::DataPiece;
 use super::chunker::Chunker;
 use super::gear::Gear;
 use super::lengths::PieceLengths;
@@ -50,7 +50,7 @@ pub struct Cutter {
     lengths: PieceLengths,
     /// The length of the current piece so far, in bytes.
     length: u32,
-    state: State,
+    state: CutterState,
 }
 
 /// A mount has many streams, so a cutter must be small.
@@ -66,9 +66,9 @@ impl Default for Cutter {
     }
 }
 
-/// State of the method within the current piece.
+/// CutterState of the method within the current piece.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum CutterState {
     Fixed,
     Gear(Gear),
     #[cfg(feature = "papers")]
@@ -98,7 +98,7 @@ impl Cutter {
     /// Creates a cutter with other lengths; [`Chunker`] says how each method uses them. A fixed chunker uses only
     /// `max`.
     pub fn with_lengths(chunker: Chunker, lengths: PieceLengths) -> Cutter {
-        Cutter { chunker, lengths, length: 0, state: State::new(chunker) }
+        Cutter { chunker, lengths, length: 0, state: CutterState::new(chunker) }
     }
 
     /// Returns the lengths of its pieces.
@@ -128,14 +128,14 @@ impl Cutter {
 
     /// Discards the current piece: the next byte begins a new one.
     pub fn restart(&mut self) {
-        (self.length, self.state) = (0, State::new(self.chunker));
+        (self.length, self.state) = (0, CutterState::new(self.chunker));
     }
 
     /// Returns the length of the first piece of `data` by the published method, where `data` is complete.
     #[cfg(feature = "papers")]
     pub fn published_cut(mut self, data: &[u8]) -> usize {
         self.restart();
-        let undecided = usize::from(!matches!(self.state, State::Fixed | State::Rabin(_)));
+        let undecided = usize::from(!matches!(self.state, CutterState::Fixed | CutterState::Rabin(_)));
         match self.next_end(data) {
             Some(End::Content(count)) => count - undecided,
             Some(End::Limit(count)) => count,
@@ -156,19 +156,19 @@ impl Cutter {
     }
 }
 
-impl State {
-    fn new(chunker: Chunker) -> State {
+impl CutterState {
+    fn new(chunker: Chunker) -> CutterState {
         match chunker {
-            Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K => State::Fixed,
-            Chunker::Gear => State::Gear(Gear::default()),
+            Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K => CutterState::Fixed,
+            Chunker::Gear => CutterState::Gear(Gear::default()),
             #[cfg(feature = "papers")]
-            Chunker::Rabin => State::Rabin(Rabin::new()),
+            Chunker::Rabin => CutterState::Rabin(Rabin::new()),
             #[cfg(feature = "papers")]
-            Chunker::Ae => State::Ae(Ae::default()),
+            Chunker::Ae => CutterState::Ae(Ae::default()),
             #[cfg(feature = "papers")]
-            Chunker::FastCdc => State::FastCdc(Gear::default()),
+            Chunker::FastCdc => CutterState::FastCdc(Gear::default()),
             #[cfg(feature = "papers")]
-            Chunker::SeqCdc => State::SeqCdc(Slopes::after(0)),
+            Chunker::SeqCdc => CutterState::SeqCdc(Slopes::after(0)),
         }
     }
 
@@ -179,9 +179,9 @@ impl State {
         let before = |position: usize| position.saturating_sub(start).min(data.len());
         let too_short = before(lengths.min());
         match self {
-            State::Fixed => None,
+            CutterState::Fixed => None,
             #[cfg(feature = "papers")]
-            State::Rabin(rabin) => {
+            CutterState::Rabin(rabin) => {
                 // Bytes that leave the window before the minimum length need not be read.
                 let unseen = before(lengths.min().saturating_sub(WINDOW_BYTES));
                 let unjudged = before(lengths.min() - 1) - unseen;
@@ -189,19 +189,19 @@ impl State {
                 found.map(|count| unseen + count)
             }
             #[cfg(feature = "papers")]
-            State::Ae(ae) => ae.find(lengths.average() - AE_EXTREMUM_BYTES, start, data),
-            State::Gear(gear) => {
+            CutterState::Ae(ae) => ae.find(lengths.average() - AE_EXTREMUM_BYTES, start, data),
+            CutterState::Gear(gear) => {
                 let highest = hash_bits(lengths).reverse_bits();
                 gear.find(highest, &data[too_short..]).map(|count| too_short + count)
             }
             #[cfg(feature = "papers")]
-            State::FastCdc(gear) => {
+            CutterState::FastCdc(gear) => {
                 let center = before(lengths.average()) - too_short;
                 let found = gear.find_normalized(fastcdc_masks(lengths.average()), center, &data[too_short..]);
                 found.map(|count| too_short + count)
             }
             #[cfg(feature = "papers")]
-            State::SeqCdc(slopes) => {
+            CutterState::SeqCdc(slopes) => {
                 if let Some(last) = too_short.checked_sub(1) {
                     *slopes = Slopes::after(data[last]);
                 }
@@ -218,12 +218,12 @@ fn hash_bits(lengths: PieceLengths) -> u64 {
 }
 
 /// Cuts `data` into pieces; the end of the data ends the last one.
-pub fn pieces(chunker: Chunker, data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+pub fn pieces(chunker: Chunker, data: &[u8]) -> impl Iterator<Item = DataPiece<'_>> {
     let (mut cutter, mut offset) = (Cutter::new(chunker), 0);
     std::iter::from_fn(move || {
         let rest = &data[offset..];
         let length = cutter.next_cut(rest).unwrap_or(rest.len());
-        let piece = Piece { offset, bytes: &rest[..length] };
+        let piece = DataPiece { offset, bytes: &rest[..length] };
         offset += length;
         (length > 0).then_some(piece)
     })

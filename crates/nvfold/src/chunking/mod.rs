@@ -51,14 +51,14 @@ pub use chunker::Chunker;
 pub use compressible::{Compressibility, Verdict};
 pub use cutter::{Cutter, pieces};
 pub use lengths::PieceLengths;
-pub use zeros::{Zeros, is_zero, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs};
+pub use zeros::{ZeroRanges, is_zero, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs};
 
 /// The length of a piece of [`fixed`] in bytes: one block of the device.
 pub const FIXED_BYTES: usize = 4096;
 
 /// A piece of data: its offset and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct DataPiece<'a> {
     /// Offset of the first byte from the start of the data.
     pub offset: usize,
     /// The bytes; never empty.
@@ -66,9 +66,9 @@ pub struct Piece<'a> {
 }
 
 /// Cuts `data` every [`FIXED_BYTES`]; the last piece may be shorter.
-pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
+pub fn fixed(data: &[u8]) -> impl Iterator<Item = DataPiece<'_>> {
     let starts = (0..data.len()).step_by(FIXED_BYTES);
-    starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| Piece { offset, bytes })
+    starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| DataPiece { offset, bytes })
 }
 
 /// Cuts `data` by its content, with the `fastcdc` crate.
@@ -77,7 +77,7 @@ pub fn fixed(data: &[u8]) -> impl Iterator<Item = Piece<'_>> {
 /// memory can be cut exactly through a bounded buffer: hold back the last piece until the bytes after it, or the end
 /// of the file, are known.
 #[cfg(feature = "papers")]
-pub fn content_defined(data: &[u8], lengths: PieceLengths) -> impl Iterator<Item = Piece<'_>> {
+pub fn content_defined(data: &[u8], lengths: PieceLengths) -> impl Iterator<Item = DataPiece<'_>> {
     fastcdc::v2020::FastCDC::new(data, lengths.min(), lengths.average(), lengths.max())
-        .map(|cut| Piece { offset: cut.offset, bytes: &data[cut.offset..cut.offset + cut.length] })
+        .map(|cut| DataPiece { offset: cut.offset, bytes: &data[cut.offset..cut.offset + cut.length] })
 }

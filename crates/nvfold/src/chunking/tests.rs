@@ -15,7 +15,7 @@ pub(crate) fn noise(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next_byte()).collect()
 }
 
-fn assert_covers<'a>(data: &[u8], pieces: impl Iterator<Item = Piece<'a>>) {
+fn assert_covers<'a>(data: &[u8], pieces: impl Iterator<Item = DataPiece<'a>>) {
     let mut end = 0;
     for piece in pieces {
         assert_eq!(piece.offset, end, "pieces touch");
@@ -244,9 +244,9 @@ fn every_piece_of_the_crate_but_the_last_is_final() {
     let lengths = PieceLengths::new(256, 1024, 8192).unwrap();
     let mut data = noise(200_000, 5);
     data[60_000..120_000].fill(0); // runs without a cut point end at `max`
-    let whole: Vec<Piece> = content_defined(&data, lengths).collect();
+    let whole: Vec<DataPiece> = content_defined(&data, lengths).collect();
     for end in (0..data.len()).step_by(977) {
-        let part: Vec<Piece> = content_defined(&data[..end], lengths).collect();
+        let part: Vec<DataPiece> = content_defined(&data[..end], lengths).collect();
         let finals = part.len().saturating_sub(1);
         assert_eq!(part[..finals], whole[..finals], "buffer of {end} bytes");
     }

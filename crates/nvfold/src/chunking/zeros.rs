@@ -28,7 +28,7 @@ const BLOCKS: usize = 8;
 const WORD: usize = size_of::<u64>();
 
 /// Ranges of data that are zeros, in order. No two of them meet.
-pub type Zeros = SmallVec<[Range<usize>; 1]>;
+pub type ZeroRanges = SmallVec<[Range<usize>; 1]>;
 
 /// True if a 4 KiB block of `data` may be zeros: its first word is. Blocks begin at the first byte; what follows the last
 /// whole block is not looked at.
@@ -41,8 +41,8 @@ pub fn may_have_zero_block(data: &[u8]) -> bool {
 }
 
 /// Returns the ranges of `data` that consist of 4 KiB blocks of zeros. Blocks begin at the first byte.
-pub fn zero_blocks(data: &[u8]) -> Zeros {
-    let mut zeros = Zeros::new();
+pub fn zero_blocks(data: &[u8]) -> ZeroRanges {
+    let mut zeros = ZeroRanges::new();
     for (at, block) in data.as_chunks::<FIXED_BYTES>().0.iter().enumerate() {
         if !is_zero(block) {
             continue;
@@ -58,8 +58,8 @@ pub fn zero_blocks(data: &[u8]) -> Zeros {
 
 /// Returns the runs of at least [`RUN_BYTES_MIN`] zeros in `data`, wherever they begin. `before` is the number of zeros
 /// directly before it, which count for a run at its beginning.
-pub fn zero_runs(data: &[u8], before: usize) -> Zeros {
-    let mut zeros = Zeros::new();
+pub fn zero_runs(data: &[u8], before: usize) -> ZeroRanges {
+    let mut zeros = ZeroRanges::new();
     // The end of the last run that was looked at, and the place to look at next.
     let (mut end, mut place) = (0, 0);
     while let Some(word) = word(data, place) {
@@ -124,7 +124,7 @@ mod tests {
         data
     }
 
-    fn list(zeros: Zeros) -> Vec<Range<usize>> {
+    fn list(zeros: ZeroRanges) -> Vec<Range<usize>> {
         zeros.into_vec()
     }
 

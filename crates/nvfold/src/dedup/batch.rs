@@ -89,7 +89,7 @@ impl<'p> Piece<'p> {
 
 /// Counters of a policy since mount.
 #[derive(Default)]
-pub struct Tally {
+pub struct PolicyCounters {
     /// Number of pieces that it was asked about.
     pub offered: Sum,
     /// Number of pieces that it shared.
@@ -98,7 +98,7 @@ pub struct Tally {
     pub collisions: AtomicU64,
 }
 
-impl Tally {
+impl PolicyCounters {
     pub(super) fn count(&self, offered: u64, shared: u64) {
         if offered > 0 {
             self.offered.add(offered);

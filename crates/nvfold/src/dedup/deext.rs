@@ -12,7 +12,7 @@
 //! The table of packed entries stands in for the paper's hidden dedupe file, and the device's index for its RB-tree
 //! (docs/papers.md).
 
-use super::batch::{Search, Tally, enter, is_packed, share_all};
+use super::batch::{PolicyCounters, Search, enter, is_packed, share_all};
 use super::stream::DeExtOptions;
 use super::streams::Streams;
 use super::work::Host;
@@ -32,7 +32,7 @@ pub struct DeExt {
     strong: Option<StrongFunction>,
     /// The open streams.
     pub(crate) streams: Streams,
-    pub(super) tally: Tally,
+    pub(super) tally: PolicyCounters,
 }
 
 impl DeExt {
@@ -46,7 +46,7 @@ impl DeExt {
         stopwatch: Option<Stopwatch>,
     ) -> DeExt {
         let strong = (verify == Verify::Strong).then(|| strong.unwrap_or_default());
-        DeExt { weak, strong, streams: Streams::new(options, stopwatch), tally: Tally::default() }
+        DeExt { weak, strong, streams: Streams::new(options, stopwatch), tally: PolicyCounters::default() }
     }
 }
 

@@ -22,13 +22,13 @@ use std::collections::VecDeque;
 pub(crate) struct Filler {
     waiting: Mutex<VecDeque<FileId>>,
     /// The filler's position. Its lock is held during a step; adding a file does not wait for it.
-    cursor: Mutex<Cursor>,
+    cursor: Mutex<FillPosition>,
     filled: AtomicU64,
     /// Next file of the pass over all files; 0 when the pass is over.
     swept_to: AtomicU64,
 }
 
-struct Cursor {
+struct FillPosition {
     /// The current file and the offset at which to continue.
     file: Option<(FileId, u64)>,
     /// The next file of the pass over all files; `None` when the pass is over.
@@ -37,7 +37,7 @@ struct Cursor {
 
 impl Filler {
     pub(super) fn new() -> Filler {
-        let cursor = Mutex::new(Cursor { file: None, sweep: None });
+        let cursor = Mutex::new(FillPosition { file: None, sweep: None });
         Filler { waiting: Mutex::default(), cursor, filled: AtomicU64::new(0), swept_to: AtomicU64::new(0) }
     }
 
@@ -86,7 +86,7 @@ impl Filler {
     }
 
     /// Returns the next file: first those that wait, then those of the pass.
-    fn next(&self, cursor: &mut Cursor, host: &dyn Host) -> Option<(FileId, u64)> {
+    fn next(&self, cursor: &mut FillPosition, host: &dyn Host) -> Option<(FileId, u64)> {
         if let Some(file) = self.waiting.lock().pop_front() {
             return Some((file, 0));
         }

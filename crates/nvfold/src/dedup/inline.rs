@@ -10,7 +10,7 @@
 //! With a dram index, a stored block has no chunk entry until it is shared. A crash loses the fingerprints of such
 //! blocks; the filler computes them again.
 
-use super::batch::{Search, Tally, enter, is_block, share_all};
+use super::batch::{PolicyCounters, Search, enter, is_block, share_all};
 use super::filler::Filler;
 use super::work::{Host, Unfingerprinted};
 use super::{Dedup, Piece};
@@ -26,13 +26,13 @@ use std::sync::Arc;
 pub struct Inline {
     weak: WeakFunction,
     filler: Arc<Filler>,
-    pub(super) tally: Tally,
+    pub(super) tally: PolicyCounters,
 }
 
 impl Inline {
     /// Creates the policy, which uses the device's index.
     pub(super) fn new(weak: WeakFunction, filler: Arc<Filler>) -> Inline {
-        Inline { weak, filler, tally: Tally::default() }
+        Inline { weak, filler, tally: PolicyCounters::default() }
     }
 }
 

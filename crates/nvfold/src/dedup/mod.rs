@@ -59,7 +59,7 @@ use work::{Host, Token, Unfingerprinted};
 
 /// The parts of a mounted device that policies use.
 #[derive(Clone, Copy)]
-pub struct Ground<'g> {
+pub struct PolicyDevice<'g> {
     /// The device.
     pub(crate) region: &'g Region,
     /// Its blocks.
@@ -131,7 +131,7 @@ pub trait Dedup: Send + Sync {
 
     /// Called after a request of `bytes` bytes, without any lock: the place for work that is due every so many pieces.
     /// Blocks of zeros that became holes do not count.
-    fn request_done(&self, _bytes: u64, _ground: &Ground<'_>) {}
+    fn request_done(&self, _bytes: u64, _ground: &PolicyDevice<'_>) {}
 
     /// Says how data that was stored without a fingerprint is handled.
     fn unfingerprinted(&self) -> Unfingerprinted {
@@ -333,7 +333,7 @@ impl Policies {
     }
 
     /// Measures costs at mount, if the mount's policy depends on them.
-    pub fn mounted(&self, ground: &Ground<'_>) {
+    pub fn mounted(&self, ground: &PolicyDevice<'_>) {
         if self.policy == Policy::NvDedup {
             self.nv_dedup.measure(ground);
         }

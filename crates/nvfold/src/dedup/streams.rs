@@ -30,7 +30,7 @@ pub struct Seam {
     pub offset: u64,
 }
 
-struct Held {
+struct HeldStream {
     file: FileId,
     stream: Stream,
     written_ns: u64,
@@ -39,7 +39,7 @@ struct Held {
 /// Holds the open streams of a mount.
 pub struct Streams {
     /// In the order of their last write, the oldest first.
-    held: Mutex<VecDeque<Held>>,
+    held: Mutex<VecDeque<HeldStream>>,
     /// The number of streams, which is read without the lock and may be slightly out of date.
     count: AtomicUsize,
     seams: Mutex<VecDeque<Seam>>,
@@ -61,7 +61,8 @@ impl Streams {
 
     /// Returns the DRAM of the open streams and of the seams, in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        let tails: u64 = self.held.lock().iter().map(|held| size_of::<Held>() as u64 + held.stream.tail_bytes()).sum();
+        let tails: u64 =
+            self.held.lock().iter().map(|held| size_of::<HeldStream>() as u64 + held.stream.tail_bytes()).sum();
         tails + (self.seams.lock().capacity() * size_of::<Seam>()) as u64
     }
 
@@ -87,7 +88,7 @@ impl Streams {
         if let Some(at) = held.iter().position(|held| held.file == file) {
             over.extend(held.remove(at));
         }
-        held.push_back(Held { file, stream, written_ns: self.now() });
+        held.push_back(HeldStream { file, stream, written_ns: self.now() });
         if held.len() > STREAMS_MAX {
             over.extend(held.pop_front());
         }
@@ -99,7 +100,7 @@ impl Streams {
     pub fn take_idle(&self) -> Option<(FileId, Stream)> {
         let now = self.now();
         let mut held = self.held.lock();
-        let is_idle = |held: &Held| self.stopwatch.is_none() || now.saturating_sub(held.written_ns) >= IDLE_NS;
+        let is_idle = |held: &HeldStream| self.stopwatch.is_none() || now.saturating_sub(held.written_ns) >= IDLE_NS;
         let taken = held.front().is_some_and(is_idle).then(|| held.pop_front()).flatten();
         self.count.store(held.len(), Ordering::Relaxed);
         taken.map(|held| (held.file, held.stream))

@@ -67,11 +67,11 @@ pub trait Host {
     ///
     /// # Errors
     /// ENOSPC and errors of the whole device.
-    fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared>;
+    fn share(&self, work: ShareRequest<'_>, finder: &dyn Finder) -> Result<Shared>;
 }
 
 /// The arguments of [`Host::share`].
-pub struct Share<'w> {
+pub struct ShareRequest<'w> {
     /// The log entry.
     pub entry: Token,
     /// File offset at which to continue; 0 means the beginning of the entry.

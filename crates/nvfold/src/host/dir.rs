@@ -131,9 +131,9 @@ fn same(opened: rustix::io::Result<OwnedFd>, seen: &Stat) -> io::Result<(OwnedFd
 }
 
 /// The directories from the top of a walk down to where it stands, with what the walk keeps of each.
-pub struct Levels<T>(Vec<Level<T>>);
+pub struct Levels<T>(Vec<OpenLevel<T>>);
 
-struct Level<T> {
+struct OpenLevel<T> {
     dir: Option<Arc<Dir>>,
     identity: (u64, u64),
     kept: T,
@@ -147,7 +147,7 @@ impl<T> Levels<T> {
 
     /// Adds a directory below the last one. It has the attributes `stat`.
     pub fn push(&mut self, dir: Arc<Dir>, stat: &Stat, kept: T) {
-        self.0.push(Level { dir: Some(dir), identity: identity(stat), kept });
+        self.0.push(OpenLevel { dir: Some(dir), identity: identity(stat), kept });
         let last = self.0.len() - 1;
         if last > HELD_LEVELS {
             self.0[last - HELD_LEVELS].dir = None;

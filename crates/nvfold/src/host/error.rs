@@ -1,17 +1,17 @@
 //! Errors that end the work on a tree early. A problem with a single file is not an error: it is in the report.
 
-use super::Report;
+use super::TreeReport;
 use crate::errno::{EINVAL, EIO, EISDIR};
 use std::io;
 use std::path::PathBuf;
 
 /// Result of working through a tree.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type TreeResult<T> = std::result::Result<T, TreeError>;
 
-/// The reason why the work ended early. [`Error::errno`] gives the POSIX number.
+/// The reason why the work ended early. [`TreeError::errno`] gives the POSIX number.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum TreeError {
     /// A path given by the caller cannot be used on the host.
     #[error("{doing} {}: {source}", path.display())]
     Host {
@@ -50,7 +50,7 @@ pub enum Error {
         /// The operation.
         doing: &'static str,
         /// Work done until then.
-        done: Box<Report>,
+        done: Box<TreeReport>,
     },
     /// ENOSPC: the device is full.
     #[error("{doing} {}: {source}; what was done so far stays", path.display())]
@@ -62,19 +62,19 @@ pub enum Error {
         /// Error of nvfold.
         source: crate::Error,
         /// Work done until then.
-        done: Box<Report>,
+        done: Box<TreeReport>,
     },
 }
 
-impl Error {
+impl TreeError {
     /// Returns the POSIX error number of this failure.
     pub fn errno(&self) -> i32 {
         match self {
-            Error::Host { source, .. } => source.raw_os_error().unwrap_or(EIO),
-            Error::FileSystem { source, .. } | Error::Full { source, .. } => source.errno(),
-            Error::ParentInPath { .. } => EINVAL,
-            Error::IsDirectory { .. } => EISDIR,
-            Error::Stopped { .. } => rustix::io::Errno::INTR.raw_os_error(),
+            TreeError::Host { source, .. } => source.raw_os_error().unwrap_or(EIO),
+            TreeError::FileSystem { source, .. } | TreeError::Full { source, .. } => source.errno(),
+            TreeError::ParentInPath { .. } => EINVAL,
+            TreeError::IsDirectory { .. } => EISDIR,
+            TreeError::Stopped { .. } => rustix::io::Errno::INTR.raw_os_error(),
         }
     }
 }

@@ -9,9 +9,9 @@
 //! attributes, mode and times last, in this order. A directory that was exported is not entered again.
 
 use super::dir::{Dir, Levels, MOVED};
-use super::files::{self, Node, identity};
+use super::files::{self, HostFile, identity};
 use super::tally::Tally;
-use super::{Error, Report, Result, Watch, crew, entries, note_damaged_names};
+use super::{TreeError, TreeReport, TreeResult, Watch, crew, entries, note_damaged_names};
 use crate::{Attr, DirEntry, FileKind, FileSystem, InodeNumber, Whence, errno};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ pub struct ExportOptions {
 /// be made. Below the destination, symbolic links are names that are taken. A file whose owner cannot be set loses its
 /// set-user-ID and set-group-ID bits. The call fails if `from` does not exist, if a single file would go to a
 /// directory, or if `progress` stops it.
-pub fn export(fs: &FileSystem, options: &ExportOptions, progress: &mut Watch<'_>) -> Result<Report> {
+pub fn export(fs: &FileSystem, options: &ExportOptions, progress: &mut Watch<'_>) -> TreeResult<TreeReport> {
     export_with(fs, options, progress, &|_| {})
 }
 
@@ -54,15 +54,15 @@ pub(super) fn export_with(
     options: &ExportOptions,
     progress: &mut Watch<'_>,
     filled: &(dyn Fn(&Path) + Sync),
-) -> Result<Report> {
+) -> TreeResult<TreeReport> {
     let ExportOptions { from, to, threads } = options;
-    let attr = fs.resolve(from.as_os_str().as_bytes()).map_err(|source| Error::FileSystem {
+    let attr = fs.resolve(from.as_os_str().as_bytes()).map_err(|source| TreeError::FileSystem {
         doing: "export",
         path: from.clone(),
         source,
     })?;
     if attr.kind != FileKind::Directory && to.is_dir() {
-        return Err(Error::IsDirectory { path: to.clone() });
+        return Err(TreeError::IsDirectory { path: to.clone() });
     }
     let tally = Tally::default();
     Export { fs, tally: &tally, filled }.run(attr, to, *threads, progress);
@@ -76,14 +76,14 @@ struct Export<'a> {
 }
 
 /// A regular file to copy; `file` is the new file at `path`, open.
-struct Job {
+struct FileToExport {
     attr: Attr,
     path: PathBuf,
     file: File,
 }
 
 /// A directory that is being exported.
-struct Level {
+struct ExportedDirectory {
     attr: Attr,
     entries: std::vec::IntoIter<DirEntry>,
 }
@@ -95,12 +95,12 @@ struct First {
     identity: (u64, u64),
 }
 
-struct Walk<'a, 'b> {
+struct ExportWalk<'a, 'b> {
     export: &'a Export<'b>,
-    give: &'a mut dyn FnMut(Job),
+    give: &'a mut dyn FnMut(FileToExport),
     /// Where the walk stands.
     path: PathBuf,
-    levels: Levels<Level>,
+    levels: Levels<ExportedDirectory>,
     /// The directory of the destination, with its path.
     top: Option<(Arc<Dir>, PathBuf)>,
     linked: HashMap<InodeNumber, First>,
@@ -113,8 +113,8 @@ struct Walk<'a, 'b> {
 impl Export<'_> {
     /// Exports the content of a directory, or one file, to `path`; problems go to the tally.
     fn run(&self, from: Attr, path: &Path, threads: usize, progress: &mut Watch<'_>) {
-        let walk = |give: &mut dyn FnMut(Job)| {
-            let mut walk = Walk {
+        let walk = |give: &mut dyn FnMut(FileToExport)| {
+            let mut walk = ExportWalk {
                 export: self,
                 give,
                 path: path.to_owned(),
@@ -129,12 +129,12 @@ impl Export<'_> {
         crew::run(self.tally, threads, progress, walk, |job, buffer| self.copy(job, buffer));
     }
 
-    fn copy(&self, job: Job, buffer: &mut [u8]) {
+    fn copy(&self, job: FileToExport, buffer: &mut [u8]) {
         match self.copy_data(&job, buffer) {
             Ok(true) => {
                 (self.filled)(&job.path);
                 Tally::count(&self.tally.files);
-                self.finish(Node::Open(job.file.as_fd()), &job.path, &job.attr);
+                self.finish(HostFile::Open(job.file.as_fd()), &job.path, &job.attr);
             }
             // Stopped: the part that is there stays for its owner alone.
             Ok(false) => {}
@@ -143,7 +143,11 @@ impl Export<'_> {
     }
 
     /// Copies the content. Returns false if the caller stopped it.
-    fn copy_data(&self, job: &Job, buffer: &mut [u8]) -> std::result::Result<bool, Box<dyn std::error::Error>> {
+    fn copy_data(
+        &self,
+        job: &FileToExport,
+        buffer: &mut [u8],
+    ) -> std::result::Result<bool, Box<dyn std::error::Error>> {
         let source = self.fs.open(job.attr.ino)?;
         let size = job.attr.size;
         let mut at = 0;
@@ -175,7 +179,7 @@ impl Export<'_> {
 
     /// Sets owner, extended attributes, mode and times, in this order: a set-user-ID bit is for the owner that the file
     /// has by then, and each of the others may change the times.
-    fn finish(&self, node: Node<'_>, path: &Path, attr: &Attr) {
+    fn finish(&self, node: HostFile<'_>, path: &Path, attr: &Attr) {
         let set = node.set_owner(attr).and_then(|has_owner| {
             self.set_xattrs(node, path, attr);
             if attr.kind != FileKind::Symlink {
@@ -189,7 +193,7 @@ impl Export<'_> {
         }
     }
 
-    fn set_xattrs(&self, node: Node<'_>, path: &Path, attr: &Attr) {
+    fn set_xattrs(&self, node: HostFile<'_>, path: &Path, attr: &Attr) {
         let names = self.fs.list_xattr(attr.ino).unwrap_or_default();
         let is_root = rustix::process::geteuid().is_root();
         let allowed = |name: &&Vec<u8>| is_root || name.starts_with(b"user.") || name.starts_with(b"system.posix_acl");
@@ -203,7 +207,7 @@ impl Export<'_> {
     }
 }
 
-impl Walk<'_, '_> {
+impl ExportWalk<'_, '_> {
     fn run(&mut self, from: Attr) {
         let tally = self.export.tally;
         match Dir::holding(self.path.components().as_path()) {
@@ -238,7 +242,7 @@ impl Walk<'_, '_> {
             match dir {
                 Some(dir) => {
                     (self.export.filled)(&self.path);
-                    self.export.finish(Node::Open(dir.as_fd()), &self.path, &level.attr);
+                    self.export.finish(HostFile::Open(dir.as_fd()), &self.path, &level.attr);
                 }
                 None => self.export.tally.problem(&self.path, MOVED),
             }
@@ -273,7 +277,7 @@ impl Walk<'_, '_> {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file: File = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?.into();
             self.note_first(&attr, &file)?;
-            (self.give)(Job { attr, path: self.path.clone(), file });
+            (self.give)(FileToExport { attr, path: self.path.clone(), file });
             return Ok(());
         }
         if attr.kind == FileKind::Symlink {
@@ -284,7 +288,7 @@ impl Walk<'_, '_> {
         }
         let handle = made(dir, name, attr.kind)?;
         self.note_first(&attr, &handle)?;
-        self.export.finish(Node::Handle(handle.as_fd()), &self.path, &attr);
+        self.export.finish(HostFile::Handle(handle.as_fd()), &self.path, &attr);
         Tally::count(if attr.kind == FileKind::Symlink { &tally.symlinks } else { &tally.specials });
         Ok(())
     }
@@ -349,7 +353,7 @@ impl Walk<'_, '_> {
             tally.problem(&self.path, error);
             Vec::new()
         });
-        self.levels.push(opened, &stat, Level { attr, entries: entries.into_iter() });
+        self.levels.push(opened, &stat, ExportedDirectory { attr, entries: entries.into_iter() });
         Ok(true)
     }
 }

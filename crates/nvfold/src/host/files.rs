@@ -78,27 +78,27 @@ pub fn path_of(fd: BorrowedFd<'_>) -> String {
 
 /// A file of the host by a descriptor, to read and set its attributes.
 #[derive(Clone, Copy)]
-pub enum Node<'f> {
+pub enum HostFile<'f> {
     /// Open for reading or writing.
     Open(BorrowedFd<'f>),
     /// A handle: for symbolic links, fifos and device nodes, which are not to be opened.
     Handle(BorrowedFd<'f>),
 }
 
-impl Node<'_> {
+impl HostFile<'_> {
     /// Returns the extended attributes that this process may read, with their values.
     pub fn xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let list = |buffer: &mut [u8]| match self {
-            Node::Open(fd) => rustix::fs::flistxattr(fd, buffer),
-            Node::Handle(fd) => rustix::fs::listxattr(path_of(fd), buffer),
+            HostFile::Open(fd) => rustix::fs::flistxattr(fd, buffer),
+            HostFile::Handle(fd) => rustix::fs::listxattr(path_of(fd), buffer),
         };
         // A file system without extended attributes counts as having none.
         let names = filled(list).unwrap_or_default();
         let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
         let with_value = |name: &[u8]| {
             let get = |buffer: &mut [u8]| match self {
-                Node::Open(fd) => rustix::fs::fgetxattr(fd, OsStr::from_bytes(name), buffer),
-                Node::Handle(fd) => rustix::fs::getxattr(path_of(fd), OsStr::from_bytes(name), buffer),
+                HostFile::Open(fd) => rustix::fs::fgetxattr(fd, OsStr::from_bytes(name), buffer),
+                HostFile::Handle(fd) => rustix::fs::getxattr(path_of(fd), OsStr::from_bytes(name), buffer),
             };
             Some((name.to_vec(), filled(get).ok()?))
         };
@@ -109,8 +109,8 @@ impl Node<'_> {
     pub fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
         let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
         let set = match self {
-            Node::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
-            Node::Handle(fd) => rustix::fs::setxattr(path_of(fd), name, value, flags),
+            HostFile::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
+            HostFile::Handle(fd) => rustix::fs::setxattr(path_of(fd), name, value, flags),
         };
         set.map_err(io::Error::from)
     }
@@ -121,7 +121,7 @@ impl Node<'_> {
         if attr.uid == u32::MAX || attr.gid == u32::MAX {
             return Ok(false);
         }
-        let (Node::Open(fd) | Node::Handle(fd)) = self;
+        let (HostFile::Open(fd) | HostFile::Handle(fd)) = self;
         let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
         match rustix::fs::chownat(fd, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH) {
             Err(Errno::PERM) if !rustix::process::geteuid().is_root() => Ok(false),
@@ -133,8 +133,8 @@ impl Node<'_> {
     pub fn set_mode(self, mode: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(mode);
         let set = match self {
-            Node::Open(fd) => rustix::fs::fchmod(fd, mode),
-            Node::Handle(fd) => rustix::fs::chmodat(CWD, path_of(fd), mode, AtFlags::empty()),
+            HostFile::Open(fd) => rustix::fs::fchmod(fd, mode),
+            HostFile::Handle(fd) => rustix::fs::chmodat(CWD, path_of(fd), mode, AtFlags::empty()),
         };
         set.map_err(io::Error::from)
     }
@@ -145,8 +145,8 @@ impl Node<'_> {
             |ns: TimeNs| Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
         let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
         let set = match self {
-            Node::Open(fd) => rustix::fs::futimens(fd, &times),
-            Node::Handle(fd) => rustix::fs::utimensat(CWD, path_of(fd), &times, AtFlags::empty()),
+            HostFile::Open(fd) => rustix::fs::futimens(fd, &times),
+            HostFile::Handle(fd) => rustix::fs::utimensat(CWD, path_of(fd), &times, AtFlags::empty()),
         };
         set.map_err(io::Error::from)
     }

@@ -9,10 +9,10 @@
 //! the report, of which nothing is stored.
 
 use super::dir::{Dir, Levels, MOVED};
-use super::files::{Node, identity};
+use super::files::{HostFile, identity};
 use super::tally::Tally;
 use super::walk::walk;
-use super::{Error, Report, Result, Watch, crew, files};
+use super::{TreeError, TreeReport, TreeResult, Watch, crew, files};
 use crate::{FileKind, FileSystem, InodeNumber, NewInode, SetAttr, XattrMode};
 use rustix::fs::Stat;
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ impl ImportOptions {
 /// A file that cannot be copied (because its name is taken, or it cannot be read) is a problem in the report; sockets
 /// are skipped. The call fails if a source has no name, if a destination cannot be made, if the device is full, or if
 /// `progress` stops it. Files copied by then stay.
-pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>) -> Result<Report> {
+pub fn import(fs: &FileSystem, options: &ImportOptions, progress: &mut Watch<'_>) -> TreeResult<TreeReport> {
     import_with(fs, options, progress, &|_| {})
 }
 
@@ -75,7 +75,7 @@ pub(super) fn import_with(
     options: &ImportOptions,
     progress: &mut Watch<'_>,
     looked: &(dyn Fn(&Path) + Sync),
-) -> Result<Report> {
+) -> TreeResult<TreeReport> {
     let sources = places(fs, options)?;
     let device = options.device.as_ref().and_then(|device| std::fs::metadata(device).ok());
     let tally = Tally::default();
@@ -91,7 +91,7 @@ pub(super) fn import_with(
 }
 
 /// Returns the destination of each source.
-fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
+fn places(fs: &FileSystem, options: &ImportOptions) -> TreeResult<Vec<ImportSource>> {
     let ImportOptions { sources, to, .. } = options;
     let place = |source: &PathBuf| {
         let path = match to {
@@ -100,34 +100,35 @@ fn places(fs: &FileSystem, options: &ImportOptions) -> Result<Vec<Source>> {
         };
         let mut names = names_of(&path)?;
         let name = names.pop().unwrap_or_default();
-        Ok(Source { path: source.clone(), to: Place { parent: directories(fs, &names)?, name } })
+        Ok(ImportSource { path: source.clone(), to: Destination { parent: directories(fs, &names)?, name } })
     };
     sources.iter().map(place).collect()
 }
 
 /// Returns the last name of a path; paths such as `.` are resolved by the host. The root has none, so its content is
 /// imported.
-fn base_name(source: &Path) -> Result<PathBuf> {
+fn base_name(source: &Path) -> TreeResult<PathBuf> {
     if let Some(name) = source.file_name() {
         return Ok(name.into());
     }
     let resolved = source.canonicalize();
-    let resolved = resolved.map_err(|error| Error::Host { doing: "import", path: source.to_owned(), source: error })?;
+    let resolved =
+        resolved.map_err(|error| TreeError::Host { doing: "import", path: source.to_owned(), source: error })?;
     Ok(resolved.file_name().map(PathBuf::from).unwrap_or_default())
 }
 
 /// Returns the names on a path on the device.
-fn names_of(path: &Path) -> Result<Vec<Vec<u8>>> {
+fn names_of(path: &Path) -> TreeResult<Vec<Vec<u8>>> {
     let name = |component: Component| match component {
         Component::Normal(name) => Some(Ok(name.as_bytes().to_vec())),
-        Component::ParentDir => Some(Err(Error::ParentInPath { path: path.to_owned() })),
+        Component::ParentDir => Some(Err(TreeError::ParentInPath { path: path.to_owned() })),
         _ => None,
     };
     path.components().filter_map(name).collect()
 }
 
 /// Returns the directory that `names` lead to from the root; makes missing directories.
-fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> Result<InodeNumber> {
+fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> TreeResult<InodeNumber> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let new = NewInode { kind: FileKind::Directory, mode: 0o755, uid, gid, rdev: 0 };
     let (mut at, mut path) = (InodeNumber::ROOT, PathBuf::from("/"));
@@ -137,7 +138,7 @@ fn directories(fs: &FileSystem, names: &[Vec<u8>]) -> Result<InodeNumber> {
             Err(crate::Error::NotFound { .. }) => fs.mkdir(at, name, &new),
             found => found,
         };
-        at = next.map_err(|source| Error::FileSystem { doing: "import to", path: path.clone(), source })?.ino;
+        at = next.map_err(|source| TreeError::FileSystem { doing: "import to", path: path.clone(), source })?.ino;
     }
     Ok(at)
 }
@@ -153,56 +154,56 @@ struct Import<'a> {
 }
 
 /// A file or directory to import, and its destination.
-struct Source {
+struct ImportSource {
     path: PathBuf,
-    to: Place,
+    to: Destination,
 }
 
 /// A name on the device. If it is empty, the content goes into the parent itself.
-struct Place {
+struct Destination {
     parent: InodeNumber,
     name: Vec<u8>,
 }
 
 /// A name of the host that was looked at.
-struct Found<'f> {
+struct SeenName<'f> {
     dir: &'f Arc<Dir>,
     name: &'f OsStr,
     seen: Stat,
 }
 
 /// A regular file to copy.
-struct Job {
+struct FileToImport {
     path: PathBuf,
     from: From,
 }
 
 enum From {
     /// Not opened yet.
-    Name { dir: Arc<Dir>, name: OsString, seen: Stat, to: Place },
+    Name { dir: Arc<Dir>, name: OsString, seen: Stat, to: Destination },
     /// A file with several names, which was opened and created already.
-    Open(Opened),
+    Open(OpenCopy),
 }
 
 /// A regular file that is open, and its copy.
-struct Opened {
+struct OpenCopy {
     file: File,
     stat: Stat,
     ino: InodeNumber,
 }
 
 /// A directory that is being imported.
-struct Level {
+struct ImportedDirectory {
     ino: InodeNumber,
     names: std::vec::IntoIter<OsString>,
 }
 
-struct Walk<'a, 'b> {
+struct ImportWalk<'a, 'b> {
     import: &'a Import<'b>,
-    give: &'a mut dyn FnMut(Job),
+    give: &'a mut dyn FnMut(FileToImport),
     /// Where the walk stands.
     path: PathBuf,
-    levels: Levels<Level>,
+    levels: Levels<ImportedDirectory>,
     /// The host's device number of the source, if the import must stay on it.
     device: Option<u64>,
     /// Files with several names: inode of the first name's copy.
@@ -233,10 +234,10 @@ type Imported<T> = std::result::Result<T, Failure>;
 
 impl Import<'_> {
     /// Imports all `sources`; problems go to the tally.
-    fn run(&self, sources: Vec<Source>, threads: usize, progress: &mut Watch<'_>) {
+    fn run(&self, sources: Vec<ImportSource>, threads: usize, progress: &mut Watch<'_>) {
         let mut directories = Vec::new();
-        let walk = |give: &mut dyn FnMut(Job)| {
-            let mut walk = Walk {
+        let walk = |give: &mut dyn FnMut(FileToImport)| {
+            let mut walk = ImportWalk {
                 import: self,
                 give,
                 path: PathBuf::new(),
@@ -263,24 +264,24 @@ impl Import<'_> {
         }
     }
 
-    fn create(&self, to: &Place, stat: &Stat, kind: FileKind) -> crate::Result<InodeNumber> {
+    fn create(&self, to: &Destination, stat: &Stat, kind: FileKind) -> crate::Result<InodeNumber> {
         let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
         let rdev = if is_device { files::encode_rdev(stat.st_rdev) } else { 0 };
         Ok(self.fs.create(to.parent, &to.name, &NewInode { rdev, ..new_inode(stat, kind) })?.ino)
     }
 
     /// Opens a regular file, and then makes its copy.
-    fn open(&self, found: &Found<'_>, to: &Place) -> Imported<Opened> {
+    fn open(&self, found: &SeenName<'_>, to: &Destination) -> Imported<OpenCopy> {
         let (file, stat) = found.dir.open(found.name, &found.seen)?;
         let ino = self.create(to, &stat, FileKind::Regular)?;
-        Ok(Opened { file, stat, ino })
+        Ok(OpenCopy { file, stat, ino })
     }
 
-    fn copy(&self, job: Job, buffer: &mut [u8]) {
-        let Job { path, from } = job;
+    fn copy(&self, job: FileToImport, buffer: &mut [u8]) {
+        let FileToImport { path, from } = job;
         let opened = match from {
             From::Open(opened) => Ok(opened),
-            From::Name { dir, name, seen, to } => self.open(&Found { dir: &dir, name: &name, seen }, &to),
+            From::Name { dir, name, seen, to } => self.open(&SeenName { dir: &dir, name: &name, seen }, &to),
         };
         if let Err(failure) = opened.and_then(|opened| self.fill(&path, &opened, buffer)) {
             self.note(&path, failure);
@@ -288,9 +289,9 @@ impl Import<'_> {
     }
 
     /// Copies extended attributes (one of which says how the content is stored), then content, then times.
-    fn fill(&self, path: &Path, from: &Opened, buffer: &mut [u8]) -> Imported<()> {
+    fn fill(&self, path: &Path, from: &OpenCopy, buffer: &mut [u8]) -> Imported<()> {
         let file = self.fs.open(from.ino)?;
-        self.copy_xattrs(path, Node::Open(from.file.as_fd()), from.ino);
+        self.copy_xattrs(path, HostFile::Open(from.file.as_fd()), from.ino);
         let mut failed = None;
         files::data_ranges(&from.file, &from.stat, |start, end| {
             let mut at = start;
@@ -317,7 +318,7 @@ impl Import<'_> {
         Ok(self.fs.setattr(from.ino, &attributes(&from.stat)).map(drop)?)
     }
 
-    fn copy_xattrs(&self, path: &Path, node: Node<'_>, ino: InodeNumber) {
+    fn copy_xattrs(&self, path: &Path, node: HostFile<'_>, ino: InodeNumber) {
         for (name, value) in node.xattrs() {
             if let Err(error) = self.fs.set_xattr(ino, &name, &value, XattrMode::Set) {
                 self.tally.failed(path, error);
@@ -342,10 +343,10 @@ fn attributes(stat: &Stat) -> SetAttr {
     }
 }
 
-impl Walk<'_, '_> {
+impl ImportWalk<'_, '_> {
     /// Imports a file or a directory, and everything below it.
-    fn source(&mut self, source: Source) {
-        let Source { path, to } = source;
+    fn source(&mut self, source: ImportSource) {
+        let ImportSource { path, to } = source;
         self.device = None;
         match Dir::holding(&path) {
             Ok((dir, name)) => {
@@ -364,7 +365,7 @@ impl Walk<'_, '_> {
                 self.path.pop();
                 continue;
             };
-            let to = Place { parent: level.ino, name: name.as_bytes().to_vec() };
+            let to = Destination { parent: level.ino, name: name.as_bytes().to_vec() };
             self.path.push(name);
             if !self.visit(&dir, name, to) {
                 self.path.pop();
@@ -373,13 +374,13 @@ impl Walk<'_, '_> {
     }
 
     /// Imports one name. Returns true if it is a directory, which is now the last level.
-    fn visit(&mut self, dir: &Arc<Dir>, name: &OsStr, to: Place) -> bool {
+    fn visit(&mut self, dir: &Arc<Dir>, name: &OsStr, to: Destination) -> bool {
         let Import { tally, one_file_system, device_file, looked, .. } = self.import;
         if tally.is_stopped() {
             return false;
         }
         let found = match dir.look(name) {
-            Ok(seen) => Found { dir, name, seen },
+            Ok(seen) => SeenName { dir, name, seen },
             Err(error) => {
                 tally.problem(&self.path, error);
                 return false;
@@ -401,7 +402,7 @@ impl Walk<'_, '_> {
         false
     }
 
-    fn import_kind(&mut self, found: Found<'_>, to: Place) -> Imported<bool> {
+    fn import_kind(&mut self, found: SeenName<'_>, to: Destination) -> Imported<bool> {
         let tally = self.import.tally;
         match files::kind_of_mode(found.seen.st_mode) {
             Some(FileKind::Socket) => tally.skip(&self.path, "a socket"),
@@ -412,21 +413,21 @@ impl Walk<'_, '_> {
         Ok(false)
     }
 
-    fn directory(&mut self, found: &Found<'_>, to: &Place) -> Imported<()> {
+    fn directory(&mut self, found: &SeenName<'_>, to: &Destination) -> Imported<()> {
         let import = self.import;
         let (dir, stat) = found.dir.enter(found.name, &found.seen)?;
         let names = dir.names()?.into_iter();
         let ino = self.make_directory(to, &stat)?;
         Tally::count(&import.tally.directories);
-        import.copy_xattrs(&self.path, Node::Open(dir.as_fd()), ino);
+        import.copy_xattrs(&self.path, HostFile::Open(dir.as_fd()), ino);
         self.directories.push((ino, attributes(&stat)));
-        self.levels.push(Arc::new(dir), &stat, Level { ino, names });
+        self.levels.push(Arc::new(dir), &stat, ImportedDirectory { ino, names });
         Ok(())
     }
 
     /// Makes a directory, or returns the existing one, whose content is merged. An empty name stands for the parent
     /// itself.
-    fn make_directory(&self, to: &Place, stat: &Stat) -> crate::Result<InodeNumber> {
+    fn make_directory(&self, to: &Destination, stat: &Stat) -> crate::Result<InodeNumber> {
         let fs = self.import.fs;
         if to.name.is_empty() {
             return Ok(to.parent);
@@ -440,7 +441,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn file(&mut self, found: Found<'_>, to: Place, kind: FileKind) -> Imported<()> {
+    fn file(&mut self, found: SeenName<'_>, to: Destination, kind: FileKind) -> Imported<()> {
         let import = self.import;
         let identity = identity(&found.seen);
         let has_links = found.seen.st_nlink > 1;
@@ -452,14 +453,14 @@ impl Walk<'_, '_> {
         let path = self.path.clone();
         if kind == FileKind::Regular && !has_links {
             let (dir, name) = (found.dir.clone(), found.name.to_owned());
-            (self.give)(Job { path, from: From::Name { dir, name, seen: found.seen, to } });
+            (self.give)(FileToImport { path, from: From::Name { dir, name, seen: found.seen, to } });
             return Ok(());
         }
         // The inode number must be known before another name of the file is met.
         let ino = if kind == FileKind::Regular {
             let opened = import.open(&found, &to)?;
             let ino = opened.ino;
-            (self.give)(Job { path, from: From::Open(opened) });
+            (self.give)(FileToImport { path, from: From::Open(opened) });
             ino
         } else {
             self.special(&found, &to, kind)?
@@ -471,7 +472,7 @@ impl Walk<'_, '_> {
     }
 
     /// Imports a symbolic link, a fifo or a device node.
-    fn special(&self, found: &Found<'_>, to: &Place, kind: FileKind) -> Imported<InodeNumber> {
+    fn special(&self, found: &SeenName<'_>, to: &Destination, kind: FileKind) -> Imported<InodeNumber> {
         let Import { fs, tally, .. } = self.import;
         let (handle, stat) = found.dir.handle(found.name, &found.seen)?;
         let ino = if kind == FileKind::Symlink {
@@ -485,7 +486,7 @@ impl Walk<'_, '_> {
             Tally::count(&tally.specials);
             ino
         };
-        self.import.copy_xattrs(&self.path, Node::Handle(handle.as_fd()), ino);
+        self.import.copy_xattrs(&self.path, HostFile::Handle(handle.as_fd()), ino);
         fs.setattr(ino, &attributes(&stat))?;
         Ok(ino)
     }

@@ -57,12 +57,12 @@ mod tests;
 mod verify;
 mod walk;
 
-pub use error::{Error, Result};
-pub use estimate::{Distinct, Estimate, EstimateOptions, Needs, Part, PathCounts, Savings, estimate};
+pub use error::{TreeError, TreeResult};
+pub use estimate::{Distinct, Estimate, EstimateOptions, Needs, PathCounts, PathEstimate, Savings, estimate};
 pub use export::{ExportOptions, export};
 pub use files::{kind, names};
 pub use import::{ImportOptions, import};
-pub use report::{Problem, Progress, Report, Watch, shortened};
+pub use report::{Problem, Progress, TreeReport, Watch, shortened};
 pub use verify::{VerifyOptions, verify};
 
 use crate::{DirEntry, FileSystem, InodeNumber};

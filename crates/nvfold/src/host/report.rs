@@ -16,7 +16,7 @@ pub struct Progress {
 }
 
 /// Called with the progress, on the thread of the caller: once before the work begins, about ten times a second while
-/// it runs, and once at the end. `Break` stops the work with [`Error::Stopped`](super::Error::Stopped): each thread
+/// it runs, and once at the end. `Break` stops the work with [`TreeError::Stopped`](super::TreeError::Stopped): each thread
 /// finishes its present piece of a file (1 MiB), and completed work stays. The answer to the last call is ignored.
 pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
 
@@ -46,7 +46,7 @@ pub struct Problem {
 
 /// The result of working through a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct TreeReport {
     /// Regular files; a file with several names counts once.
     pub files: u64,
     /// Directories.

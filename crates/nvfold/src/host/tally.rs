@@ -1,6 +1,6 @@
 //! The tally of completed work: counted by several threads at once, and turned into a report at the end.
 
-use super::{Error, Problem, Progress, Report, Result, Watch, shortened};
+use super::{Problem, Progress, TreeError, TreeReport, TreeResult, Watch, shortened};
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -73,21 +73,21 @@ impl Tally {
 
     /// Returns the report, or the error that ended the work early. The caller's last answer comes too late to stop
     /// anything.
-    pub fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> Result<Report> {
+    pub fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> TreeResult<TreeReport> {
         let (is_stopped, full) = (self.is_stopped(), self.full.lock().take());
         if !is_stopped {
             self.tell(watch);
         }
         let done = self.into_report();
         match full {
-            Some((path, source)) => Err(Error::Full { doing, path, source, done: Box::new(done) }),
-            None if is_stopped => Err(Error::Stopped { doing, done: Box::new(done) }),
+            Some((path, source)) => Err(TreeError::Full { doing, path, source, done: Box::new(done) }),
+            None if is_stopped => Err(TreeError::Stopped { doing, done: Box::new(done) }),
             None => Ok(done),
         }
     }
 
-    fn into_report(self) -> Report {
-        Report {
+    fn into_report(self) -> TreeReport {
+        TreeReport {
             files: self.files.into_inner(),
             directories: self.directories.into_inner(),
             symlinks: self.symlinks.into_inner(),

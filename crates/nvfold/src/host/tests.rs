@@ -96,8 +96,8 @@ fn a_stop_before_anything_is_done_leaves_everything_as_it_was() {
     make_tree(&tree);
     let (_, fs) = file_system(DEVICE_BYTES, "native");
     let stopped = import(&fs, &import_of(tree), &mut |_| ControlFlow::Break(()));
-    let Err(Error::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
-    assert_eq!(*done, Report::default());
+    let Err(TreeError::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
+    assert_eq!(*done, TreeReport::default());
     assert_eq!(entries(&fs, InodeNumber::ROOT).unwrap(), []);
 }
 
@@ -115,7 +115,7 @@ fn a_stop_in_the_middle_keeps_what_was_done_and_the_device_whole() {
         0 => ControlFlow::Continue(()),
         _ => ControlFlow::Break(()),
     });
-    let Err(Error::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
+    let Err(TreeError::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
     assert!(done.bytes > 0 && done.bytes < 64 << 20, "{done:?}");
     assert_eq!(done.problem_count, 0);
     let there = fs.resolve(b"/in").unwrap();
@@ -136,7 +136,7 @@ fn a_full_device_ends_an_import_with_what_was_done() {
     let (_, fs) = file_system(24 << 20, "native");
     let full = import(&fs, &import_of(dir.path().to_owned()), &mut go_on).unwrap_err();
     assert_eq!(full.errno(), crate::errno::ENOSPC);
-    let Error::Full { path, done, .. } = full else { panic!("{full:?}") };
+    let TreeError::Full { path, done, .. } = full else { panic!("{full:?}") };
     assert!(path.starts_with(dir.path()) && done.files > 0 && done.files < 40, "{done:?}");
 }
 
@@ -183,7 +183,7 @@ fn what_cannot_begin_says_what_was_being_done_to_what_and_why() {
 // --- trees and destinations that others change ----------------------------------------------------
 
 /// Imports `tree` while `swap` is called once, after `at` was looked at and before it is opened.
-fn import_with_swap(tree: &Path, at: &Path, swap: impl FnOnce() + Send) -> (FileSystem, Report) {
+fn import_with_swap(tree: &Path, at: &Path, swap: impl FnOnce() + Send) -> (FileSystem, TreeReport) {
     let (_, fs) = file_system(DEVICE_BYTES, "native");
     let swap = parking_lot::Mutex::new(Some(swap));
     let looked = |path: &Path| {

@@ -4,9 +4,9 @@
 //! As in an import, a file or directory of the host that is replaced after it was listed is a problem, and is not read.
 
 use super::dir::{Dir, Levels, MOVED};
-use super::files::{Node, identity};
+use super::files::{HostFile, identity};
 use super::tally::Tally;
-use super::{Error, Report, Result, Watch, crew, entries, files, note_damaged_names};
+use super::{TreeError, TreeReport, TreeResult, Watch, crew, entries, files, note_damaged_names};
 use crate::{Attr, FileKind, FileSystem, InodeNumber, Whence, errno};
 use rustix::fs::Stat;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -36,38 +36,41 @@ pub struct VerifyOptions {
 /// difference is a problem in the report; the trees are equal if there is none.
 ///
 /// The call fails if `source` or its copy does not exist, or if `progress` stops it.
-pub fn verify(fs: &FileSystem, options: &VerifyOptions, progress: &mut Watch<'_>) -> Result<Report> {
+pub fn verify(fs: &FileSystem, options: &VerifyOptions, progress: &mut Watch<'_>) -> TreeResult<TreeReport> {
     let VerifyOptions { source, threads, one_file_system, .. } = options;
     let at = place_of_copy(options)?;
-    let copy = fs.resolve(at.as_os_str().as_bytes()).map_err(|source| Error::FileSystem {
+    let copy = fs.resolve(at.as_os_str().as_bytes()).map_err(|source| TreeError::FileSystem {
         doing: "verify",
         path: at,
         source,
     })?;
     let tally = Tally::default();
-    let verify = Verify { fs, tally: &tally, one_file_system: *one_file_system };
+    let verify = TreeComparison { fs, tally: &tally, one_file_system: *one_file_system };
     verify.run(source, copy, *threads, progress);
     tally.finish("verify", progress)
 }
 
-fn place_of_copy(options: &VerifyOptions) -> Result<PathBuf> {
+fn place_of_copy(options: &VerifyOptions) -> TreeResult<PathBuf> {
     let VerifyOptions { source, at, .. } = options;
     if let Some(at) = at {
         return Ok(at.clone());
     }
-    let resolved =
-        source.canonicalize().map_err(|error| Error::Host { doing: "verify", path: source.clone(), source: error })?;
+    let resolved = source.canonicalize().map_err(|error| TreeError::Host {
+        doing: "verify",
+        path: source.clone(),
+        source: error,
+    })?;
     Ok(resolved.file_name().map(PathBuf::from).unwrap_or_default())
 }
 
-struct Verify<'a> {
+struct TreeComparison<'a> {
     fs: &'a FileSystem,
     tally: &'a Tally,
     one_file_system: bool,
 }
 
 /// Two regular files of the same size.
-struct Job {
+struct FilesToCompare {
     path: PathBuf,
     dir: Arc<Dir>,
     name: OsString,
@@ -76,19 +79,19 @@ struct Job {
 }
 
 /// A directory that is being compared.
-struct Level {
+struct ComparedDirectory {
     ino: InodeNumber,
     names: std::vec::IntoIter<OsString>,
     /// The names on the device that the tree has not had so far.
     ours: BTreeMap<Vec<u8>, InodeNumber>,
 }
 
-struct Walk<'a, 'b> {
-    verify: &'a Verify<'b>,
-    give: &'a mut dyn FnMut(Job),
+struct ComparisonWalk<'a, 'b> {
+    verify: &'a TreeComparison<'b>,
+    give: &'a mut dyn FnMut(FilesToCompare),
     /// Where the walk stands.
     path: PathBuf,
-    levels: Levels<Level>,
+    levels: Levels<ComparedDirectory>,
     /// The host's device number of the tree, if the walk stays on it.
     device: Option<u64>,
     /// Files with several names: the inode on the device for each inode of the host.
@@ -97,11 +100,11 @@ struct Walk<'a, 'b> {
     met: HashSet<InodeNumber>,
 }
 
-impl Verify<'_> {
+impl TreeComparison<'_> {
     /// Compares the trees; differences go to the tally as problems.
     fn run(&self, source: &Path, attr: Attr, threads: usize, progress: &mut Watch<'_>) {
-        let walk = |give: &mut dyn FnMut(Job)| {
-            let mut walk = Walk {
+        let walk = |give: &mut dyn FnMut(FilesToCompare)| {
+            let mut walk = ComparisonWalk {
                 verify: self,
                 give,
                 path: source.to_owned(),
@@ -115,7 +118,7 @@ impl Verify<'_> {
         crew::run(self.tally, threads, progress, walk, |job, buffer| self.compare_file(job, buffer));
     }
 
-    fn compare_file(&self, job: Job, buffer: &mut [u8]) {
+    fn compare_file(&self, job: FilesToCompare, buffer: &mut [u8]) {
         match self.first_difference(&job, buffer) {
             Ok(None) => Tally::count(&self.tally.files),
             Ok(Some(offset)) => self.tally.problem(&job.path, format!("content differs at byte {offset}")),
@@ -125,11 +128,11 @@ impl Verify<'_> {
 
     fn first_difference(
         &self,
-        job: &Job,
+        job: &FilesToCompare,
         buffer: &mut [u8],
     ) -> std::result::Result<Option<u64>, Box<dyn std::error::Error>> {
         let ((theirs, stat), ours) = (job.dir.open(&job.name, &job.seen)?, self.fs.open(job.ino)?);
-        self.compare_xattrs(&job.path, Node::Open(theirs.as_fd()), job.ino);
+        self.compare_xattrs(&job.path, HostFile::Open(theirs.as_fd()), job.ino);
         let (left, right) = buffer.split_at_mut(crew::BUFFER_BYTES / 2);
         let size = files::size(&stat);
         let mut at = next_data(&theirs, &ours, 0, size);
@@ -147,7 +150,7 @@ impl Verify<'_> {
         Ok(None)
     }
 
-    fn compare_xattrs(&self, path: &Path, node: Node<'_>, ino: InodeNumber) {
+    fn compare_xattrs(&self, path: &Path, node: HostFile<'_>, ino: InodeNumber) {
         for (name, value) in node.xattrs() {
             if self.fs.get_xattr(ino, &name).ok() != Some(value) {
                 self.tally.problem(path, format!("extended attribute {} differs", String::from_utf8_lossy(&name)));
@@ -171,7 +174,7 @@ fn next_data(theirs: &File, ours: &crate::File, at: u64, size: u64) -> u64 {
     theirs.min(ours).clamp(at, size.max(at))
 }
 
-impl Walk<'_, '_> {
+impl ComparisonWalk<'_, '_> {
     fn run(&mut self, attr: Attr) {
         let tally = self.verify.tally;
         let top = Dir::holding(&self.path).and_then(|(dir, name)| Ok((dir.look(&name)?, dir, name)));
@@ -212,7 +215,7 @@ impl Walk<'_, '_> {
 
     /// Compares what has a name in the last directory. Returns true if it is a directory that was entered.
     fn visit_name(&mut self, dir: &Arc<Dir>, name: &OsStr) -> bool {
-        let Verify { fs, tally, .. } = self.verify;
+        let TreeComparison { fs, tally, .. } = self.verify;
         let seen = dir.look(name);
         if seen.as_ref().is_ok_and(|seen| !self.is_imported(seen)) {
             return false;
@@ -268,7 +271,7 @@ impl Walk<'_, '_> {
             Tally::count(&tally.hard_links);
         } else if theirs == ours {
             let (path, dir, name) = (self.path.clone(), dir.clone(), name.to_owned());
-            (self.give)(Job { path, dir, name, seen, ino: attr.ino });
+            (self.give)(FilesToCompare { path, dir, name, seen, ino: attr.ino });
         } else {
             tally.problem(&self.path, format!("has {theirs} bytes in the tree and {ours} on the device"));
         }
@@ -276,9 +279,9 @@ impl Walk<'_, '_> {
 
     /// Compares symbolic links, fifos and device nodes.
     fn special(&self, dir: &Dir, name: &OsStr, seen: &Stat, attr: &Attr) -> io::Result<()> {
-        let Verify { fs, tally, .. } = self.verify;
+        let TreeComparison { fs, tally, .. } = self.verify;
         let (handle, _) = dir.handle(name, seen)?;
-        self.verify.compare_xattrs(&self.path, Node::Handle(handle.as_fd()), attr.ino);
+        self.verify.compare_xattrs(&self.path, HostFile::Handle(handle.as_fd()), attr.ino);
         if attr.kind != FileKind::Symlink {
             Tally::count(&tally.specials);
             return Ok(());
@@ -328,7 +331,7 @@ impl Walk<'_, '_> {
 
     /// Begins a directory. Returns false if one of the two cannot be read.
     fn directory(&mut self, dir: &Dir, name: &OsStr, seen: &Stat, attr: &Attr) -> bool {
-        let Verify { fs, tally, .. } = self.verify;
+        let TreeComparison { fs, tally, .. } = self.verify;
         Tally::count(&tally.directories);
         if !self.met.insert(attr.ino) {
             tally.problem(&self.path, "names on the device lead to this directory twice; run nvfold fsck");
@@ -338,9 +341,13 @@ impl Walk<'_, '_> {
         let theirs = dir.enter(name, seen).and_then(|(dir, stat)| Ok((dir.names()?, dir, stat)));
         match (theirs, entries(fs, attr.ino)) {
             (Ok((names, dir, stat)), Ok(ours)) => {
-                self.verify.compare_xattrs(&self.path, Node::Open(dir.as_fd()), attr.ino);
+                self.verify.compare_xattrs(&self.path, HostFile::Open(dir.as_fd()), attr.ino);
                 let ours = ours.into_iter().map(|entry| (entry.name, entry.ino)).collect();
-                self.levels.push(Arc::new(dir), &stat, Level { ino: attr.ino, names: names.into_iter(), ours });
+                self.levels.push(
+                    Arc::new(dir),
+                    &stat,
+                    ComparedDirectory { ino: attr.ino, names: names.into_iter(), ours },
+                );
                 return true;
             }
             (Err(error), _) => tally.problem(&self.path, error),

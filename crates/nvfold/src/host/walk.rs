@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 /// A file or directory that a walk has found.
-pub struct Found<'f> {
+pub struct HostEntry<'f> {
     /// Its path.
     pub path: &'f Path,
     /// What was seen of it.
@@ -23,7 +23,7 @@ pub struct Found<'f> {
     name: &'f OsStr,
 }
 
-impl Found<'_> {
+impl HostEntry<'_> {
     /// Returns its kind; `None` if nvfold does not know it.
     pub fn kind(&self) -> Option<FileKind> {
         kind_of_mode(self.stat.st_mode)
@@ -36,7 +36,7 @@ impl Found<'_> {
 }
 
 /// Called with each file found, or with the reason why one could not be read.
-pub type Visit<'a> = dyn FnMut(Result<Found<'_>, Problem>) -> ControlFlow<()> + 'a;
+pub type Visit<'a> = dyn FnMut(Result<HostEntry<'_>, Problem>) -> ControlFlow<()> + 'a;
 
 /// Calls `each` for `root` and everything below it, until it returns `Break`. It is called with a problem for a file
 /// or directory that cannot be read. Symbolic links are not followed.
@@ -46,7 +46,7 @@ pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> Control
         Err(error) => return each(Err(problem(root.to_owned(), &error))),
     };
     let device = dir.look(&name).ok().map(|stat| stat.st_dev).filter(|_| one_file_system);
-    let mut walk = Walk { path: root.to_owned(), device, levels: Levels::new() };
+    let mut walk = HostWalk { path: root.to_owned(), device, levels: Levels::new() };
     walk.visit(&dir, &name, each)?;
     while let Some((dir, names)) = walk.levels.last() {
         let (Some(name), dir) = (names.next(), dir.cloned()) else {
@@ -66,14 +66,14 @@ pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> Control
     ControlFlow::Continue(())
 }
 
-struct Walk {
+struct HostWalk {
     path: PathBuf,
     /// The only device to walk on, if there is one.
     device: Option<u64>,
     levels: Levels<IntoIter<OsString>>,
 }
 
-impl Walk {
+impl HostWalk {
     /// Reports what has a name. Returns true if it is a directory that was entered.
     fn visit(&mut self, dir: &Dir, name: &OsStr, each: &mut Visit<'_>) -> ControlFlow<(), bool> {
         let stat = match dir.look(name) {
@@ -83,7 +83,7 @@ impl Walk {
                 return ControlFlow::Continue(false);
             }
         };
-        let found = Found { path: &self.path, stat, dir, name };
+        let found = HostEntry { path: &self.path, stat, dir, name };
         let is_entered =
             found.kind() == Some(FileKind::Directory) && self.device.is_none_or(|device| device == stat.st_dev);
         each(Ok(found))?;

@@ -119,7 +119,7 @@ impl From<Runs> for Dropped {
 /// How reference counts change when a range of the map is replaced. It assumes that each new extent already holds one
 /// reference on each block that it touches, or on its packed chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CountChanges {
     /// References to release after the commit. For packed chunks these include the references of new extents that are
     /// merged with a neighbour.
     pub dropped: Dropped,
@@ -273,7 +273,7 @@ pub struct Extents {
 
 /// A position between extents.
 #[derive(Clone, Copy)]
-struct Cursor {
+struct ExtentPosition {
     leaf: usize,
     at: usize,
 }
@@ -326,7 +326,7 @@ impl Extents {
     /// Returns all extents in order of file offset. An extent of more than 2 GiB is returned in pieces, no two of
     /// which touch the same block.
     pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
-        self.spans_from(Cursor { leaf: 0, at: 0 }).map(Span::extent)
+        self.spans_from(ExtentPosition { leaf: 0, at: 0 }).map(Span::extent)
     }
 
     /// Returns the parts of extents that are inside `start..end`, in order.
@@ -336,8 +336,8 @@ impl Extents {
 
     /// Plans how references change when `start..end` is replaced by those of the extents `mapped` (sorted by file
     /// offset) that begin in it. Adjacent ranges of one change must be planned as one.
-    pub fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> Plan {
-        let mut plan = Plan::default();
+    pub fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> CountChanges {
+        let mut plan = CountChanges::default();
         for span in self.overlapping(start, end) {
             let (is_cut_left, is_cut_right) = (span.offset < start, span.end() > end);
             let (first, behind) = (span.offset.max(start), span.end().min(end));
@@ -466,7 +466,7 @@ impl Extents {
     /// rewritten small file, a database record), or moves the seam to a neighbour (a file that is overwritten in
     /// order).
     #[inline]
-    fn put_in_place(&mut self, from: Cursor, span: &Span, dropped: Option<&mut Dropped>) -> bool {
+    fn put_in_place(&mut self, from: ExtentPosition, span: &Span, dropped: Option<&mut Dropped>) -> bool {
         let is_last_leaf = from.leaf + 1 == self.leaves.len();
         let Some(Leaf { base, items }) = self.leaves.get_mut(from.leaf) else { return false };
         let Some((before, [item, after @ ..])) = items.split_at_mut_checked(from.at) else { return false };
@@ -503,7 +503,7 @@ impl Extents {
         true
     }
 
-    fn put_pieces(&mut self, from: Cursor, span: Span, mut dropped: Option<&mut Dropped>) {
+    fn put_pieces(&mut self, from: ExtentPosition, span: Span, mut dropped: Option<&mut Dropped>) {
         let mut next = Some((from, span));
         while let Some((from, span)) = next {
             let (piece, rest) = span.split_piece();
@@ -543,7 +543,7 @@ impl Extents {
     /// and merges it with its neighbours. The blocks that lost a reference are added to `dropped`.
     fn replace(
         &mut self,
-        mut from: Cursor,
+        mut from: ExtentPosition,
         start: u64,
         end: u64,
         new: Option<Span>,
@@ -603,16 +603,16 @@ impl Extents {
     }
 
     /// Returns the position before the first extent that ends after `offset`.
-    fn seek(&self, offset: u64) -> Cursor {
+    fn seek(&self, offset: u64) -> ExtentPosition {
         let leaf = self.firsts.partition_point(|first| *first <= offset).saturating_sub(1);
-        let Some(Leaf { base, items }) = self.leaves.get(leaf) else { return Cursor { leaf: 0, at: 0 } };
-        let Some(offset) = offset.checked_sub(*base) else { return Cursor { leaf, at: 0 } };
+        let Some(Leaf { base, items }) = self.leaves.get(leaf) else { return ExtentPosition { leaf: 0, at: 0 } };
+        let Some(offset) = offset.checked_sub(*base) else { return ExtentPosition { leaf, at: 0 } };
         let ends_before = |item: &Item| u64::from(item.offset) + u64::from(item.length) <= offset;
-        Cursor { leaf, at: items.partition_point(ends_before) }
+        ExtentPosition { leaf, at: items.partition_point(ends_before) }
     }
 
     #[inline]
-    fn spans_from(&self, from: Cursor) -> Spans<'_> {
+    fn spans_from(&self, from: ExtentPosition) -> Spans<'_> {
         let (first, rest) = match self.leaves.get(from.leaf..).and_then(<[Leaf]>::split_first) {
             Some((first, rest)) => ((first.base, &first.items[from.at..]), rest),
             None => ((0, &[][..]), &[][..]),
@@ -620,17 +620,19 @@ impl Extents {
         Spans { base: first.0, items: first.1.iter(), rest: rest.iter() }
     }
 
-    fn before(&self, cursor: Cursor) -> Option<(Cursor, Span)> {
+    fn before(&self, cursor: ExtentPosition) -> Option<(ExtentPosition, Span)> {
         let (leaf, at) = match cursor {
-            Cursor { leaf, at: 0 } => (leaf.checked_sub(1)?, self.leaves.get(leaf - 1)?.items.len().checked_sub(1)?),
-            Cursor { leaf, at } => (leaf, at - 1),
+            ExtentPosition { leaf, at: 0 } => {
+                (leaf.checked_sub(1)?, self.leaves.get(leaf - 1)?.items.len().checked_sub(1)?)
+            }
+            ExtentPosition { leaf, at } => (leaf, at - 1),
         };
         let of = &self.leaves[leaf];
-        Some((Cursor { leaf, at }, of.span(&of.items[at])))
+        Some((ExtentPosition { leaf, at }, of.span(&of.items[at])))
     }
 
     /// Replaces `gone` extents at `from` by `spans`.
-    fn splice(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
+    fn splice(&mut self, from: ExtentPosition, gone: usize, spans: &[Span]) {
         if self.leaves.is_empty() {
             let Some(first) = spans.first() else { return };
             self.leaves.push(Leaf::for_offset(first.offset));
@@ -656,7 +658,7 @@ impl Extents {
     }
 
     /// Does `splice` in one leaf. Returns false if a new extent is out of its reach.
-    fn splice_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) -> bool {
+    fn splice_leaf(&mut self, from: ExtentPosition, gone: usize, spans: &[Span]) -> bool {
         let leaf = &mut self.leaves[from.leaf];
         let mut items = [Item { offset: 0, length: 0, word: LocationWord::HOLE }; 3];
         for (item, span) in items.iter_mut().zip(spans) {
@@ -677,7 +679,7 @@ impl Extents {
 
     /// Does `splice_leaf` with as many new leaves as needed.
     #[cold]
-    fn replace_leaf(&mut self, from: Cursor, gone: usize, spans: &[Span]) {
+    fn replace_leaf(&mut self, from: ExtentPosition, gone: usize, spans: &[Span]) {
         let old = self.leaves.remove(from.leaf);
         self.firsts.remove(from.leaf);
         let of_old = |items: &[Item]| items.iter().map(|item| old.span(item)).collect::<Vec<Span>>();

@@ -38,12 +38,12 @@ use pmem::{Flight, InFlight, Pm, Region};
 
 /// A part of a log: contiguous lines, identified by the media address of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part(u64);
+pub struct LogPart(u64);
 
-impl Part {
+impl LogPart {
     /// Returns the part with the five lines in an inode's slot.
-    fn inline(slot: u64) -> Part {
-        Part(slot + INLINE_LOG)
+    fn inline(slot: u64) -> LogPart {
+        LogPart(slot + INLINE_LOG)
     }
 
     /// Returns the slot of a log area; `None` for other parts.
@@ -87,7 +87,7 @@ pub struct Log {
     /// First byte after the last entry.
     pub tail: u64,
     /// Its parts outside the slot, in order. The tail is in the last one, or in the slot if there is none.
-    pub parts: Vec<Part>,
+    pub parts: Vec<LogPart>,
     /// Number of lines in use, including those of dead entries.
     pub lines: u64,
 }
@@ -96,11 +96,11 @@ impl Log {
     /// True if `position` is a line of this log. A line of a part that once belonged to the log does not count.
     pub fn holds(&self, slot: u64, position: u64) -> bool {
         let last = self.last_part(slot);
-        let is_line = |part: &Part| {
+        let is_line = |part: &LogPart| {
             let end = if *part == last { self.tail } else { part.end() };
             (part.0..end).contains(&position)
         };
-        let inline = Some(Part::inline(slot)).filter(|inline| self.head == inline.0);
+        let inline = Some(LogPart::inline(slot)).filter(|inline| self.head == inline.0);
         position.is_multiple_of(LINE) && inline.iter().chain(&self.parts).any(is_line)
     }
 
@@ -111,7 +111,7 @@ impl Log {
 
     /// Returns the number of bytes from `position` to the end of its part, or one line if it is in no part.
     pub fn room_at(&self, slot: u64, position: u64) -> u64 {
-        let inline = Part::inline(slot);
+        let inline = LogPart::inline(slot);
         let mut parts = std::iter::once(&inline).chain(&self.parts);
         parts.find(|part| (part.0..part.end()).contains(&position)).map_or(LINE, |part| part.end() - position)
     }
@@ -131,8 +131,8 @@ impl Log {
         self.parts.iter().map(|part| part.extent().1).sum()
     }
 
-    fn last_part(&self, slot: u64) -> Part {
-        self.parts.last().copied().unwrap_or(Part::inline(slot))
+    fn last_part(&self, slot: u64) -> LogPart {
+        self.parts.last().copied().unwrap_or(LogPart::inline(slot))
     }
 }
 
@@ -172,7 +172,7 @@ pub fn walk(
     let corrupt =
         |what: &str, at: u64| Error::Corrupt { what: format!("inode {}: its log is damaged ({what})", head.ino), at };
     let mut log = Log { head: head.head, tail: head.tail(), parts: Vec::new(), lines: 0 };
-    let mut part = Part::inline(slot);
+    let mut part = LogPart::inline(slot);
     let mut buffer = [0u8; ENTRY_BYTES_MAX];
     // Detect a loop of parts: it returns to the part that was recorded at the last power of two (Brent).
     let mut noted = 0;
@@ -319,8 +319,8 @@ fn enter(
     slot: u64,
     ino: u64,
     first: u64,
-) -> std::result::Result<Part, &'static str> {
-    let part = Part(first);
+) -> std::result::Result<LogPart, &'static str> {
+    let part = LogPart(first);
     let (start, bytes) = part.extent();
     if !geometry.holds_data(start, bytes) {
         return Err("log address");
@@ -345,7 +345,7 @@ pub fn areas_of(kind: FileKind) -> usize {
 
 /// What additions to logs need.
 #[derive(Clone, Copy)]
-pub struct Ground<'a> {
+pub struct LogDevice<'a> {
     /// The device.
     pub region: &'a Region,
     /// Allocates pages.
@@ -356,9 +356,9 @@ pub struct Ground<'a> {
     pub panics: &'a Panics,
 }
 
-impl Ground<'_> {
+impl LogDevice<'_> {
     /// Frees parts that no log references any more.
-    pub fn free(&self, parts: &[Part]) {
+    pub fn free(&self, parts: &[LogPart]) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.space.free(BlockRun { start, count: 1 });
         }
@@ -369,7 +369,7 @@ impl Ground<'_> {
 /// Entries that were written beyond the tail of a log and are not committed yet. Dropping it without `keep` frees its
 /// new parts.
 pub struct Addition<'a> {
-    ground: Ground<'a>,
+    ground: LogDevice<'a>,
     slot: u64,
     ino: u64,
     purpose: Purpose,
@@ -379,15 +379,15 @@ pub struct Addition<'a> {
     newest: Option<Pm<'a, [u8], InFlight>>,
     lines: u64,
     /// The part that contains the tail.
-    last: Part,
+    last: LogPart,
     /// The number of areas that the log may still get.
     areas_left: usize,
-    parts: Vec<Part>,
+    parts: Vec<LogPart>,
 }
 
 impl<'a> Addition<'a> {
     /// Begins an addition at the tail of `log`, which may have at most `areas` areas in total.
-    pub fn new(ground: Ground<'a>, slot: u64, ino: u64, log: &Log, areas: usize, purpose: Purpose) -> Addition<'a> {
+    pub fn new(ground: LogDevice<'a>, slot: u64, ino: u64, log: &Log, areas: usize, purpose: Purpose) -> Addition<'a> {
         let (tail, last) = (log.tail, log.last_part(slot));
         // Areas come before pages.
         let areas_left = if last.page().is_some() { 0 } else { areas.saturating_sub(log.parts.len()) };
@@ -396,7 +396,7 @@ impl<'a> Addition<'a> {
 
     /// Begins an addition that starts a new chain (for compaction), in the inline lines or outside the slot.
     pub fn new_chain(
-        ground: Ground<'a>,
+        ground: LogDevice<'a>,
         slot: u64,
         ino: u64,
         areas: usize,
@@ -477,7 +477,7 @@ impl<'a> Addition<'a> {
     }
 
     /// Makes a part with room for an entry of `length` bytes.
-    fn new_part(&mut self, length: u64, flight: &mut Flight) -> Result<Part> {
+    fn new_part(&mut self, length: u64, flight: &mut Flight) -> Result<LogPart> {
         let part = match self.new_area(length, flight) {
             Some(area) => area,
             None => self.new_page(flight)?,
@@ -486,7 +486,7 @@ impl<'a> Addition<'a> {
         Ok(part)
     }
 
-    fn new_area(&mut self, length: u64, flight: &mut Flight) -> Option<Part> {
+    fn new_area(&mut self, length: u64, flight: &mut Flight) -> Option<LogPart> {
         if self.areas_left == 0 || length > INODE_BYTES - AREA_LOG {
             self.areas_left = 0;
             return None;
@@ -494,15 +494,15 @@ impl<'a> Addition<'a> {
         let (slot, head) = self.ground.table.allocate_area(self.ino)?;
         self.areas_left -= 1;
         flight.add(self.ground.region.write(slot, &head).flush());
-        Some(Part(slot + AREA_LOG))
+        Some(LogPart(slot + AREA_LOG))
     }
 
-    fn new_page(&mut self, flight: &mut Flight) -> Result<Part> {
+    fn new_page(&mut self, flight: &mut Flight) -> Result<LogPart> {
         let page = self.allocate_page()?;
         self.areas_left = 0;
         let footer = PageFooter::new(page, self.ino);
         flight.add(self.ground.region.write(page + ENTRY_BYTES_MAX as u64, &footer).flush());
-        Ok(Part(page))
+        Ok(LogPart(page))
     }
 
     fn allocate_page(&self) -> Result<u64> {
@@ -541,7 +541,7 @@ mod tests {
         space.adopt_table_segment(geometry.first_segment());
         let table = InodeTable::new(region.clone(), Vec::new());
         let panics = Panics::default();
-        let ground = Ground { region: &region, space: &space, table: &table, panics: &panics };
+        let ground = LogDevice { region: &region, space: &space, table: &table, panics: &panics };
         let encoded = |entry: LogEntry| {
             let mut lines = Vec::new();
             entry.encode(ino, &mut lines);
@@ -587,7 +587,7 @@ mod tests {
         // Without segments the table is full, so there are no areas.
         let table = InodeTable::new(region.clone(), Vec::new());
         let panics = Panics::default();
-        let ground = Ground { region: &region, space: &space, table: &table, panics: &panics };
+        let ground = LogDevice { region: &region, space: &space, table: &table, panics: &panics };
         let mut addition = Addition::new(ground, slot, ino, &log, AREAS_MAX, Purpose::Promised);
         let mut lines = Vec::new();
         let entry = LogEntry::Unname { cookie: 1, time: 0 };
@@ -597,7 +597,7 @@ mod tests {
         }
         let _ = region.fence((flight, addition.take_newest()));
         addition.keep(&mut log);
-        assert_eq!(log.parts, [Part(behind.address() + BLOCK_BYTES)]);
+        assert_eq!(log.parts, [LogPart(behind.address() + BLOCK_BYTES)]);
         assert_eq!(space.free_blocks(), 1, "the block that cannot serve is free for others");
         head.commit = log.tail;
         head.overflow = region.load_u64(slot + OVERFLOW_WORD);

@@ -42,7 +42,7 @@ const WORDS_PER_PART: usize = (INODES_PER_SEGMENT / 64) as usize;
 
 /// A part of the table, as its entry in the segment table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TablePart {
     /// Its segment.
     pub segment: u64,
     /// How many parts directly before it may be absent.
@@ -50,13 +50,13 @@ pub struct Part {
 }
 
 /// The parts of a table by ordinal: `None` for an absent one.
-pub type Parts = Vec<Option<Part>>;
+pub type Parts = Vec<Option<TablePart>>;
 
 /// The inode table of one device.
 pub struct InodeTable {
     region: Region,
     parts: RwLock<Parts>,
-    used: Mutex<Used>,
+    used: Mutex<UsedSlots>,
     /// After a crash: inodes for which no name has been found yet, one bit each. Empty when no search is under way.
     unnamed: Mutex<Vec<u64>>,
     looking: AtomicBool,
@@ -66,7 +66,7 @@ pub struct InodeTable {
 }
 
 #[derive(Default)]
-struct Used {
+struct UsedSlots {
     words: Vec<u64>,
     count: u64,
     /// The number of these that are log areas.
@@ -77,7 +77,7 @@ struct Used {
     absent: BTreeSet<usize>,
 }
 
-impl Used {
+impl UsedSlots {
     /// Returns the words of a part.
     fn of_part(&self, ordinal: usize) -> &[u64] {
         &self.words[ordinal * WORDS_PER_PART..(ordinal + 1) * WORDS_PER_PART]
@@ -96,7 +96,7 @@ impl InodeTable {
     /// Makes a table of these parts. All of it is free except inode 0, which is never used.
     pub fn new(region: Region, parts: Parts) -> InodeTable {
         let absent = (0..).zip(&parts).filter(|(_, part)| part.is_none()).map(|(ordinal, _)| ordinal).collect();
-        let mut used = Used { words: vec![0; parts.len() * WORDS_PER_PART], absent, ..Used::default() };
+        let mut used = UsedSlots { words: vec![0; parts.len() * WORDS_PER_PART], absent, ..UsedSlots::default() };
         if let Some(first) = used.words.first_mut() {
             *first = 1;
         }
@@ -281,7 +281,7 @@ impl InodeTable {
         Ok(())
     }
 
-    fn take_free(&self, used: &mut Used) -> Option<u64> {
+    fn take_free(&self, used: &mut UsedSlots) -> Option<u64> {
         let barred = self.barred_words.load(Ordering::Acquire);
         let from = used.search_from.max(barred);
         let found = (from..used.words.len()).find(|word| used.words[*word] != !0 && !used.is_absent(*word));
@@ -412,7 +412,7 @@ impl InodeTable {
 
     /// Makes the first absent part, or a new last one. During the search after a crash, a part in which numbers are not
     /// handed out is of no use.
-    fn grow(&self, space: &Space, used: &mut Used) -> Result<()> {
+    fn grow(&self, space: &Space, used: &mut UsedSlots) -> Result<()> {
         let barred = self.barred_words.load(Ordering::Acquire).div_ceil(WORDS_PER_PART);
         let end = used.words.len() / WORDS_PER_PART;
         let ordinal = used.absent.range(barred..).next().copied().unwrap_or(end);
@@ -435,7 +435,7 @@ impl InodeTable {
             parts.push(None);
             used.words.resize((end + 1) * WORDS_PER_PART, 0);
         }
-        parts[ordinal] = Some(Part { segment, absent_before });
+        parts[ordinal] = Some(TablePart { segment, absent_before });
         used.absent.remove(&ordinal);
         used.search_from = used.search_from.min(ordinal * WORDS_PER_PART);
         note_absent(&mut parts, space);
@@ -444,22 +444,22 @@ impl InodeTable {
 }
 
 /// Returns true if the entry of the next part can tell of all absent ones before it, this one included.
-fn fits_in_note(parts: &[Option<Part>], ordinal: usize) -> bool {
+fn fits_in_note(parts: &[Option<TablePart>], ordinal: usize) -> bool {
     let (before, after) = (parts[..ordinal].iter().rev(), parts[ordinal + 1..].iter());
     leading_absent(before) + 1 + leading_absent(after) <= usize::from(u16::MAX)
 }
 
-fn leading_absent<'p>(parts: impl Iterator<Item = &'p Option<Part>>) -> usize {
+fn leading_absent<'p>(parts: impl Iterator<Item = &'p Option<TablePart>>) -> usize {
     parts.take_while(|part| part.is_none()).count()
 }
 
 /// Iterates over the parts with their ordinals, and with what they should say of absent ones.
-pub fn exact_parts(parts: &[Option<Part>]) -> impl Iterator<Item = (u32, Part)> {
+pub fn exact_parts(parts: &[Option<TablePart>]) -> impl Iterator<Item = (u32, TablePart)> {
     let mut absent = 0u16;
     (0..).zip(parts).filter_map(move |(ordinal, part)| {
         let absent_before = std::mem::take(&mut absent);
         match part {
-            Some(part) => Some((ordinal, Part { absent_before, ..*part })),
+            Some(part) => Some((ordinal, TablePart { absent_before, ..*part })),
             None => {
                 absent = absent_before.saturating_add(1);
                 None
@@ -470,7 +470,7 @@ pub fn exact_parts(parts: &[Option<Part>]) -> impl Iterator<Item = (u32, Part)> 
 
 /// Makes the parts say, durably, what is absent before them.
 fn note_absent(parts: &mut Parts, space: &Space) {
-    let exact: Vec<(u32, Part)> = exact_parts(parts).collect();
+    let exact: Vec<(u32, TablePart)> = exact_parts(parts).collect();
     for (ordinal, part) in exact {
         let known = parts[ordinal as usize].replace(part);
         if known != Some(part) {
@@ -485,8 +485,8 @@ fn blocks_left(segments: u64) -> u64 {
     KEPT_BLOCKS + segments * LINES_BLOCKS
 }
 
-fn slot_in(parts: &[Option<Part>], ino: u64) -> Option<u64> {
-    let Part { segment, .. } = (*parts.get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?)?;
+fn slot_in(parts: &[Option<TablePart>], ino: u64) -> Option<u64> {
+    let TablePart { segment, .. } = (*parts.get(usize::try_from(ino / INODES_PER_SEGMENT).ok()?)?)?;
     (ino != 0).then(|| segment * SEGMENT_BYTES + ino % INODES_PER_SEGMENT * INODE_BYTES)
 }
 
@@ -546,10 +546,12 @@ pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEn
 /// EIO if segments of the table are missing or damaged.
 pub fn table_parts(geometry: &Geometry, entries: &[(u64, SegmentEntry)]) -> Result<Parts> {
     let part = |(segment, entry): &(u64, SegmentEntry)| match entry.usage(*segment) {
-        SegmentUse::Inodes(ordinal) => Some((ordinal, Part { segment: *segment, absent_before: entry.absent_before })),
+        SegmentUse::Inodes(ordinal) => {
+            Some((ordinal, TablePart { segment: *segment, absent_before: entry.absent_before }))
+        }
         _ => None,
     };
-    let mut found: Vec<(u32, Part)> = entries.iter().filter_map(part).collect();
+    let mut found: Vec<(u32, TablePart)> = entries.iter().filter_map(part).collect();
     found.sort_unstable_by_key(|(ordinal, _)| *ordinal);
     let parts = || {
         let mut parts = Parts::new();

@@ -4,7 +4,7 @@ use super::Jobs;
 use crate::dedup::Dedup;
 use crate::dedup::stream::Stream;
 use crate::dedup::streams::Seam;
-use crate::dedup::work::{Filled, Finder, Host, Share, Shared, Token};
+use crate::dedup::work::{Filled, Finder, Host, ShareRequest, Shared, Token};
 use crate::error::Result;
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::panics::Job;
@@ -33,7 +33,7 @@ impl Host for Jobs<'_> {
         self.leaving_out(self.panics.contain(Job::CutSeam, Some(seam.file), || self.cut_seam_of(seam)))
     }
 
-    fn share(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
+    fn share(&self, work: ShareRequest<'_>, finder: &dyn Finder) -> Result<Shared> {
         let EntryAddress { ino: number, generation, .. } = EntryAddress::of(&work.entry);
         let file = Some(FileId { number, generation });
         self.leaving_out(self.panics.contain(Job::Share, file, || self.share_queued(work, finder)))

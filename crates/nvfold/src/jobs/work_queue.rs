@@ -27,7 +27,7 @@
 
 use super::Jobs;
 use super::share::{WholeBlock, whole_blocks_of};
-use crate::dedup::work::{Batch, Fate, Finder, Left, Share, Shared, Stored, Token};
+use crate::dedup::work::{Batch, Fate, Finder, Left, ShareRequest, Shared, Stored, Token};
 use crate::error::Result;
 use crate::fingerprint::Domain;
 use crate::inode::{Inode, State};
@@ -260,8 +260,8 @@ impl Drop for Looked<'_> {
 
 impl Jobs<'_> {
     /// See [`crate::dedup::work::Host::share`].
-    pub(super) fn share_queued(&self, work: Share<'_>, finder: &dyn Finder) -> Result<Shared> {
-        let Share { entry: token, from, is_last_try, bytes } = work;
+    pub(super) fn share_queued(&self, work: ShareRequest<'_>, finder: &dyn Finder) -> Result<Shared> {
+        let ShareRequest { entry: token, from, is_last_try, bytes } = work;
         let EntryAddress { ino, position, generation, .. } = EntryAddress::of(&token);
         let inode = self.inode(ino)?;
         let Some(mut looked) = Looked::look(self, &inode, &token, from, bytes) else { return Ok(Shared::default()) };

@@ -103,7 +103,7 @@ fn build(mounted: &Mounted, weak: WeakFunction, are_salted: bool, progress: &mut
     let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
     let total = core.chunks.tracked() + core.chunks.packed.count();
     let mut done = 0;
-    let enter = |entries: Vec<Found>| {
+    let enter = |entries: Vec<FingerprintedChunk>| {
         clear_links(core, &index, &entries);
         entries.iter().for_each(|(chunk, weak, _)| index.insert(*weak, *chunk));
     };
@@ -146,10 +146,10 @@ fn enter_private(core: &Core, are_salted: bool) {
 }
 
 /// A chunk that has a weak fingerprint, the fingerprint, and the chunk's entry.
-type Found = (ChunkRef, u32, ChunkEntry);
+type FingerprintedChunk = (ChunkRef, u32, ChunkEntry);
 
 /// Returns the blocks of a segment that have a fingerprint of this function, and their entries.
-fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<Found> {
+fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<FingerprintedChunk> {
     let first = BlockNumber(segment * SEGMENT_BLOCKS);
     let mut entries = vec![ChunkEntry::default(); core.geometry.blocks_in_segment(segment) as usize];
     core.region.scan_into(core.geometry.chunk_entry_offset(first), entries.as_mut_bytes());
@@ -159,7 +159,7 @@ fn entries_of(core: &Core, segment: u64, function: WeakFunction) -> Vec<Found> {
 }
 
 /// Prepares entries for the index, durably: sets their chain and clears their links.
-fn clear_links(core: &Core, index: &Fact, entries: &[Found]) {
+fn clear_links(core: &Core, index: &Fact, entries: &[FingerprintedChunk]) {
     let mut flight = Flight::new();
     for (chunk, weak, entry) in entries {
         let delete_pointer = index.chain_of(*weak) as u32;

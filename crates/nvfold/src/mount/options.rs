@@ -1,6 +1,6 @@
 //! Options of a mount.
 
-use crate::chunk::transaction::Generators;
+use crate::chunk::generators::Generators;
 use crate::compression::Compression;
 use crate::dedup::Dedup;
 use crate::dedup::auto::options::AutoOptions;

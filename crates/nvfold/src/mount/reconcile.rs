@@ -48,7 +48,7 @@ const CHAINS_STEP: u64 = 8192;
 /// Records the current phase of reconcile, and how far it has come.
 pub enum Reconcile {
     /// Walking inodes: the next inode, the unreadable ones so far, and the segments to be made exact.
-    Walk { next: u64, unreadable: Vec<Unreadable>, marked: Vec<u64> },
+    Walk { next: u64, unreadable: Vec<UnreadableInode>, marked: Vec<u64> },
     /// Freeing inodes without a name, from `next` on.
     Unnamed { next: u64, rest: Rest },
     /// pm index: repairing chains, from `next` on. This comes before any block is freed, because no chain may link a
@@ -83,7 +83,7 @@ pub struct Rest {
 
 /// An inode that could not be read. If it has no name, a crash interrupted its creation: its head reached the media
 /// and the rest did not. If it has a name, it is damaged.
-pub struct Unreadable {
+pub struct UnreadableInode {
     ino: u64,
     slot: u64,
     /// True if its slot was read, and has the content that a crash during creation may leave.
@@ -191,7 +191,7 @@ impl Mounted {
     }
 
     /// Walks inodes from `next` on; returns the inode to continue with.
-    fn walk_some(&self, next: u64, unreadable: &mut Vec<Unreadable>) -> Result<Option<u64>> {
+    fn walk_some(&self, next: u64, unreadable: &mut Vec<UnreadableInode>) -> Result<Option<u64>> {
         let mut next = next;
         let mut looked_at = 0;
         while looked_at < STEP {
@@ -210,9 +210,11 @@ impl Mounted {
                 Ok(None) if self.core.table.area(ino).is_some() => {}
                 Ok(None) | Err(Error::Corrupt { .. }) => {
                     let may_be_half_created = Inode::may_be_half_created(&self.core.region, slot, ino);
-                    unreadable.push(Unreadable { ino, slot, may_be_half_created });
+                    unreadable.push(UnreadableInode { ino, slot, may_be_half_created });
                 }
-                Err(Error::BadMemory { .. }) => unreadable.push(Unreadable { ino, slot, may_be_half_created: false }),
+                Err(Error::BadMemory { .. }) => {
+                    unreadable.push(UnreadableInode { ino, slot, may_be_half_created: false })
+                }
                 Err(other) => return Err(other),
             }
             looked_at += 1;
@@ -224,12 +226,12 @@ impl Mounted {
 
     /// Decides about the inodes that could not be read, now that all names are known. Returns whether blocks, and
     /// inodes without a name, must be kept.
-    fn judge_unreadable(&self, unreadable: Vec<Unreadable>) -> Result<(bool, bool)> {
+    fn judge_unreadable(&self, unreadable: Vec<UnreadableInode>) -> Result<(bool, bool)> {
         if unreadable.is_empty() && !self.for_repair {
             return Ok((false, self.has_nameless_tree()?));
         }
         let directories = self.named_directories();
-        let is_unnamed = |inode: &Unreadable| inode.ino != ROOT && self.core.table.is_unnamed(inode.ino);
+        let is_unnamed = |inode: &UnreadableInode| inode.ino != ROOT && self.core.table.is_unnamed(inode.ino);
         let lacks_names = unreadable.iter().any(|inode| inode.ino == ROOT || directories.contains(&inode.ino));
         let mut keeps_blocks = false;
         for inode in unreadable {
@@ -277,18 +279,18 @@ impl Mounted {
     }
 
     /// Frees an inode whose creation a crash interrupted: it has no name, and its log references nothing.
-    fn free_half_created(&self, inode: &Unreadable) {
+    fn free_half_created(&self, inode: &UnreadableInode) {
         self.core.table.note_name_found(inode.ino);
         free_slot(&self.core.region, inode.slot);
         self.core.table.free(inode.ino);
     }
 
     /// Adds one inode to the recount; returns the number of lines of its log.
-    fn walk(&self, ino: u64, slot: u64, state: &State, unreadable: &mut Vec<Unreadable>) -> Result<u64> {
+    fn walk(&self, ino: u64, slot: u64, state: &State, unreadable: &mut Vec<UnreadableInode>) -> Result<u64> {
         let walked = self.core.chunks.with_recount(|recount| self.walk_blocks(recount, ino, state)).transpose();
         match walked {
             // Blocks that the inode references are kept, and the inode is never changed again.
-            Err(Error::Corrupt { .. }) => unreadable.push(Unreadable { ino, slot, may_be_half_created: false }),
+            Err(Error::Corrupt { .. }) => unreadable.push(UnreadableInode { ino, slot, may_be_half_created: false }),
             walked => drop(walked?),
         }
         self.core.mapped_bytes.add(state.mapped_bytes());
@@ -298,7 +300,7 @@ impl Mounted {
                 // A free slot that has a name is damaged; its number must not be given to a new inode.
                 if !self.for_repair && self.core.table.keep(name.ino) {
                     let slot = self.core.table.slot(name.ino).expect("in the table");
-                    unreadable.push(Unreadable { ino: name.ino, slot, may_be_half_created: false });
+                    unreadable.push(UnreadableInode { ino: name.ino, slot, may_be_half_created: false });
                 }
             }
         }

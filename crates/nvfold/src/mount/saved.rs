@@ -366,13 +366,13 @@ fn runs_of(geometry: &Geometry, header: &SavedState, at: BlockNumber) -> Option<
 }
 
 /// Treats runs of blocks, which need not be adjacent, as one sequence of bytes.
-struct Places {
+struct RunsAsBytes {
     runs: Vec<BlockRun>,
     run: usize,
     offset: u64,
 }
 
-impl Places {
+impl RunsAsBytes {
     /// Returns the address and length of the next bytes, at most `bytes` of them; `None` past the end.
     fn next(&mut self, bytes: u64) -> Option<(u64, u64)> {
         while self.offset == self.runs.get(self.run)?.count * BLOCK_BYTES {
@@ -388,7 +388,7 @@ impl Places {
 
 struct Writer<'r> {
     region: &'r Region,
-    places: Places,
+    places: RunsAsBytes,
     pending: Vec<u64>,
     check: u32,
     flight: Flight,
@@ -399,7 +399,7 @@ const WORDS_AT_ONCE: usize = 8192;
 
 impl<'r> Writer<'r> {
     fn new(region: &'r Region, runs: &[BlockRun]) -> Writer<'r> {
-        let places = Places { runs: runs.to_vec(), run: 0, offset: 0 };
+        let places = RunsAsBytes { runs: runs.to_vec(), run: 0, offset: 0 };
         Writer { region, places, pending: Vec::new(), check: 0, flight: Flight::new() }
     }
 
@@ -430,7 +430,7 @@ impl<'r> Writer<'r> {
 
 struct Reader<'r> {
     region: &'r Region,
-    places: Places,
+    places: RunsAsBytes,
     left: u64,
     check: u32,
 }
@@ -440,7 +440,7 @@ impl<'r> Reader<'r> {
     /// is taken is at most as long as the device.
     fn new(region: &'r Region, runs: &[BlockRun], words: u64) -> Option<Reader<'r>> {
         let room: u64 = runs.iter().map(|run| run.count * (BLOCK_BYTES / WORD_BYTES)).sum();
-        let places = Places { runs: runs.to_vec(), run: 0, offset: 0 };
+        let places = RunsAsBytes { runs: runs.to_vec(), run: 0, offset: 0 };
         (words <= room).then_some(Reader { region, places, left: words, check: 0 })
     }
 

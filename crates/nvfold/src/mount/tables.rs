@@ -22,7 +22,7 @@
 use super::index::index_segments_in;
 use super::saved::Saved;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
-use crate::inode::table::{Part, Parts, read_entries, table_parts, uses_of};
+use crate::inode::table::{Parts, TablePart, read_entries, table_parts, uses_of};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES};
 use crate::media::inode::{INLINE_LOG, INODE_BYTES, INODES_PER_SEGMENT, InodeHead};
 use crate::media::log_area::{AREA_LOG, AreaHead};
@@ -119,7 +119,7 @@ impl Tables {
         let segment_of = |ordinal| parts.get(&ordinal).map(|(_, segment)| *segment);
         let is_in_table = |ordinal: &u32| *ordinal < end || segment_of(*ordinal).is_some();
         let segments = (0..).take_while(is_in_table).map(segment_of);
-        let inodes: Parts = segments.map(|segment| Some(Part { segment: segment?, absent_before: 0 })).collect();
+        let inodes: Parts = segments.map(|segment| Some(TablePart { segment: segment?, absent_before: 0 })).collect();
         let is_part: BTreeSet<u64> = inodes.iter().flatten().map(|part| part.segment).collect();
         for (segment, usage) in &mut uses {
             if matches!(usage, SegmentUse::Inodes(_)) && !is_part.contains(segment) {
@@ -147,10 +147,11 @@ fn keep_best(parts: &mut BTreeMap<u32, (u64, u64)>, part: u32, claim: (u64, u64)
 }
 
 /// Returns true if a table of these parts may have had the inodes in use that the last unmount saved.
-fn knew_of(saved: &Saved, parts: &[Option<Part>]) -> bool {
+fn knew_of(saved: &Saved, parts: &[Option<TablePart>]) -> bool {
     const WORDS_PER_PART: usize = (INODES_PER_SEGMENT / 64) as usize;
     let words = saved.inode_words.chunks(WORDS_PER_PART);
-    let is_possible = |(words, part): (&[u64], &Option<Part>)| part.is_some() || words.iter().all(|word| *word == 0);
+    let is_possible =
+        |(words, part): (&[u64], &Option<TablePart>)| part.is_some() || words.iter().all(|word| *word == 0);
     saved.inode_words.len() == parts.len() * WORDS_PER_PART && words.zip(parts).all(is_possible)
 }
 

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::chunk::entries::{ENTRIES_PER_SEGMENT, Entries};
-use crate::chunk::packed::{Packed, WORDS_PER_PART};
+use crate::chunk::packed::{PackedEntries, WORDS_PER_PART};
 use crate::fingerprint::weak;
 use crate::media::chunk_entry::CountWord;
 use crate::media::direct::prefix_bits;
@@ -531,7 +531,7 @@ fn parts_of_the_table_of_entries_are_made_by_several() {
     explore(|| {
         let (region, geometry, space) = space(4, DEVICE_BYTES, 3);
         let entries = Arc::new(Entries::new(geometry));
-        let packed = Arc::new(Packed::new(entries.clone()));
+        let packed = Arc::new(PackedEntries::new(entries.clone()));
         let first = space.allocate_segment("test").unwrap();
         entries.set_part(0, Some(first));
         let mut words = vec![u64::MAX; WORDS_PER_PART];

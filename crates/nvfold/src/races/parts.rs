@@ -9,7 +9,7 @@ use crate::chunk::labels::Labels;
 use crate::chunk::reference::Reference;
 use crate::chunk::{Chunks, Released};
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
-use crate::inode::table::{InodeTable, Part, exact_parts};
+use crate::inode::table::{InodeTable, TablePart, exact_parts};
 use crate::media::ChunkRef;
 use crate::media::inode::INODES_PER_SEGMENT;
 use crate::space::{Purpose, Space};
@@ -278,10 +278,10 @@ fn take_numbers_while_a_part_goes(stays: Option<u64>) {
     let geometry = Geometry::of(DEVICE_BYTES).unwrap();
     let space = Arc::new(Space::new(region.clone(), geometry, 2, true));
     let first = geometry.first_segment();
-    let mut parts = vec![Some(Part { segment: first, absent_before: 0 })];
+    let mut parts = vec![Some(TablePart { segment: first, absent_before: 0 })];
     if let Some(stays) = stays {
         parts.resize(stays as usize, None);
-        parts.push(Some(Part { segment: first + 1, absent_before: stays as u16 - 1 }));
+        parts.push(Some(TablePart { segment: first + 1, absent_before: stays as u16 - 1 }));
     }
     for (ordinal, part) in exact_parts(&parts) {
         space.adopt_table_segment(part.segment);

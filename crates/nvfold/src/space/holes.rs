@@ -63,7 +63,7 @@ pub(super) struct Round {
 }
 
 /// Cursors that are locked, so they cannot move.
-type Held<'s> = SmallVec<[MutexGuard<'s, Cursors>; 2]>;
+type PinnedCursors<'s> = SmallVec<[MutexGuard<'s, Cursors>; 2]>;
 
 impl Space {
     /// Does a bounded part of a round over all segments; returns true at the end of the round. A segment is given
@@ -209,12 +209,12 @@ impl Space {
 
     /// Locks the cursors that are in a segment. `None` if one is moving right now, or if the segment belongs to a
     /// table.
-    fn pin_cursors_in(&self, segment: u64) -> Option<Held<'_>> {
+    fn pin_cursors_in(&self, segment: u64) -> Option<PinnedCursors<'_>> {
         let walkers = self.walkers[segment as usize].load(Ordering::Acquire);
         if walkers == WHOLE {
             return None;
         }
-        let mut held = Held::new();
+        let mut held = PinnedCursors::new();
         let mut missing = usize::from(walkers);
         for cursors in &self.cursors {
             if missing == 0 {

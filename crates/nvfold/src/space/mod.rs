@@ -19,6 +19,7 @@
 //! block there. Only `trim` clears the mark, after the segment is free again and the host has its memory back. So an
 //! unmarked segment holds nothing, on the media and in the host's memory, even after a crash.
 
+mod append;
 mod backing;
 pub mod evacuate;
 pub(crate) mod free;
@@ -26,6 +27,8 @@ mod holes;
 pub mod packed;
 mod quarantine;
 pub mod reclaim;
+mod reserve;
+mod spare;
 mod wear;
 
 pub use wear::SegmentWear;

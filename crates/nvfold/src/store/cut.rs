@@ -2,7 +2,7 @@
 
 use super::packed::ToPack;
 use super::placer::Placer;
-use crate::chunking::{Zeros, is_zero, trailing_zeros, zero_runs};
+use crate::chunking::{ZeroRanges, is_zero, trailing_zeros, zero_runs};
 use crate::dedup::stream::{CutPiece, Stream, Tail};
 use crate::fingerprint::Fingerprint;
 use smallvec::smallvec;
@@ -26,8 +26,8 @@ pub(crate) struct Cut<'d> {
 impl<'d> Cut<'d> {
     /// Cuts what is written, and leaves out zeros.
     pub(crate) fn of_request(stream: Stream, data: &'d [u8], policy: Placer<'_>) -> Cut<'d> {
-        let zeros: Zeros = match &stream.tail {
-            _ if policy.keeps_zeros() => Zeros::new(),
+        let zeros: ZeroRanges = match &stream.tail {
+            _ if policy.keeps_zeros() => ZeroRanges::new(),
             None if is_zero(data) => smallvec![0..data.len()],
             tail => zero_runs(data, tail.as_ref().map_or(0, |tail| trailing_zeros(&tail.bytes))),
         };

@@ -79,11 +79,11 @@ pub(crate) use features::write_superblock;
 
 use crate::chunk::Chunks;
 use crate::chunk::entries::Entries;
+use crate::chunk::generators::Generators;
 use crate::chunk::index::Index;
-use crate::chunk::transaction::Generators;
 use crate::compression::Compression;
 use crate::dedup::policy::Pack;
-use crate::dedup::{Ground, Policies};
+use crate::dedup::{Policies, PolicyDevice};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Domains, StrongFunction, WeakFunction};
 use crate::inode::log;
@@ -224,14 +224,14 @@ impl Store {
 
     /// Returns the parts of the store that logs need.
     #[inline]
-    fn log_ground(&self) -> log::Ground<'_> {
-        log::Ground { region: &self.region, space: &self.space, table: &self.table, panics: &self.panics }
+    fn log_ground(&self) -> log::LogDevice<'_> {
+        log::LogDevice { region: &self.region, space: &self.space, table: &self.table, panics: &self.panics }
     }
 
     /// Returns the parts of the store that policies need.
     #[inline]
-    pub(crate) fn ground(&self) -> Ground<'_> {
-        Ground { region: &self.region, space: &self.space, chunks: &self.chunks }
+    pub(crate) fn ground(&self) -> PolicyDevice<'_> {
+        PolicyDevice { region: &self.region, space: &self.space, chunks: &self.chunks }
     }
 
     /// Runs an operation that changes the file system, with the freeze lock held shared.

@@ -4,7 +4,7 @@ use super::Store;
 use crate::chunk::Released;
 use crate::chunk::reference::Hold;
 use crate::inode::extents::Dropped;
-use crate::inode::log::Part;
+use crate::inode::log::LogPart;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::space::{BlockRun, Runs};
@@ -234,7 +234,7 @@ impl Store {
     }
 
     /// Frees the parts of a log that is no longer reachable.
-    pub(crate) fn free_log(&self, parts: Vec<Part>) {
+    pub(crate) fn free_log(&self, parts: Vec<LogPart>) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.free(BlockRun { start, count: 1 });
         }

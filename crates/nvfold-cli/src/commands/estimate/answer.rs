@@ -3,7 +3,7 @@
 use crate::text::{counted, escaped};
 use crate::{mounts, size};
 use nvfold::DEVICE_BYTES_MAX;
-use nvfold::host::{Estimate, Needs, Part, Problem, Savings};
+use nvfold::host::{Estimate, Needs, PathEstimate, Problem, Savings};
 use serde_json::{Value, json};
 use std::fmt::{self, Write};
 
@@ -47,7 +47,7 @@ pub fn to_json(answer: &Estimate) -> Value {
     })
 }
 
-fn part_json(part: &Part) -> Value {
+fn part_json(part: &PathEstimate) -> Value {
     let counts = &part.counts;
     json!({
         "files": counts.files,
@@ -175,7 +175,7 @@ fn write_needs(answer: &Estimate, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_part(out: &mut String, name: &str, part: &Part) -> fmt::Result {
+fn write_part(out: &mut String, name: &str, part: &PathEstimate) -> fmt::Result {
     let counts = &part.counts;
     writeln!(
         out,

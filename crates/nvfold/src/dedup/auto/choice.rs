@@ -6,7 +6,7 @@
 //! The idea: hysteresis. The chosen policy is kept until another is better by a margin in two sampling periods in a
 //! row, or by four margins in one. The margin depends on the preference: times are noisy, the duplicate ratio is not.
 
-use super::options::{Estimate, Prefer, Reason};
+use super::options::{PolicyEstimate, Prefer, Reason};
 use crate::dedup::policy::Policy;
 
 /// A gain of this many margins changes the policy at once.
@@ -43,7 +43,7 @@ impl Choice {
 
     /// Compares the estimates at the end of a period; `estimates` has the best first. Returns true if the policy
     /// changes. The first comparison needs no margin, because the initial policy was not chosen for a reason.
-    pub fn compare(&mut self, estimates: &[Estimate], prefer: Prefer) -> bool {
+    pub fn compare(&mut self, estimates: &[PolicyEstimate], prefer: Prefer) -> bool {
         let Some(best) = estimates.first() else { return false };
         let is_first = matches!(self.reason, Reason::Unknown);
         let gain = gain(self.policy, estimates);
@@ -65,7 +65,7 @@ impl Choice {
 
 /// Returns by which part of the score of `policy` the best one is better, 0 to 1; `estimates` has the best first.
 /// Returns 1 if `policy` is no longer available, so that it is left at once.
-pub fn gain(policy: Policy, estimates: &[Estimate]) -> f64 {
+pub fn gain(policy: Policy, estimates: &[PolicyEstimate]) -> f64 {
     let (Some(best), Some(own)) = (estimates.first(), estimates.iter().find(|of| of.policy == policy)) else {
         return 1.0;
     };
@@ -85,8 +85,8 @@ pub fn margin(prefer: Prefer) -> f64 {
 mod tests {
     use super::*;
 
-    fn scores(off: f64, inline: f64) -> Vec<Estimate> {
-        let of = |policy, score| Estimate { policy, time_ns: score, stored: 1.0, written: 1.0, score };
+    fn scores(off: f64, inline: f64) -> Vec<PolicyEstimate> {
+        let of = |policy, score| PolicyEstimate { policy, time_ns: score, stored: 1.0, written: 1.0, score };
         let mut estimates = vec![of(Policy::Off, off), of(Policy::Inline, inline)];
         estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
         estimates

@@ -3,7 +3,7 @@
 use super::model;
 use super::options::{AutoOptions, Prefer};
 use crate::compression::Compression;
-use crate::dedup::Ground;
+use crate::dedup::PolicyDevice;
 use crate::dedup::denova::DeNova;
 use crate::dedup::nv_dedup::costs;
 use crate::dedup::nv_dedup::options::{Costs, smooth};
@@ -109,7 +109,7 @@ impl Common {
 
     /// Measures the costs of a block now, unless they were measured a short time ago. On a full device, or without a
     /// stopwatch, the costs stay as they are.
-    pub(super) fn measure(&self, ground: &Ground<'_>) {
+    pub(super) fn measure(&self, ground: &PolicyDevice<'_>) {
         let Some(stopwatch) = &self.stopwatch else { return };
         let begun = stopwatch();
         if begun < self.costs().not_before_ns {
@@ -135,10 +135,10 @@ impl Common {
     }
 
     /// Returns what the model knows of the device.
-    pub(super) fn model_ground(&self, ground: &Ground<'_>) -> model::Ground {
+    pub(super) fn model_ground(&self, ground: &PolicyDevice<'_>) -> model::DeviceCosts {
         let Measured { costs, run_write_ns, compress_ns, .. } = self.costs();
         let is_pm = ground.chunks.index.fact().is_some();
-        model::Ground {
+        model::DeviceCosts {
             costs,
             run_write_ns,
             compress_ns,

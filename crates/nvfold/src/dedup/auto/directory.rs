@@ -7,10 +7,10 @@
 use super::choice::Choice;
 use super::common::{Common, PARTS};
 use super::model::{self, Workload};
-use super::options::{Chosen, Estimate, Reason};
+use super::options::{Chosen, PolicyEstimate, Reason};
 use super::outlook::{Outlook, Range};
 use super::seen::{Figures, Seen};
-use crate::dedup::Ground;
+use crate::dedup::PolicyDevice;
 use crate::dedup::policy::Policy;
 use crate::media::BLOCK_BYTES;
 use crate::padded::Padded;
@@ -28,7 +28,7 @@ const CHECKS_MIN: u64 = 4;
 /// data soon stands out.
 const WINDOW: u64 = 4;
 
-/// Bits of [`Directory::attention`]: duplicates matter for the choice; compressibility does. The bits above them hold
+/// Bits of [`ObservedDirectory::attention`]: duplicates matter for the choice; compressibility does. The bits above them hold
 /// the number of bits that select the watched contents.
 const WATCHES: u8 = 1;
 const CHECKS: u8 = 2;
@@ -47,7 +47,7 @@ const EVERYTHING: u8 = WATCHES | CHECKS | (WATCHED_BITS_MAX as u8) << BITS_SHIFT
 const NOTHING: u8 = (WATCHED_BITS_MAX as u8) << BITS_SHIFT;
 
 /// A directory, or the whole device; see the module.
-pub(super) struct Directory {
+pub(super) struct ObservedDirectory {
     /// Its inode number; 0 for the whole device and for a free place of the table.
     pub(super) ino: AtomicU64,
     /// Number of the policy that new requests use.
@@ -58,13 +58,13 @@ pub(super) struct Directory {
     /// Bytes written in the current period, and the length of the period in bytes.
     progress: Padded<AtomicU64>,
     length: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ChoiceState>,
     /// The whole device; `None` if this is the whole device itself.
-    device: Option<Arc<Directory>>,
+    device: Option<Arc<ObservedDirectory>>,
     common: Arc<Common>,
 }
 
-struct State {
+struct ChoiceState {
     choice: Choice,
     /// The counters when the current period began, when the evidence against the choice was last forgotten, and when
     /// the directory entered the table.
@@ -76,7 +76,7 @@ struct State {
     ratio: Option<f64>,
     compressible: Option<f64>,
     request_blocks: f64,
-    estimates: Vec<Estimate>,
+    estimates: Vec<PolicyEstimate>,
     periods: u64,
     switches: u64,
     /// True if the current period may end early: the choice has lasted for a whole period. Without this rule, two
@@ -86,9 +86,9 @@ struct State {
     idle_since: u64,
 }
 
-impl State {
-    fn new(choice: Choice, seen: Figures) -> State {
-        State {
+impl ChoiceState {
+    fn new(choice: Choice, seen: Figures) -> ChoiceState {
+        ChoiceState {
             choice,
             before: seen,
             window: seen,
@@ -173,26 +173,26 @@ impl State {
     }
 }
 
-impl Directory {
+impl ObservedDirectory {
     /// Creates the whole device, about which nothing is known yet.
-    pub(super) fn of_device(common: Arc<Common>) -> Directory {
-        Directory::with(Choice::new(Policy::Inline, Reason::Unknown), None, common)
+    pub(super) fn of_device(common: Arc<Common>) -> ObservedDirectory {
+        ObservedDirectory::with(Choice::new(Policy::Inline, Reason::Unknown), None, common)
     }
 
     /// Creates a free place of the table.
-    pub(super) fn free(device: &Arc<Directory>, common: Arc<Common>) -> Directory {
-        Directory::with(Choice::new(Policy::Inline, Reason::AsDevice), Some(device.clone()), common)
+    pub(super) fn free(device: &Arc<ObservedDirectory>, common: Arc<Common>) -> ObservedDirectory {
+        ObservedDirectory::with(Choice::new(Policy::Inline, Reason::AsDevice), Some(device.clone()), common)
     }
 
-    fn with(choice: Choice, device: Option<Arc<Directory>>, common: Arc<Common>) -> Directory {
-        let directory = Directory {
+    fn with(choice: Choice, device: Option<Arc<ObservedDirectory>>, common: Arc<Common>) -> ObservedDirectory {
+        let directory = ObservedDirectory {
             ino: AtomicU64::new(0),
             policy: AtomicU8::new(choice.policy.number()),
             attention: AtomicU8::new(EVERYTHING),
             seen: Seen::new(),
             progress: Padded::default(),
             length: AtomicU64::new(0),
-            state: Mutex::new(State::new(choice, Figures::default())),
+            state: Mutex::new(ChoiceState::new(choice, Figures::default())),
             device,
             common,
         };
@@ -232,7 +232,7 @@ impl Directory {
     }
 
     /// Chooses at mount, after costs were measured, if the choice does not depend on the data.
-    pub(super) fn begin_unseen(&self, ground: &Ground<'_>) {
+    pub(super) fn begin_unseen(&self, ground: &PolicyDevice<'_>) {
         let outlook = self.outlook(ground);
         self.settle(&mut self.state.lock(), &outlook);
     }
@@ -251,8 +251,8 @@ impl Directory {
         };
         let policy = device.policy();
         let mut state = self.state.lock();
-        let new = State::new(Choice::new(policy, reason), seen);
-        *state = State { idle_since: seen.bytes, ratio, compressible, ..new };
+        let new = ChoiceState::new(Choice::new(policy, reason), seen);
+        *state = ChoiceState { idle_since: seen.bytes, ratio, compressible, ..new };
         state.shared_later = self.common.shared_later();
         self.policy.store(policy.number(), Ordering::Relaxed);
         self.attention.store(device.attention.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -288,7 +288,7 @@ impl Directory {
 
     /// Counts a finished request and ends the period when it has had its bytes; no lock may be held. One thread ends
     /// the period while the others go on. The whole device is told once per part.
-    pub(super) fn request_done(&self, bytes: u64, ground: &Ground<'_>) {
+    pub(super) fn request_done(&self, bytes: u64, ground: &PolicyDevice<'_>) {
         let before = self.seen.count_request(bytes);
         let part = self.common.part_bytes();
         // The counter is the thread's own, so it crosses the border of a part once per part.
@@ -303,7 +303,7 @@ impl Directory {
         }
     }
 
-    fn part_done(&self, bytes: u64, ground: &Ground<'_>) {
+    fn part_done(&self, bytes: u64, ground: &PolicyDevice<'_>) {
         let progress = self.progress.fetch_add(bytes, Ordering::Relaxed) + bytes;
         match progress >= self.length.load(Ordering::Relaxed) {
             true => self.end_period(ground),
@@ -318,7 +318,7 @@ impl Directory {
     }
 
     /// Ends the current period if the observations refute the choice.
-    fn end_if_refuted(&self, ground: &Ground<'_>) {
+    fn end_if_refuted(&self, ground: &PolicyDevice<'_>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !state.may_end_early {
             return;
@@ -334,7 +334,7 @@ impl Directory {
         state.may_end_early = false;
     }
 
-    fn end_period(&self, ground: &Ground<'_>) {
+    fn end_period(&self, ground: &PolicyDevice<'_>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if self.progress.load(Ordering::Relaxed) < self.length.load(Ordering::Relaxed) {
             return;
@@ -367,7 +367,7 @@ impl Directory {
 
     /// Chooses the policy that is the best whatever data comes, if there is one; nothing is looked at then. Returns
     /// true if it has chosen.
-    fn settle(&self, state: &mut State, outlook: &Outlook) -> bool {
+    fn settle(&self, state: &mut ChoiceState, outlook: &Outlook) -> bool {
         let Some(policy) = outlook.best_at_any_ratio(state.choice.policy) else { return false };
         state.switches += u64::from(state.choice.settle(policy) && state.periods > 0);
         self.go_on(state, outlook);
@@ -375,7 +375,7 @@ impl Directory {
     }
 
     /// Begins a period under the chosen policy.
-    fn go_on(&self, state: &mut State, outlook: &Outlook) {
+    fn go_on(&self, state: &mut ChoiceState, outlook: &Outlook) {
         state.estimates = outlook.estimates(&state.workload());
         let asks = outlook.asks_for_compressibility(state.choice.policy, state.request_blocks);
         let attention = match state.choice.reason {
@@ -388,7 +388,7 @@ impl Directory {
         self.begin(1);
     }
 
-    fn outlook(&self, ground: &Ground<'_>) -> Outlook {
+    fn outlook(&self, ground: &PolicyDevice<'_>) -> Outlook {
         Outlook { ground: self.common.model_ground(ground), prefer: self.common.prefer() }
     }
 
@@ -418,7 +418,7 @@ impl Directory {
 
 /// Returns what must be looked at on a device where duplicates matter; `checks` says whether compressibility matters,
 /// too.
-fn attention(ground: &model::Ground, checks: bool) -> u8 {
+fn attention(ground: &model::DeviceCosts, checks: bool) -> u8 {
     let look_ns = ground.costs.weak_ns.saturating_add(ground.costs.lookup_ns);
     let is_cheap = |bits: &u32| look_ns.saturating_mul(1 << (LOOKS_BITS - bits)) <= ground.run_write_ns;
     let bits = (WATCHED_BITS_MIN..WATCHED_BITS_MAX).find(is_cheap).unwrap_or(WATCHED_BITS_MAX);

@@ -41,14 +41,14 @@ use super::deext::DeExt;
 use super::denova::DeNova;
 use super::inline::Inline;
 use super::policy::Policy;
-use super::{Dedup, Ground};
+use super::{Dedup, PolicyDevice};
 use crate::compression::Compression;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::atomic::Ordering;
 use crate::words::Stopwatch;
 use common::Common;
-use directory::Directory;
-use observe::{Observed, Unwatched, Watch};
+use directory::ObservedDirectory;
+use observe::{Observed, ObservedOff, Unwatched};
 use options::{AutoOptions, AutoStats, Chosen};
 use std::sync::{Arc, OnceLock};
 
@@ -69,8 +69,8 @@ pub(super) struct Concrete {
 
 /// A directory and its lanes: one observed policy for each of [`LANES`], and what takes the place of the first where
 /// nothing needs to be observed.
-struct Place {
-    directory: Arc<Directory>,
+struct DirectoryLanes {
+    directory: Arc<ObservedDirectory>,
     lanes: [Observed; LANES.len()],
     unwatched: Unwatched,
 }
@@ -79,27 +79,27 @@ struct Place {
 pub(super) struct Auto {
     common: Arc<Common>,
     concrete: Concrete,
-    device: Place,
+    device: DirectoryLanes,
     /// The table of directories; created when the first file of a directory is written.
-    table: OnceLock<Box<[Place]>>,
+    table: OnceLock<Box<[DirectoryLanes]>>,
     /// The value of [`Common::changes`] when the table was last searched for idle directories.
     aged_at: AtomicU64,
 }
 
-impl Place {
-    fn new(directory: Directory, concrete: &Concrete) -> Place {
+impl DirectoryLanes {
+    fn new(directory: ObservedDirectory, concrete: &Concrete) -> DirectoryLanes {
         let directory = Arc::new(directory);
         let lanes = LANES.map(|policy| {
             let inner: Arc<dyn Dedup> = match policy {
                 Policy::Inline => concrete.inline.clone(),
                 Policy::DeNova => concrete.denova.clone(),
                 Policy::DeExt => concrete.deext.clone(),
-                _ => Arc::new(Watch { inline: concrete.inline.clone(), directory: directory.clone() }),
+                _ => Arc::new(ObservedOff { inline: concrete.inline.clone(), directory: directory.clone() }),
             };
             Observed { inner, directory: directory.clone(), cuts: policy == Policy::DeExt }
         });
         let unwatched = Unwatched { inline: concrete.inline.clone(), directory: directory.clone() };
-        Place { directory, lanes, unwatched }
+        DirectoryLanes { directory, lanes, unwatched }
     }
 
     fn chosen(&self) -> &dyn Dedup {
@@ -122,7 +122,7 @@ impl Auto {
         compression: Compression,
     ) -> Auto {
         let common = Arc::new(Common::new(options, given, stopwatch, concrete.denova.clone(), compression));
-        let device = Place::new(Directory::of_device(common.clone()), &concrete);
+        let device = DirectoryLanes::new(ObservedDirectory::of_device(common.clone()), &concrete);
         Auto { common, concrete, device, table: OnceLock::new(), aged_at: AtomicU64::new(0) }
     }
 
@@ -145,15 +145,15 @@ impl Auto {
 
     /// Returns the place of a directory and adds it to the table if it is new. Without a free place, returns that of
     /// the whole device.
-    fn place_of(&self, directory: u64) -> &Place {
+    fn place_of(&self, directory: u64) -> &DirectoryLanes {
         let table = self.table.get_or_init(|| {
-            let free = || Directory::free(&self.device.directory, self.common.clone());
-            (0..PLACES).map(|_| Place::new(free(), &self.concrete)).collect()
+            let free = || ObservedDirectory::free(&self.device.directory, self.common.clone());
+            (0..PLACES).map(|_| DirectoryLanes::new(free(), &self.concrete)).collect()
         });
         let sets = PLACES / WAYS;
         let set = (directory.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % sets;
         let places = &table[set * WAYS..(set + 1) * WAYS];
-        let is_its = |place: &&Place| place.directory.ino.load(Ordering::Relaxed) == directory;
+        let is_its = |place: &&DirectoryLanes| place.directory.ino.load(Ordering::Relaxed) == directory;
         if let Some(place) = places.iter().find(is_its) {
             return place;
         }
@@ -182,7 +182,7 @@ impl Auto {
     }
 
     /// Measures costs at mount, so that the first sampling period is judged by this device's costs.
-    pub(super) fn measure(&self, ground: &Ground<'_>) {
+    pub(super) fn measure(&self, ground: &PolicyDevice<'_>) {
         self.common.measure(ground);
         self.device.directory.begin_unseen(ground);
     }
@@ -195,12 +195,12 @@ impl Auto {
     /// True if any directory looks new data up inline. Only then are fingerprints of blocks that were stored
     /// meanwhile of use.
     pub(super) fn looks_for_fingerprints(&self) -> bool {
-        let looks = |place: &Place| place.directory.policy() == Policy::Inline;
+        let looks = |place: &DirectoryLanes| place.directory.policy() == Policy::Inline;
         looks(&self.device) || self.used_places().any(looks)
     }
 
     /// Returns the places of the table that hold a directory.
-    fn used_places(&self) -> impl Iterator<Item = &Place> {
+    fn used_places(&self) -> impl Iterator<Item = &DirectoryLanes> {
         let places = self.table.get().into_iter().flatten();
         places.filter(|place| place.directory.ino.load(Ordering::Relaxed) > 0)
     }

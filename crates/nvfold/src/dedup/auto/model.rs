@@ -45,7 +45,7 @@
 //! Policy `nv-dedup` is not considered, because it chooses between `off` and `inline` itself. Nor are `icid` and its
 //! variants: copies are followed only where the user names one of these policies.
 
-use super::options::{Estimate, Prefer};
+use super::options::{PolicyEstimate, Prefer};
 use crate::dedup::nv_dedup::options::Costs;
 use crate::dedup::policy::Policy;
 
@@ -80,7 +80,7 @@ pub struct Workload {
 
 /// What the model knows of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ground {
+pub struct DeviceCosts {
     /// Costs of a single block, nanoseconds.
     pub costs: Costs,
     /// Time to write a block of a long request, nanoseconds.
@@ -96,7 +96,7 @@ pub struct Ground {
 /// Returns the estimates of all policies that can be chosen, the best first; there is at least one. With
 /// `prefer=space`, `off` is left out. It would score as well where nothing can be saved now, but later copies of the
 /// data that it stores would not be found.
-pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Estimate> {
+pub fn estimates(ground: &DeviceCosts, workload: &Workload, prefer: Prefer) -> Vec<PolicyEstimate> {
     let Costs { write_ns, weak_ns, lookup_ns, compare_ns, .. } = ground.costs;
     let [one, long] = [write_ns, ground.run_write_ns.min(write_ns)].map(|cost| cost as f64);
     let requests = 1.0 / workload.request_blocks.max(1.0);
@@ -125,9 +125,9 @@ pub fn estimates(ground: &Ground, workload: &Workload, prefer: Prefer) -> Vec<Es
             Prefer::Space => stored + beside,
             Prefer::Wear => written + beside,
         };
-        Estimate { policy, time_ns, stored, written, score }
+        PolicyEstimate { policy, time_ns, stored, written, score }
     };
-    let mut estimates: Vec<Estimate> = all.into_iter().filter(|of| of.0).map(estimate).collect();
+    let mut estimates: Vec<PolicyEstimate> = all.into_iter().filter(|of| of.0).map(estimate).collect();
     // The sort is stable, so of equal scores the simpler policy comes first.
     estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
     estimates
@@ -140,21 +140,21 @@ mod tests {
 
     const FAST: Costs = Costs { write_ns: 500, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
 
-    fn ground(costs: Costs) -> Ground {
-        Ground { costs, run_write_ns: costs.write_ns, compress_ns: COMPRESS_NS, shares_later: false, packs: false }
+    fn ground(costs: Costs) -> DeviceCosts {
+        DeviceCosts { costs, run_write_ns: costs.write_ns, compress_ns: COMPRESS_NS, shares_later: false, packs: false }
     }
 
     fn workload(ratio: f64) -> Workload {
         Workload { ratio, compressible: 0.0, request_blocks: 1.0 }
     }
 
-    fn best(ground: &Ground, workload: &Workload, prefer: Prefer) -> Policy {
+    fn best(ground: &DeviceCosts, workload: &Workload, prefer: Prefer) -> Policy {
         estimates(ground, workload, prefer)[0].policy
     }
 
     #[test]
     fn the_formulae_at_the_papers_costs() {
-        let ground = Ground { shares_later: true, packs: true, ..ground(Costs::PAPER) };
+        let ground = DeviceCosts { shares_later: true, packs: true, ..ground(Costs::PAPER) };
         let estimates = estimates(&ground, &Workload { compressible: 1.0, ..workload(0.5) }, Prefer::Speed);
         let of = |policy| *estimates.iter().find(|of| of.policy == policy).unwrap();
         assert_eq!((of(Policy::Off).time_ns, of(Policy::Off).stored), (9_700.0 + REQUEST_NS, 1.0));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn sharing_later_wins_where_looking_takes_longer_than_writing() {
-        let pm = |costs| Ground { shares_later: true, ..ground(costs) };
+        let pm = |costs| DeviceCosts { shares_later: true, ..ground(costs) };
         assert_eq!(best(&pm(FAST), &workload(0.3), Prefer::Balanced), Policy::DeNova);
         assert_eq!(best(&pm(Costs::PAPER), &workload(0.3), Prefer::Balanced), Policy::Inline);
         assert_eq!(best(&pm(FAST), &workload(0.3), Prefer::Wear), Policy::Inline, "what is shared later was written");
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_long_request_makes_writing_cheaper() {
-        let long = Ground { run_write_ns: 2_000, ..ground(Costs::PAPER) };
+        let long = DeviceCosts { run_write_ns: 2_000, ..ground(Costs::PAPER) };
         let of = |request_blocks| {
             let workload = Workload { request_blocks, ..workload(0.2) };
             estimates(&long, &workload, Prefer::Speed).into_iter().find(|of| of.policy == Policy::Off).unwrap().time_ns
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn compressible_data_is_packed_to_save_space() {
-        let packs = Ground { packs: true, ..ground(FAST) };
+        let packs = DeviceCosts { packs: true, ..ground(FAST) };
         let compressible = Workload { compressible: 0.9, ..workload(0.3) };
         assert_eq!(best(&packs, &compressible, Prefer::Space), Policy::DeExt);
         assert_eq!(best(&packs, &workload(0.3), Prefer::Space), Policy::Inline);
@@ -232,7 +232,7 @@ mod tests {
         ) {
             let (write_ns, weak_ns, lookup_ns, compare_ns) = costs;
             let costs = Costs { write_ns, weak_ns, strong_ns: 1, lookup_ns, compare_ns };
-            let ground = Ground { shares_later: true, packs: true, ..ground(costs) };
+            let ground = DeviceCosts { shares_later: true, packs: true, ..ground(costs) };
             let workload = Workload { ratio, compressible, request_blocks: blocks };
             let estimates = estimates(&ground, &workload, Prefer::ALL[prefer]);
             let stores_all = usize::from(Prefer::ALL[prefer] != Prefer::Space);

@@ -3,7 +3,7 @@
 //! The problem: a policy that stores everything never learns how many duplicates there are.
 //!
 //! The idea: each concrete policy of a directory is wrapped in an [`Observed`], which counts what the policy is
-//! offered and what it shares. In place of `off` stands [`Watch`]: it passes pieces of one *content* in 4 to 32 to
+//! offered and what it shares. In place of `off` stands [`ObservedOff`]: it passes pieces of one *content* in 4 to 32 to
 //! policy `inline`. All copies of a content are watched or none, so the ratio among them is that of the workload (see
 //! [`is_watched`](crate::dedup::nv_dedup::sampling::is_watched)). Where the policy looks up all pieces, all of them
 //! count.
@@ -14,7 +14,7 @@
 //! Where compressibility matters for the choice, one block in 16 is checked, whatever its content, and one piece in
 //! four under policies that cut.
 
-use super::directory::Directory;
+use super::directory::ObservedDirectory;
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
 use crate::chunking::{Compressibility, Verdict};
@@ -22,7 +22,7 @@ use crate::dedup::inline::Inline;
 use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
 use crate::dedup::work::{Host, Token, Unfingerprinted};
-use crate::dedup::{Dedup, Ground, Looks, Piece, Place};
+use crate::dedup::{Dedup, Looks, Piece, Place, PolicyDevice};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
@@ -37,7 +37,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Stands in for `off` where looking at data could not change the choice: stores everything.
 pub(super) struct Unwatched {
     pub(super) inline: Arc<Inline>,
-    pub(super) directory: Arc<Directory>,
+    pub(super) directory: Arc<ObservedDirectory>,
 }
 
 impl Dedup for Unwatched {
@@ -55,7 +55,7 @@ impl Dedup for Unwatched {
         true
     }
 
-    fn request_done(&self, bytes: u64, ground: &Ground<'_>) {
+    fn request_done(&self, bytes: u64, ground: &PolicyDevice<'_>) {
         self.directory.request_done(bytes, ground);
     }
 
@@ -71,12 +71,12 @@ impl Dedup for Unwatched {
 
 /// Stands in for `off` elsewhere: stores everything, and looks up one content in 4 to 32 where that may change the choice.
 /// Blocks that it stores without a fingerprint get one in the background when some directory looks for them.
-pub(super) struct Watch {
+pub(super) struct ObservedOff {
     pub(super) inline: Arc<Inline>,
-    pub(super) directory: Arc<Directory>,
+    pub(super) directory: Arc<ObservedDirectory>,
 }
 
-impl Dedup for Watch {
+impl Dedup for ObservedOff {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         match is_one_of(piece, self.directory.watched_bits()) {
             true => self.inline.fingerprint(piece),
@@ -115,7 +115,7 @@ impl Dedup for Watch {
 /// choice never affects a request under way.
 pub(super) struct Observed {
     pub(super) inner: Arc<dyn Dedup>,
-    pub(super) directory: Arc<Directory>,
+    pub(super) directory: Arc<ObservedDirectory>,
     /// True if the policy cuts pieces of any length.
     pub(super) cuts: bool,
 }
@@ -198,7 +198,7 @@ impl Dedup for Observed {
         self.inner.released(chunk, left);
     }
 
-    fn request_done(&self, bytes: u64, ground: &Ground<'_>) {
+    fn request_done(&self, bytes: u64, ground: &PolicyDevice<'_>) {
         self.inner.request_done(bytes, ground);
         self.directory.request_done(bytes, ground);
     }

@@ -56,7 +56,7 @@ impl Default for AutoOptions {
 
 /// The expected cost and saving of a policy for a block of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Estimate {
+pub struct PolicyEstimate {
     /// The policy.
     pub policy: Policy,
     /// Time that the writer waits, nanoseconds.
@@ -106,7 +106,7 @@ pub struct Chosen {
     /// Mean length of a request in blocks.
     pub request_blocks: f64,
     /// The estimates at the last comparison; empty while nothing is known.
-    pub estimates: Vec<Estimate>,
+    pub estimates: Vec<PolicyEstimate>,
     /// Blocks written there since mount, or since the directory was last added to the table.
     pub blocks: u64,
     /// Number of sampling periods that ended.

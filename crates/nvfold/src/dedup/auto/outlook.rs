@@ -9,8 +9,8 @@
 //! refuted ([`Outlook::better_than`]).
 
 use super::choice::{gain, margin};
-use super::model::{Ground, Workload, estimates};
-use super::options::{Estimate, Prefer};
+use super::model::{DeviceCosts, Workload, estimates};
+use super::options::{PolicyEstimate, Prefer};
 use crate::dedup::policy::Policy;
 
 /// Duplicate ratios at which the model is asked, in place of all ratios.
@@ -23,7 +23,7 @@ const NONE_OF: u64 = 16;
 /// The model's predictions for one device and one preference.
 pub(super) struct Outlook {
     /// What the model knows of the device.
-    pub(super) ground: Ground,
+    pub(super) ground: DeviceCosts,
     /// What the policy optimises for.
     pub(super) prefer: Prefer,
 }
@@ -70,7 +70,7 @@ impl Range {
 
 impl Outlook {
     /// Returns what each policy would do with a workload, the best one first.
-    pub(super) fn estimates(&self, workload: &Workload) -> Vec<Estimate> {
+    pub(super) fn estimates(&self, workload: &Workload) -> Vec<PolicyEstimate> {
         estimates(&self.ground, workload, self.prefer)
     }
 
@@ -128,7 +128,8 @@ mod tests {
 
     fn outlook(write_ns: u64, prefer: Prefer, packs: bool) -> Outlook {
         let costs = Costs { write_ns, weak_ns: 150, strong_ns: 3_000, lookup_ns: 150, compare_ns: 250 };
-        let ground = Ground { costs, run_write_ns: write_ns, compress_ns: COMPRESS_NS, shares_later: false, packs };
+        let ground =
+            DeviceCosts { costs, run_write_ns: write_ns, compress_ns: COMPRESS_NS, shares_later: false, packs };
         Outlook { ground, prefer }
     }
 

@@ -9,7 +9,7 @@ const STRIPES: usize = 16;
 
 /// Counters of one thread. They only grow, so only differences between two readings have a meaning.
 #[derive(Default)]
-struct Stripe {
+struct RequestCounters {
     bytes: AtomicU64,
     requests: AtomicU64,
     /// Requests that were already reported to the whole device.
@@ -23,7 +23,7 @@ struct Stripe {
 
 /// Counters of all threads.
 pub(super) struct Seen {
-    stripes: Box<[Padded<Stripe>]>,
+    stripes: Box<[Padded<RequestCounters>]>,
 }
 
 /// Sums of the counters at one moment.
@@ -92,8 +92,9 @@ impl Seen {
     }
 
     pub(super) fn figures(&self) -> Figures {
-        let sum =
-            |of: fn(&Stripe) -> &AtomicU64| self.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum();
+        let sum = |of: fn(&RequestCounters) -> &AtomicU64| {
+            self.stripes.iter().map(|stripe| of(stripe).load(Ordering::Relaxed)).sum()
+        };
         Figures {
             bytes: sum(|of| &of.bytes),
             requests: sum(|of| &of.requests),
@@ -104,7 +105,7 @@ impl Seen {
         }
     }
 
-    fn stripe(&self) -> &Stripe {
+    fn stripe(&self) -> &RequestCounters {
         &self.stripes[thread_number() % STRIPES]
     }
 }

@@ -35,9 +35,9 @@ pub mod queue;
 pub mod schedule;
 pub mod waiting;
 
-use super::batch::{Search, Tally, enter, is_block, share_all};
+use super::batch::{PolicyCounters, Search, enter, is_block, share_all};
 use super::policy::Verify;
-use super::work::{Host, Left, Share, Token, Unfingerprinted};
+use super::work::{Host, Left, ShareRequest, Token, Unfingerprinted};
 use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
@@ -63,7 +63,7 @@ pub struct DeNova {
     mode: Mutex<DedupMode>,
     /// True in mode `inline`; writes read this instead of `mode`.
     is_inline: AtomicBool,
-    pub(super) tally: Tally,
+    pub(super) tally: PolicyCounters,
     queue: Queue,
     has_stopwatch: bool,
     paused: AtomicBool,
@@ -112,7 +112,7 @@ impl DeNova {
             options: *options,
             mode: Mutex::new(options.mode),
             is_inline: AtomicBool::new(options.mode == DedupMode::Inline),
-            tally: Tally::default(),
+            tally: PolicyCounters::default(),
             has_stopwatch: stopwatch.is_some(),
             queue: Queue::new(stopwatch),
             paused: AtomicBool::new(false),
@@ -223,7 +223,7 @@ impl DeNova {
     /// Shares a batch of blocks of the task's entry. Returns the task that is left, if any.
     fn share(&self, task: &Task, bytes: &mut Vec<u8>, host: &dyn Host) -> Result<Option<Task>> {
         let is_last_try = task.tries >= TRIES_MAX;
-        let share = Share { entry: task.node.entry, from: task.from, is_last_try, bytes };
+        let share = ShareRequest { entry: task.node.entry, from: task.from, is_last_try, bytes };
         let done = host.share(share, self)?;
         self.looked_at_bytes.fetch_add(done.blocks * BLOCK_BYTES, Ordering::Relaxed);
         self.shared_bytes.fetch_add(done.shared_bytes, Ordering::Relaxed);

@@ -65,7 +65,7 @@ impl Node {
 
 /// Nodes of one writer, or of a few.
 #[derive(Default)]
-struct Stripe {
+struct QueueStripe {
     open: Vec<Node>,
     full: Vec<Vec<Node>>,
     /// Number of blocks of all nodes.
@@ -137,7 +137,7 @@ pub struct Waiting {
 
 /// The work queue; see the module.
 pub struct Queue {
-    stripes: [Padded<Mutex<Stripe>>; STRIPES],
+    stripes: [Padded<Mutex<QueueStripe>>; STRIPES],
     sorted: Mutex<Sorted>,
     stopwatch: Option<Stopwatch>,
 }

@@ -73,7 +73,7 @@ pub struct Schedule {
 
 /// The result of a turn.
 #[derive(Clone, Copy, Default)]
-struct Worked {
+struct TurnResult {
     steps: u64,
     ns: u64,
     is_empty: bool,
@@ -119,9 +119,9 @@ impl Schedule {
     }
 
     /// Does steps until the turn is over or the limits allow no more.
-    fn work(&mut self, denova: &DeNova, site: &dyn Worksite, began: u64, hurries: bool) -> Result<Worked> {
+    fn work(&mut self, denova: &DeNova, site: &dyn Worksite, began: u64, hurries: bool) -> Result<TurnResult> {
         let is_delayed = matches!(denova.mode(), DedupMode::Delayed { .. }) && !hurries;
-        let mut worked = Worked::default();
+        let mut worked = TurnResult::default();
         let operations = site.operations();
         loop {
             let dequeued = denova.dequeued.load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Schedule {
         site: &dyn Worksite,
         began: u64,
         hurries: bool,
-        worked: Worked,
+        worked: TurnResult,
     ) -> Result<Duration> {
         if worked.is_stuck {
             return Ok(self.idle(site));

@@ -19,7 +19,7 @@
 //! compare.
 
 use super::options::Costs;
-use crate::dedup::Ground;
+use crate::dedup::PolicyDevice;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::space::{Purpose, Runs};
@@ -35,14 +35,14 @@ const RUN_SAMPLES_BLOCKS: u64 = SAMPLES as u64 * (2 + REPEATS);
 
 /// Measures the costs with a block that it allocates. Returns `None` when there is no free block. `with_entries` says
 /// whether new blocks get chunk entries.
-pub(in crate::dedup) fn measure(ground: &Ground<'_>, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
+pub(in crate::dedup) fn measure(ground: &PolicyDevice<'_>, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
     with_block(ground, |block| measure_with(ground, block, stopwatch, with_entries))
 }
 
 /// Returns the time to write a block of a long request, in which many blocks share a fence, in nanoseconds. `None`
 /// when fewer than [`RUN_SAMPLES_BLOCKS`] blocks are free. Each block is written once, because a block that was just
 /// written would still be in the CPU cache: on DRAM, writing it again takes a fifth of the time.
-pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) -> Option<u64> {
+pub(in crate::dedup) fn measure_run(ground: &PolicyDevice<'_>, stopwatch: &Stopwatch) -> Option<u64> {
     with_blocks(ground, RUN_SAMPLES_BLOCKS, |runs| {
         let content: Vec<u8> = (0..BLOCK_BYTES).map(|at| (at * 31 % 251) as u8).collect();
         let mut blocks = runs.iter().flat_map(|run| run.blocks());
@@ -60,7 +60,12 @@ pub(in crate::dedup) fn measure_run(ground: &Ground<'_>, stopwatch: &Stopwatch) 
     })
 }
 
-fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, with_entries: bool) -> Option<Costs> {
+fn measure_with(
+    ground: &PolicyDevice<'_>,
+    block: BlockNumber,
+    stopwatch: &Stopwatch,
+    with_entries: bool,
+) -> Option<Costs> {
     let (weak, strong) = (ground.chunks.weak_function(), ground.chunks.strong_function());
     let time = |what: &mut dyn FnMut()| time(stopwatch, what);
     let look = median(std::array::from_fn(|_| time(&mut || ())));
@@ -98,12 +103,12 @@ fn measure_with(ground: &Ground<'_>, block: BlockNumber, stopwatch: &Stopwatch, 
 }
 
 /// Allocates a block, measures with it and frees it. Returns `None` when there is no free block.
-fn with_block<T>(ground: &Ground<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
+fn with_block<T>(ground: &PolicyDevice<'_>, measure: impl FnOnce(BlockNumber) -> Option<T>) -> Option<T> {
     with_blocks(ground, 1, |runs| measure(runs[0].start))
 }
 
 /// Does the same with `count` blocks. Returns `None` when fewer are free.
-fn with_blocks<T>(ground: &Ground<'_>, count: u64, measure: impl FnOnce(&Runs) -> Option<T>) -> Option<T> {
+fn with_blocks<T>(ground: &PolicyDevice<'_>, count: u64, measure: impl FnOnce(&Runs) -> Option<T>) -> Option<T> {
     let mut runs = Runs::new();
     ground.space.allocate("measure costs", count, Purpose::Data, &mut runs).ok()?;
     let measured = measure(&runs);
@@ -118,14 +123,14 @@ fn with_blocks<T>(ground: &Ground<'_>, count: u64, measure: impl FnOnce(&Runs) -
 /// and compared; it is released, as when blocks are overwritten. The block never enters the index, so no other
 /// operation can find it.
 fn measure_entry(
-    ground: &Ground<'_>,
+    ground: &PolicyDevice<'_>,
     block: BlockNumber,
     content: &[u8],
     sample: u64,
     time: &dyn Fn(&mut dyn FnMut()) -> u64,
     with_entries: bool,
 ) -> Option<(u64, u64, u64)> {
-    let Ground { region, chunks, .. } = *ground;
+    let PolicyDevice { region, chunks, .. } = *ground;
     // Any slot of the index.
     let weak = (sample + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) as u32;
     let search = || {

@@ -33,7 +33,7 @@ use super::batch::{Search, enter, is_block, share_all};
 use super::filler::Filler;
 use super::policy::{Policy, PolicyStats, Verify};
 use super::work::{Host, Unfingerprinted};
-use super::{Dedup, Ground, Piece};
+use super::{Dedup, Piece, PolicyDevice};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
@@ -76,13 +76,13 @@ impl NvDedup {
     }
 
     /// Measures costs at mount, so that the first sampling period is judged by this device's costs.
-    pub(super) fn measure(&self, ground: &Ground<'_>) {
+    pub(super) fn measure(&self, ground: &PolicyDevice<'_>) {
         if let Some(costs) = self.measured(ground) {
             self.sampling.take_costs(costs);
         }
     }
 
-    fn measured(&self, ground: &Ground<'_>) -> Option<options::Costs> {
+    fn measured(&self, ground: &PolicyDevice<'_>) -> Option<options::Costs> {
         let with_entries = !self.goes_by_index() || !ground.chunks.finds_private();
         costs::measure(ground, self.stopwatch.as_ref()?, with_entries)
     }
@@ -146,7 +146,7 @@ impl Dedup for NvDedup {
     }
 
     /// Ends a sampling period that has had its chunks. One thread ends it while the others continue.
-    fn request_done(&self, _bytes: u64, ground: &Ground<'_>) {
+    fn request_done(&self, _bytes: u64, ground: &PolicyDevice<'_>) {
         if self.sampling.is_over() {
             self.sampling.end_period(|| self.measured(ground));
         }

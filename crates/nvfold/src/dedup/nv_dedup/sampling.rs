@@ -55,7 +55,7 @@ pub fn is_one_of(piece: &[u8], bits: u32) -> bool {
 
 /// Counters of one thread since mount.
 #[derive(Default)]
-struct Stripe {
+struct PieceCounters {
     pieces: AtomicU64,
     looked_for: AtomicU64,
     found: AtomicU64,
@@ -75,17 +75,17 @@ pub struct Sampling {
     mode: AtomicU8,
     period: u64,
     batch: u64,
-    stripes: Box<[Padded<Stripe>]>,
+    stripes: Box<[Padded<PieceCounters>]>,
     /// Pieces in the current period, in batches, and the length of the period in pieces.
     seen: Padded<AtomicU64>,
     length: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<MethodState>,
 }
 
 /// Flag in `mode`: contents are watched although everything is stored.
 const WATCHES: u8 = 0x80;
 
-struct State {
+struct MethodState {
     choice: MethodChoice,
     costs: Costs,
     measured: bool,
@@ -103,7 +103,7 @@ impl Sampling {
     /// Creates the state and begins the first period.
     pub fn new(options: &NvDedupOptions) -> Sampling {
         let period = options.period.max(1);
-        let state = State {
+        let state = MethodState {
             choice: options.method,
             costs: options.costs.unwrap_or(Costs::PAPER),
             measured: false,
@@ -225,7 +225,7 @@ impl Sampling {
     }
 
     /// Ends the counting of a period and returns what it counted.
-    fn close(&self, state: &mut State) -> Counts {
+    fn close(&self, state: &mut MethodState) -> Counts {
         let now = self.counts();
         let before = std::mem::replace(&mut state.before, now);
         let pieces = now.pieces - before.pieces;
@@ -233,14 +233,14 @@ impl Sampling {
         Counts { pieces, looked_for: now.looked_for - before.looked_for, found: now.found - before.found }
     }
 
-    fn switch(&self, state: &mut State, known: bool) {
+    fn switch(&self, state: &mut MethodState, known: bool) {
         let (before, _) = self.mode();
         let method = self.begin(state, known);
         state.switches += u64::from(method != before);
     }
 
     /// Begins a period; `known` says whether the last one told the ratio. Returns the method.
-    fn begin(&self, state: &State, known: bool) -> Method {
+    fn begin(&self, state: &MethodState, known: bool) -> Method {
         let method = state.next(known);
         let auto = state.choice == MethodChoice::Auto;
         let watches = auto && method == Method::NonFin;
@@ -262,12 +262,12 @@ impl Sampling {
         sum
     }
 
-    fn stripe(&self) -> &Stripe {
+    fn stripe(&self) -> &PieceCounters {
         &self.stripes[thread_number() % STRIPES]
     }
 }
 
-impl State {
+impl MethodState {
     /// Returns the method of a new period; `known` says whether the last one told the ratio.
     fn next(&self, known: bool) -> Method {
         let method = match (self.choice, self.ratio.filter(|_| known)) {

@@ -25,13 +25,13 @@ pub use survey::PathCounts;
 
 use super::files::size;
 use super::walk::{problem, walk};
-use super::{Problem, Result, Watch};
+use super::{Problem, TreeResult, Watch};
 use crate::FileKind;
 use crate::chunking::{Chunker, PieceLengths};
 use crate::compression::Compression;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use survey::Survey;
+use survey::EstimateSurvey;
 
 /// Says what to survey, and how.
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl Savings {
 
 /// Counts and savings of one path, or of all paths.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct PathEstimate {
     /// Counts of the files.
     pub counts: PathCounts,
     /// Policy `off`: nothing is shared, zeros are stored, short tails are packed.
@@ -125,11 +125,11 @@ pub struct Part {
     pub compressed: Option<Savings>,
 }
 
-impl Part {
-    fn new(counts: PathCounts, blocks: Distinct, pieces: Distinct, compressed: Option<Distinct>) -> Part {
+impl PathEstimate {
+    fn new(counts: PathCounts, blocks: Distinct, pieces: Distinct, compressed: Option<Distinct>) -> PathEstimate {
         let baseline = counts.whole_block_bytes();
         let all = Distinct { pieces: counts.blocks, bytes: counts.off_bytes(), bytes_error: 0 };
-        Part {
+        PathEstimate {
             off: Savings::new(baseline, counts.blocks, all.bytes, all),
             inline: Savings::new(baseline, counts.blocks, counts.inline_bytes_max(), blocks),
             deext: Savings::new(baseline, counts.pieces, counts.deext_bytes_max(), pieces),
@@ -159,9 +159,9 @@ impl Part {
 #[derive(Clone, Debug)]
 pub struct Estimate {
     /// Each path by itself: resolved, without paths below another one.
-    pub by_path: Vec<(PathBuf, Part)>,
+    pub by_path: Vec<(PathBuf, PathEstimate)>,
     /// All paths together.
-    pub total: Part,
+    pub total: PathEstimate,
     /// One fingerprint in this many was followed, for `inline` and for `deext`. (1, 1) means exact counts.
     pub one_in: (u64, u64),
     /// Needs of a device for the files.
@@ -175,18 +175,19 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    fn new(paths: &[PathBuf], survey: Survey<'_>) -> Estimate {
+    fn new(paths: &[PathBuf], survey: EstimateSurvey<'_>) -> Estimate {
         let mut all = PathCounts::default();
         let mut by_path = Vec::new();
         for (group, (path, counts)) in paths.iter().zip(&survey.by_path).enumerate() {
             all.add(counts);
             let group = group as u32;
             let compressed = survey.compressed.as_ref().map(|pieces| pieces.within(group));
-            let part = Part::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group), compressed);
+            let part =
+                PathEstimate::new(counts.clone(), survey.blocks.within(group), survey.pieces.within(group), compressed);
             by_path.push((path.clone(), part));
         }
         let compressed = survey.compressed.as_ref().map(|pieces| pieces.overall());
-        let total = Part::new(all, survey.blocks.overall(), survey.pieces.overall(), compressed);
+        let total = PathEstimate::new(all, survey.blocks.overall(), survey.pieces.overall(), compressed);
         Estimate {
             by_path,
             one_in: (survey.blocks.one_in(), survey.pieces.one_in()),
@@ -200,7 +201,7 @@ impl Estimate {
 
     /// Returns the bytes that `inline` and `deext` save only because the same data is in several paths.
     pub fn saved_across(&self) -> (u64, u64) {
-        let across = |savings: fn(&Part) -> &Savings| {
+        let across = |savings: fn(&PathEstimate) -> &Savings| {
             let alone: i64 = self.by_path.iter().map(|(_, part)| savings(part).saved_bytes()).sum();
             (savings(&self.total).saved_bytes() - alone).max(0) as u64
         };
@@ -212,8 +213,8 @@ impl Estimate {
 ///
 /// A file that cannot be read is a problem in the result. The call fails if `progress` stops it. A single thread does
 /// all the work, and calls `progress` after each MiB and each file.
-pub fn estimate(options: &EstimateOptions, progress: &mut Watch<'_>) -> Result<Estimate> {
-    let mut survey = Survey::new(options, progress);
+pub fn estimate(options: &EstimateOptions, progress: &mut Watch<'_>) -> TreeResult<Estimate> {
+    let mut survey = EstimateSurvey::new(options, progress);
     let roots = distinct_roots(&options.paths, &mut |problem| survey.add_problem(problem));
     survey.read(&roots)?;
     Ok(Estimate::new(&roots, survey))

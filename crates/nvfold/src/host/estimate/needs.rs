@@ -1,6 +1,6 @@
 //! Computes, from counts, the tables and the device that hold the surveyed files.
 
-use super::Part;
+use super::PathEstimate;
 use crate::media::chunk_entry::ChunkEntry;
 use crate::media::inode::INODE_BYTES;
 use crate::media::superblock::Geometry;
@@ -32,7 +32,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    pub(super) fn new(total: &Part) -> Needs {
+    pub(super) fn new(total: &PathEstimate) -> Needs {
         let counts = &total.counts;
         let blocks = &total.inline.distinct;
         let inodes = (counts.files + counts.directories + counts.others) * INODE_BYTES;

@@ -45,10 +45,10 @@ pub struct Distinct {
 }
 
 #[derive(Clone)]
-struct Strata([Tally; STRATA]);
+struct Strata([SampleSums; STRATA]);
 
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct SampleSums {
     pieces: u64,
     bytes: u64,
     squared_bytes: f64,
@@ -108,7 +108,7 @@ impl DistinctSample {
 
 impl Default for Strata {
     fn default() -> Strata {
-        Strata([Tally::default(); STRATA])
+        Strata([SampleSums::default(); STRATA])
     }
 }
 

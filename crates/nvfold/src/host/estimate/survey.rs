@@ -14,12 +14,12 @@ use super::EstimateOptions;
 use super::cut::{DeextStream, ENTRY_BYTES, PACKED_METADATA_BYTES, inline_bytes, is_packed_tail, packed_bytes};
 use super::sample::DistinctSample;
 use crate::FileKind;
-use crate::chunking::{FIXED_BYTES, Verdict, Zeros, fixed, is_zero, trailing_zeros, zero_runs};
+use crate::chunking::{FIXED_BYTES, Verdict, ZeroRanges, fixed, is_zero, trailing_zeros, zero_runs};
 use crate::compression::Compression;
 use crate::fingerprint::weak64;
 use crate::host::files::{identity, size};
-use crate::host::walk::{Found, problem, walk};
-use crate::host::{Error, Problem, Progress, Report, Result, Watch};
+use crate::host::walk::{HostEntry, problem, walk};
+use crate::host::{Problem, Progress, TreeError, TreeReport, TreeResult, Watch};
 use crate::media::BLOCK_BYTES;
 use crate::media::inode::{INLINE_LOG, INODE_BYTES};
 use crate::media::log_entry::{LINE, NAME_OFFSET};
@@ -129,7 +129,7 @@ impl PathCounts {
 }
 
 /// The state of a survey, and at the end its result.
-pub struct Survey<'a> {
+pub struct EstimateSurvey<'a> {
     options: &'a EstimateOptions,
     /// Blocks and packed tails, with the bytes that policy `inline` needs for each. Groups are positions in
     /// `by_path`.
@@ -156,13 +156,13 @@ pub struct Survey<'a> {
     is_stopped: bool,
 }
 
-impl<'a> Survey<'a> {
+impl<'a> EstimateSurvey<'a> {
     /// Returns an empty survey.
-    pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> Survey<'a> {
+    pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> EstimateSurvey<'a> {
         let links_bytes = options.memory_bytes / 8;
         let is_compressed = options.compression != Compression::Off;
         let sample_bytes = (options.memory_bytes - links_bytes) / (2 + u64::from(is_compressed));
-        Survey {
+        EstimateSurvey {
             blocks: DistinctSample::new(sample_bytes),
             pieces: DistinctSample::new(sample_bytes),
             compressed: is_compressed.then(|| DistinctSample::new(sample_bytes)),
@@ -182,11 +182,11 @@ impl<'a> Survey<'a> {
     }
 
     /// Surveys the paths, one after the other.
-    pub fn read(&mut self, paths: &[PathBuf]) -> Result<()> {
+    pub fn read(&mut self, paths: &[PathBuf]) -> TreeResult<()> {
         self.tell(0, 0);
         paths.iter().for_each(|path| self.add_path(path));
         if self.is_stopped {
-            return Err(Error::Stopped { doing: "estimate", done: Box::new(self.report()) });
+            return Err(TreeError::Stopped { doing: "estimate", done: Box::new(self.report()) });
         }
         // This last call cannot stop the survey any more.
         self.tell(0, 0);
@@ -216,16 +216,16 @@ impl<'a> Survey<'a> {
     }
 
     /// Returns a report of the work so far.
-    fn report(&self) -> Report {
+    fn report(&self) -> TreeReport {
         let sum = |count: fn(&PathCounts) -> u64| self.by_path.iter().map(count).sum();
-        Report {
+        TreeReport {
             files: self.done.files,
             bytes: self.done.bytes,
             directories: sum(|counts| counts.directories),
             hard_links: sum(|counts| counts.hard_links),
             problem_count: self.problem_count,
             problems: self.problems.clone(),
-            ..Report::default()
+            ..TreeReport::default()
         }
     }
 
@@ -245,7 +245,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    fn add_inode(&mut self, found: &Found<'_>) {
+    fn add_inode(&mut self, found: &HostEntry<'_>) {
         let name_len = found.path.file_name().map_or(0, |name| name.len() as u64);
         self.counts().name_bytes += (NAME_OFFSET + name_len).next_multiple_of(LINE);
         let kind = found.kind();
@@ -274,7 +274,7 @@ impl<'a> Survey<'a> {
         false
     }
 
-    fn add_file(&mut self, found: &Found<'_>) -> io::Result<()> {
+    fn add_file(&mut self, found: &HostEntry<'_>) -> io::Result<()> {
         let (file, stat) = found.open()?;
         let size = size(&stat);
         self.counts().files += 1;
@@ -356,7 +356,7 @@ impl<'a> Survey<'a> {
     /// Counts the pieces of `deext` in a slab at this offset of its file, between runs of zeros.
     fn add_pieces_of(&mut self, stream: &mut DeextStream, slab: &[u8], offset: u64, is_end: bool) {
         let zeros = match self.uncut.is_empty() && is_zero(slab) {
-            true => Zeros::from_elem(0..slab.len(), 1),
+            true => ZeroRanges::from_elem(0..slab.len(), 1),
             false => zero_runs(slab, trailing_zeros(&self.uncut)),
         };
         let mut at = 0;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::chunking::tests::noise;
-use crate::host::Error;
+use crate::host::TreeError;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
@@ -266,7 +266,7 @@ fn a_stop_ends_it_with_what_was_read() {
         told.push(so_far.bytes);
         if so_far.bytes < 3 << 20 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
-    let Err(Error::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
+    let Err(TreeError::Stopped { done, .. }) = stopped else { panic!("{stopped:?}") };
     assert_eq!((done.files, done.bytes), (1, 3 << 20));
     assert_eq!(told, [0, 1 << 20, 2 << 20, 2 << 20, 3 << 20]);
 }
