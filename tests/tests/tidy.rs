@@ -542,6 +542,49 @@ fn the_lock_order_is_written_in_one_place() {
     assert_eq!(files.len(), 1, "{files:?}");
 }
 
+/// Words that a stranger must read twice in the name of a test, and the first words of sentences without a subject.
+const ODD_WORDS: [&str; 14] = [
+    "told", "tell", "tells", "say", "says", "said", "behind", "beside", "anew", "whoever", "whatever", "nobody",
+    "wholly", "whence",
+];
+const ODD_BEGINNINGS: [&str; 8] = ["what", "who", "whose", "it", "of", "that", "though", "where"];
+
+/// Returns the names of the tests in a source file.
+fn test_names(text: &str) -> Vec<&str> {
+    let (mut names, mut is_test) = (Vec::new(), false);
+    for line in text.lines().map(str::trim) {
+        is_test |= line.starts_with("#[test") || line.ends_with("::test]");
+        let name = line.split_once("fn ").filter(|(before, _)| ["", "pub ", "async "].contains(before));
+        if let Some((_, rest)) = name {
+            names.extend(rest.split(['(', '<']).next().filter(|_| is_test));
+            is_test = false;
+        }
+    }
+    names
+}
+
+fn is_odd(name: &str) -> bool {
+    // scripts/miri.sh runs these by name, and expects Miri to object.
+    let is_expected_to_fail = name.starts_with("on_purpose_");
+    let mut words = name.split('_');
+    let begins_oddly = words.clone().next().is_some_and(|first| ODD_BEGINNINGS.contains(&first));
+    !is_expected_to_fail && (begins_oddly || words.any(|word| ODD_WORDS.contains(&word)))
+}
+
+/// The name of a test is a promise: subject, what happens, under which condition.
+#[test]
+fn names_of_tests_have_a_subject_and_plain_verbs() {
+    let odd = |(file, text): &(String, String)| {
+        let names = test_names(text).into_iter().filter(|name| is_odd(name));
+        names.map(|name| format!("{file}: {name}")).collect::<Vec<_>>()
+    };
+    assert_none("names of tests that must be read twice", sources().iter().flat_map(odd).collect());
+    let seeded = "#[test]\nfn wrong_calls_are_told() {}\n#[test]\n#[ignore]\nfn what_is_free() {}\nfn it_helps() {}\n";
+    assert_eq!(test_names(seeded), ["wrong_calls_are_told", "what_is_free"]);
+    assert!(test_names(seeded).into_iter().all(is_odd));
+    assert!(!is_odd("a_lost_device_gives_eio"));
+}
+
 /// CHANGELOG.md is for users: what a version gives them, by kind.
 #[test]
 fn the_changelog_of_a_version_is_one_page() {

@@ -6,7 +6,7 @@
 //!
 //! The idea: a log consists of **parts** that grow with it: five lines in the inode's slot, then (directories only)
 //! up to eight log areas of seven lines, then pages of 63. Each part has a word with the address of the first line of
-//! the next part, and that address alone tells the kind of the part:
+//! the next part, and the kind of the part follows from that address:
 //!
 //! ```text
 //! slot: | head | A | B | e e e e e |      area: | head | e e e e e e e |      page: | e e e ... e | next |

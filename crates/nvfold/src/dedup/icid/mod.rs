@@ -6,8 +6,8 @@
 //! The idea is the paper's: record the copies. A write looks its buffer up and learns from which ranges of which
 //! files its bytes came. The bytes are compared before anything is shared, so an answer of the tree is a **hint**: a
 //! stale record costs a compare, and never makes the content of a file wrong. Each process has one tree, which lives
-//! as long as the process. The tree is pure data: addresses are numbers to it, and it never reads the memory behind
-//! them.
+//! as long as the process. The tree is pure data: addresses are numbers to it, and it never reads the memory
+//! there.
 //!
 //! ```text
 //! record_read(buffer, 4096, A, 8192)      buffer came from file A          map_area: what is read there is the file's
@@ -26,7 +26,7 @@
 //! | `areas` | mapped memory |
 //! | `sources` | the answer to a look-up |
 //! | `anchors` | finds copies that no record shows, by samples of their content |
-//! | `hint` | the message by which a process tells a mount's server about a write to come |
+//! | `hint` | the message by which a process announces a write to a mount's server |
 //!
 //! **Parts and locks.** The paper has a readers-writer lock for each node and does not say what protects the tree
 //! above the nodes. Here memory is divided into groups of 16 pages, and a hash of the group number assigns each group
