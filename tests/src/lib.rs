@@ -23,7 +23,7 @@
 //! | [`requires`] | needs of a test that may be missing: prints why it skips, fails under `CI=true` |
 //!
 //! Environment variables: `NVFOLD_BIN` (the binary to test instead of building it), `NVFOLD_SEED` (replay a random
-//! test), `NVFOLD_TEST_DIR` (run the suites for mounts in this directory instead of a mount: tells a wrong test from
+//! test), `NVFOLD_TEST_DIR` (run the suites for mounts in this directory instead of a mount: distinguishes a wrong test from
 //! a wrong file system), `NVFOLD_SOAK` (a factor for the length of the random tests; `make soak` sets it),
 //! `NVFOLD_CRASH` (only the crash states of workloads whose names begin so), `NVFOLD_SUBJECT` (only those of one
 //! subject).

@@ -1,4 +1,4 @@
-//! Devices that disappear under a process: a mount returns EIO and ends in order, an embedding program continues.
+//! Devices that disappear under a process: a mount returns EIO and ends cleanly, an embedding program continues.
 //!
 //! `crates/nvfold/tests/faults.rs` tests the effects of bad memory, structure by structure.
 //! `crates/pmem/tests/faults.rs` tests how the signal is recorded.

@@ -496,30 +496,130 @@ fn every_file_that_is_named_exists() {
     assert_none("files that do not exist", offences);
 }
 
-/// Returns the modules that a file declares and its map, if it has one, does not name.
-fn modules_not_in_the_map(text: &str) -> Vec<String> {
-    let map: Vec<&str> = text.lines().filter(|line| line.starts_with("//!")).collect();
-    let heads = ["//! | file |", "//! | module |", "//! | room |"];
-    if !map.iter().any(|line| heads.iter().any(|head| line.starts_with(head))) {
-        return Vec::new();
-    }
-    let declared = |line: &&str| line.starts_with("mod ") || line.starts_with("pub") && line.contains(" mod ");
-    let names = text.lines().filter(declared).filter_map(|line| line.strip_suffix(';')?.rsplit(' ').next());
-    let is_named = |name: &str| {
-        let ways = [format!("`{name}`"), format!("`{name}.rs`"), format!("`{name}/`")];
-        map.iter().any(|line| ways.iter().any(|way| line.contains(way)))
-    };
-    names.filter(|name| *name != "tests" && !is_named(name)).map(String::from).collect()
+/// First lines of the tables that are maps of a room.
+const MAP_HEADS: [&str; 3] = ["//! | file |", "//! | module |", "//! | room |"];
+
+/// Returns the modules that a source file declares, without its tests.
+fn declared_modules(text: &str) -> Vec<&str> {
+    let declares = |line: &&str| line.starts_with("mod ") || line.starts_with("pub") && line.contains(" mod ");
+    let names = text.lines().filter(declares).filter_map(|line| line.strip_suffix(';')?.rsplit(' ').next());
+    names.filter(|name| *name != "tests").collect()
+}
+
+/// Returns the modules that the map at the head of a file lists; `None`: it has no map.
+fn mapped_modules(text: &str) -> Option<Vec<String>> {
+    let head: Vec<&str> = text.lines().filter(|line| line.starts_with("//!")).collect();
+    let start = head.iter().position(|line| MAP_HEADS.iter().any(|map| line.starts_with(map)))?;
+    let rows = head[start + 1..].iter().take_while(|line| line.starts_with("//! |"));
+    let cells = rows.filter_map(|row| row.split('|').nth(1));
+    let names = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    Some(names.map(|name| name.trim_end_matches(".rs").trim_end_matches('/').to_owned()).collect())
+}
+
+/// Returns where the map of a file differs from the modules that the file declares. The file itself may be listed, as
+/// `mod`.
+fn map_offences(text: &str) -> Vec<String> {
+    let declared = declared_modules(text);
+    let Some(mapped) = mapped_modules(text).filter(|_| !declared.is_empty()) else { return Vec::new() };
+    let forgotten = declared.iter().filter(|name| !mapped.iter().any(|other| other == *name));
+    let gone = mapped.iter().filter(|name| *name != "mod" && !declared.contains(&name.as_str()));
+    let forgotten = forgotten.map(|name| format!("`{name}` is not in the map"));
+    forgotten.chain(gone.map(|name| format!("`{name}` is in the map and no module"))).collect()
 }
 
 #[test]
-fn the_map_of_a_room_names_every_file_in_it() {
-    let offences = sources().into_iter().flat_map(|(file, text)| {
-        modules_not_in_the_map(&text).into_iter().map(move |module| format!("{file}: {module}"))
-    });
-    assert_none("the table at the head of a module names all modules below it", offences.collect());
-    let forgotten = "//! | file | contents |\n//! |---|---|\n//! | `a` | x |\n\nmod a;\npub(crate) mod b;\n";
-    assert_eq!(modules_not_in_the_map(forgotten), ["b"]);
+fn the_map_of_a_room_lists_each_of_its_files_and_nothing_else() {
+    let offences = sources()
+        .into_iter()
+        .flat_map(|(file, text)| map_offences(&text).into_iter().map(move |offence| format!("{file}: {offence}")));
+    assert_none("the table at the head of a module lists all modules below it", offences.collect());
+    let wrong = "//! | file | contents |\n//! |---|---|\n//! | `a`, `c/` | x |\n\nmod a;\npub(crate) mod b;\n";
+    assert_eq!(map_offences(wrong), ["`b` is not in the map", "`c` is in the map and no module"]);
+}
+
+/// A room with fewer files than this needs no map.
+const FILES_WITHOUT_MAP_MAX: usize = 2;
+
+#[test]
+fn every_room_of_the_file_system_has_a_map() {
+    let is_room = |file: &str| {
+        let parts: Vec<&str> = file.split('/').collect();
+        // The files of `races` are tests; its head says what they have in common.
+        matches!(parts[..], ["crates", "nvfold", "src", room, "mod.rs"] if room != "races")
+    };
+    let rooms: Vec<_> = sources().into_iter().filter(|(file, _)| is_room(file)).collect();
+    assert!(rooms.len() >= 10, "the rooms were not found");
+    let needs_map = |text: &str| declared_modules(text).len() > FILES_WITHOUT_MAP_MAX;
+    let offences = rooms.into_iter().filter(|(_, text)| needs_map(text) && mapped_modules(text).is_none());
+    assert_none("rooms without a table of their files", offences.map(|(file, _)| file).collect());
+}
+
+#[test]
+fn architecture_md_has_at_most_3000_words() {
+    let words = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap().split_whitespace().count();
+    assert!(words <= 3000, "{words} words: details go to the heads of the modules and to docs/");
+}
+
+#[test]
+fn the_lock_order_is_written_in_one_place() {
+    let heads = sources().into_iter().filter(|(file, _)| file.starts_with("crates/nvfold/src/"));
+    let files: Vec<String> =
+        heads.filter(|(_, text)| text.contains("//! **Lock order**")).map(|(file, _)| file).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+}
+
+/// Words that a stranger must read twice in the name of a test, and the first words of sentences without a subject.
+const ODD_WORDS: [&str; 14] = [
+    "told", "tell", "tells", "say", "says", "said", "behind", "beside", "anew", "whoever", "whatever", "nobody",
+    "wholly", "whence",
+];
+const ODD_BEGINNINGS: [&str; 8] = ["what", "who", "whose", "it", "of", "that", "though", "where"];
+
+/// Returns the names of the tests in a source file.
+fn test_names(text: &str) -> Vec<&str> {
+    let (mut names, mut is_test) = (Vec::new(), false);
+    for line in text.lines().map(str::trim) {
+        is_test |= line.starts_with("#[test") || line.ends_with("::test]");
+        let name = line.split_once("fn ").filter(|(before, _)| ["", "pub ", "async "].contains(before));
+        if let Some((_, rest)) = name {
+            names.extend(rest.split(['(', '<']).next().filter(|_| is_test));
+            is_test = false;
+        }
+    }
+    names
+}
+
+fn is_odd(name: &str) -> bool {
+    // scripts/miri.sh runs these by name, and expects Miri to object.
+    let is_expected_to_fail = name.starts_with("on_purpose_");
+    let mut words = name.split('_');
+    let begins_oddly = words.clone().next().is_some_and(|first| ODD_BEGINNINGS.contains(&first));
+    !is_expected_to_fail && (begins_oddly || words.any(|word| ODD_WORDS.contains(&word)))
+}
+
+/// The name of a test is a promise: subject, what happens, under which condition.
+#[test]
+fn names_of_tests_have_a_subject_and_plain_verbs() {
+    let odd = |(file, text): &(String, String)| {
+        let names = test_names(text).into_iter().filter(|name| is_odd(name));
+        names.map(|name| format!("{file}: {name}")).collect::<Vec<_>>()
+    };
+    assert_none("names of tests that must be read twice", sources().iter().flat_map(odd).collect());
+    let seeded = "#[test]\nfn a_call_is_told() {}\n#[test]\n#[ignore]\nfn what_is_free() {}\nfn it_helps() {}\n";
+    assert_eq!(test_names(seeded), ["a_call_is_told", "what_is_free"]);
+    assert!(test_names(seeded).into_iter().all(is_odd));
+    assert!(!is_odd("a_lost_device_gives_eio"));
+}
+
+/// CHANGELOG.md is for users: what a version gives them, by kind.
+#[test]
+fn the_changelog_of_a_version_is_one_page() {
+    const LINES_MAX: usize = 150;
+    let changelog = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
+    for version in changelog.split("\n## [").skip(1) {
+        let lines = version.lines().count();
+        assert!(lines <= LINES_MAX, "version {}: {lines} lines", version.lines().next().unwrap_or_default());
+    }
 }
 
 /// Returns the lines of a module's head that begin as the line before them does: half a sentence that was left behind.

@@ -1,4 +1,4 @@
-//! What stat tells of a file stays what it is, times above all, while nobody changes the file: when the kernel drops what
+//! What stat returns for a file, above all its times, does not change while nobody changes the file: when the kernel drops what
 //! it has cached, when the device is unmounted and mounted again, and when the server is killed after an fsync.
 //!
 //! The kernel and the server both keep times; which of them owns which is written in `mount/front/times.rs` of the

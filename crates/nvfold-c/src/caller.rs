@@ -1,6 +1,6 @@
 //! Memory of the C program.
 //!
-//! The problem: a pointer that C passes can be anything, and Rust can tell of few that they are wrong. The idea: the
+//! The problem: a pointer that C passes can be anything, and Rust can recognise only few wrong ones. The idea: the
 //! parameters of exported functions that are pointers have types of their own, transparent to C, which **only a call from C
 //! can make**: their field is private, and nothing here makes one but the unsafe `of`, by which nvfold-preload passes on what
 //! a program gave to the function of libc that it stands for. So one argument carries all of the unsafe code below:
@@ -8,7 +8,7 @@
 //! > The value came from C, through a function that `nvfold.h` or `icid.h` declares, and the header says what it must point
 //! > to while the call lasts: a string that ends in NUL, or so many bytes, or one structure of its type, which nobody else
 //! > changes (or, where the call writes, reads) meanwhile. As for `read(2)` and `memcpy`, a program that passes anything else
-//! > has undefined behaviour; what can be told without touching the memory is told: NULL, misalignment, lengths that no
+//! > has undefined behaviour; what can be recognised without touching the memory is reported: NULL, misalignment, lengths that no
 //! > object has, and ranges past the end of the address space.
 //!
 //! A type is not `Clone`, and what it lends lives as long as the borrow of it, so nothing outlives the call.

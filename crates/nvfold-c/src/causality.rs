@@ -1,5 +1,5 @@
 //! Which memory of this process came from which file: the rec-tree of ICID (`nvfold_causality`), one a process, and the
-//! files behind its tokens.
+//! files of its tokens.
 //!
 //! ```text
 //! read, map   file -> memory         noted: these bytes are the file's from this offset on

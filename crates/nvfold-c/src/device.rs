@@ -8,7 +8,7 @@
 //! exit                 the same for those that are still open
 //! ```
 //!
-//! A handle is a number that only looks like a pointer, and is not used again: what was closed is told, and nothing that C
+//! A handle is a number that only looks like a pointer, and is not used again: a closed handle is recognised, and nothing that C
 //! passes is ever followed.
 #![forbid(unsafe_code)]
 

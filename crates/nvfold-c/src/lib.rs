@@ -1,12 +1,12 @@
 //! libnvfold: an nvfold device inside a C or C++ program, with calls shaped like those of POSIX.
 //!
 //! The problem: C hands over bare pointers, sizes and numbers, and expects `-1` and `errno`. The idea: one thin layer takes
-//! them, and everything behind it is ordinary safe Rust on [`nvfold::FileSystem`].
+//! them, and everything within is ordinary safe Rust on [`nvfold::FileSystem`].
 //!
 //! ```text
 //!  C        nvfold_pread(fd, buffer, length, offset)
 //!  exports  a function a symbol: numbers and pointers become values, an error becomes -1 and errno
-//!  caller   the pointers of C, as types that only a C call can make: NULL, misaligned and absurd ones are told here
+//!  caller   the pointers of C, as types that only a C call can make: NULL, misaligned and absurd ones are refused here
 //!  table    fd -> the open file, which keeps its device alive while the call lasts
 //!  files    what the call does, in safe Rust
 //!  device   the file system, its background thread, orderly closing
@@ -20,7 +20,7 @@
 //! | `shared` | pages of files that several mappings have in common, and that are written back (`nvfold run`) |
 //! | `listing` | directories that are being read |
 //! | `files` | open files: reads, writes, positions |
-//! | `written` | how much a program writes, and who is told |
+//! | `written` | how much a program writes, and a watcher of each write |
 //! | `table` | which descriptor is which open file |
 //! | `causality` | which memory came from which file |
 //! | `names` | what is asked of a path |
@@ -28,7 +28,7 @@
 //! | `status` | `struct stat` and its like |
 //! | `device`, `background`, `options` | opening and closing devices, what goes on meanwhile |
 //! | `caller` | memory of the C program |
-//! | `failure` | errno, the sentence behind it, and panics, which end here |
+//! | `failure` | errno, the sentence for it, and panics, which end here |
 //!
 //! The crate nvfold-preload uses the rooms below `exports` for programs that were never written for any of this.
 //!

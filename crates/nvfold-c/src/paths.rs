@@ -1,7 +1,7 @@
-//! From a path to a name in a directory, and to the inode behind it: the walk that every call makes.
+//! From a path to a name in a directory, and to its inode: the walk that every call makes.
 //!
 //! Paths are relative to the root of the device, with or without a `/` in front, or to an open directory. They are
-//! followed name by name, as path_resolution(7) says: `..` behind a link to a directory is the parent of the link's
+//! followed name by name, as path_resolution(7) says: `..` after a link to a directory is the parent of the link's
 //! target. Symbolic links are followed on the way, 40 at most (ELOOP); whether the last one is, the call says.
 //! Permissions are not looked at: the program has the whole device.
 //!

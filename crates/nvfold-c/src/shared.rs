@@ -2,7 +2,7 @@
 //! file equal. `nvfold run` makes them for MAP_SHARED.
 //!
 //! The problem: the kernel does not know the file, so a store to a mapping reaches nobody. The idea: the pages of a file are
-//! one memory file (memfd), which all its shared mappings map: so they see each other's stores, and what lies behind its end
+//! one memory file (memfd), which all its shared mappings map: so they see each other's stores, and what lies after its end
 //! is SIGBUS, by the kernel's own hand. The device has the bytes as they were last written back; where the two differ, the
 //! program has stored.
 //!

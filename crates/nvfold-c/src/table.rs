@@ -1,6 +1,6 @@
 //! Which descriptor is which open file.
 //!
-//! The problem: a descriptor of this library must not pass for one of the kernel's, and one that was closed must be told,
+//! The problem: a descriptor of this library must not pass for one of the kernel's, and one that was closed must be recognised,
 //! also after others were opened. The idea: numbers from 2^30 on, which no kernel table reaches (it would take 8 GiB and
 //! a limit raised a thousandfold), each a slot and how often the slot was used:
 //!

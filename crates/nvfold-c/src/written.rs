@@ -1,4 +1,4 @@
-//! What a program writes: how much, and to whom it is told.
+//! How much a program writes, and a watcher that may see each write.
 #![forbid(unsafe_code)]
 
 use crate::device::Device;
@@ -6,7 +6,8 @@ use nvfold::InodeNumber;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-/// Who is told of each write: of what file, where, and what. `nvfold-lab paper icid` cuts the same writes in other ways.
+/// The watcher of each write: it gets the file, the offset and the bytes. `nvfold-lab paper icid` cuts the same writes in
+/// other ways.
 static WATCH: OnceLock<Box<Watch>> = OnceLock::new();
 
 type Watch = dyn Fn(InodeNumber, u64, &[u8]) + Send + Sync;

@@ -12,7 +12,7 @@
 //! read of a     ....x.........x..........x....x......      x: anchors, noted with file and offset
 //! write of c         ..x..........x....x.....|....x...     found: two stretches, each as far as the other one begins
 //! origins of c       [------- a at 4 --------]
-//!                                        [-- b at 9 --]    they overlap: which byte is whose the compare tells
+//!                                        [-- b at 9 --]    they overlap: the compare finds which byte is whose
 //! ```
 //!
 //! **Continuing a copy.** A write of a few hundred bytes may contain no anchor. If it begins where the last write

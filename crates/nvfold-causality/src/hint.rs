@@ -1,4 +1,4 @@
-//! A hint: the message by which a process tells the server of a mount about a write that it is going to make.
+//! A hint: the message by which a process announces a write to the server of a mount.
 //!
 //! The problem: a program that works on a mount copies bytes from file to file in its own memory, where the server
 //! cannot see it. The bytes come through the kernel later, without their origin.

@@ -17,7 +17,7 @@
 //! ```
 //!
 //! **On a mount.** With `nvfold run --mount` no path is ours: all calls go to libc. `mounted` records which bytes
-//! reads return, and tells the server of the mount where the bytes of a write come from.
+//! reads return, and sends the server of the mount the origins of the bytes of a write.
 //!
 //! **Names.** The functions here are called `nvfold_preload_open` and so on. `scripts/preload-library.sh` links the
 //! library so that it exports `open`, which asks the question, and so that `open` *within* it (in this crate, the core,

@@ -1,4 +1,4 @@
-//! Startup and shutdown: the settings of `nvfold run`, opening the device, and closing it in order.
+//! Startup and shutdown: the settings of `nvfold run`, opening the device, and closing it cleanly.
 //!
 //! `nvfold run` becomes the program and passes its settings to this library in the environment. The constructor runs
 //! before the program's `main`. The process that may open the device is identified by its process number, which stays

@@ -1,4 +1,4 @@
-//! Other libraries in LD_PRELOAD, before and behind this one: a program prints the same, and each library gets the calls
+//! Other libraries in LD_PRELOAD, before and after this one: a program prints the same, and each library gets the calls
 //! that it would get without this one.
 
 use crate::lab::{Lab, PREFIX, lab, ok};

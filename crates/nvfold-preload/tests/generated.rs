@@ -1,6 +1,6 @@
 //! Generated programs: scripts of random calls print the same on a tmpfs and below the prefix, and leave the same files.
 //!
-//! The problem: paths meet one another in more ways than anybody lists: links to links, `..` behind them, slashes at the
+//! The problem: paths meet one another in more ways than anybody lists: links to links, `..` after them, slashes at the
 //! end, directories that were moved away, paths that leave the device and come back. The idea: one C program
 //! (`tests/c/script.c`) runs scripts, so that hundreds of programs cost one compile and two processes. The names are few,
 //! so that most calls meet what others have left. A script that differs is shrunk to the shortest that still does.

@@ -4,7 +4,7 @@
 //! all well, and the next mount would do the same work and end again.
 //!
 //! The idea: a step of a job runs in [`Panics::contain`], which catches the panic, counts it, and stops this job for
-//! this inode until the next mount. All other work goes on. What the step leaves behind is not mended but left:
+//! this inode until the next mount. All other work goes on. What the step has left unfinished is not repaired:
 //!
 //! * **Locks.** They do not poison, and unwinding releases them, the inode's and the freeze lock as well. What a job
 //!   keeps between its steps (a round, a victim, a cursor) is under a lock of its own, and only this job reads it. If the

@@ -1,5 +1,5 @@
-//! Appends: a file that grows by small steps takes from the host what it holds, and bytes behind its end are nobody's
-//! content until an append is committed.
+//! Appends: a file that grows by small steps takes from the host what it holds, and bytes after its end are
+//! content of no file until an append is committed.
 
 use crate::deext::{Random, create, open, read, unmount};
 use nvfold::*;

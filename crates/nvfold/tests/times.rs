@@ -1,5 +1,5 @@
 //! mtime and ctime: changes that keep them keep both, under every policy, also over a crash and whatever works in the
-//! background; and a size that is set takes what is reserved behind the end with it.
+//! background; and setting a size frees the space that is reserved after the end.
 
 use crate::deext::{create, device, noise, open, settle, text, unmount};
 use nvfold::*;

@@ -13,7 +13,7 @@
 //! ```text
 //! load of a bad sector         recorded for the thread; Region::check reports it afterwards
 //! store to a frozen page       the device is lost: a store that someone may rely on did not reach it
-//! access behind the end        the device is lost; everything from there on is replaced at once
+//! access past the end          the device is lost; everything from there on is replaced at once
 //! ```
 //!
 //! A caller that learns of frozen pages in time ([`Region::check_writable`](crate::Region::check_writable)) keeps its

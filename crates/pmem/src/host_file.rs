@@ -2,7 +2,7 @@
 //! use it.
 //!
 //! Every change of the file goes through here, each with a look at its descriptor ([`Descriptor`]). So a test can
-//! record the changes, in order, and ask the model of a power cut ([`PowerCut`](crate::PowerCut)) what the disk may
+//! record the sequence of changes, and ask the model of a power cut ([`PowerCut`](crate::PowerCut)) what the disk may
 //! hold after it.
 
 use crate::descriptor::Descriptor;

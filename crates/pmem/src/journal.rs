@@ -1,10 +1,10 @@
-//! The journal of level `file`: it stores the pages of a sync behind the end of the device, so that a power cut
+//! The journal of level `file`: it stores the pages of a sync after the end of the device, so that a power cut
 //! leaves all of them or none.
 //!
 //! The problem: the host writes the pages of a file to disk in any order. A power cut could interrupt a sync that
 //! wrote its pages in place half-way, and leave a state that the device never had.
 //!
-//! The idea: a sync first writes its pages to one of two slots behind the device, and waits for the disk **once**.
+//! The idea: a sync first writes its pages to one of two slots after the device, and waits for the disk **once**.
 //! Only then does it write them in place, and it does not wait for that. The next sync uses the other slot and waits
 //! for the whole file, so it waits for these pages too before it completes. Opening a device puts the pages of each
 //! intact slot in place once more, the older slot first.
@@ -24,7 +24,7 @@
 //! **Why that is enough.** Let sync `n` be the last that returned; its slot is on the disk, intact. The other slot
 //! holds sync `n - 1`, or sync `n + 1`, or something torn, which its checksums show. All pages of `n - 1` reached
 //! their places before `n` returned. So each page on the disk that neither `n` nor an intact `n + 1` holds is as `n`
-//! left it, and the pages that they hold are put in place from them, in order. Putting a sync in place twice has the
+//! left it, and the pages that they hold are put in place from them, one after the other. Putting a sync in place twice has the
 //! same effect as once.
 //!
 //! **The length of the file** says whether there is a journal: a device is a multiple of 4096 bytes, and a device

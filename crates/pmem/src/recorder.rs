@@ -1,4 +1,4 @@
-//! The recorder: every access that changes the media, in order, and the states that a crash could leave.
+//! The recorder: all accesses that change the media, in sequence, and the states that a crash could leave.
 //!
 //! **The crash model.** Stores are split into aligned 8-byte words; the medium writes a word completely or not at
 //! all. A word is guaranteed once its line was flushed (or it was streamed) and the same thread fenced after that.

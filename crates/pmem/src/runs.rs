@@ -3,7 +3,7 @@
 //!
 //! The problem: a buffer that was copied from a file is written back with changes anywhere in it. Whether all of it
 //! is equal is one question, which the first difference answers. Which parts are equal takes a search that goes on
-//! behind a difference, and it must cost no more than a compare.
+//! after a difference, and it must cost no more than a compare.
 //!
 //! The idea: vectors make a mask per line, with a bit for each byte that is equal. A run is a row of ones, over as
 //! many masks as it lasts. A mask of all ones or all zeros is handled in one step, and so is each row in a mixed
@@ -12,7 +12,7 @@
 //! ```text
 //! media     a b c d e f g h | i j k l m n o p
 //! bytes     a b c d X f g h | i j k l m Y o p      a run shorter than asked for is left out, unless more may go on
-//! mask      1 1 1 1 0 1 1 1 | 1 1 1 1 1 0 1 1      before or behind the range: the first and the last run
+//! mask      1 1 1 1 0 1 1 1 | 1 1 1 1 1 0 1 1      before or after the range: the first and the last run
 //! runs      0..4    5........... 13     14..16
 //! ```
 //!

@@ -29,7 +29,7 @@
 //! the places by [`Region::reserve`](crate::Region::reserve). Pages of zeros keep the disk of their places, except
 //! those of a punched range. A caller asks [`Region::admit`](crate::Region::admit) before each change: the answer is an
 //! error if there is no journal, or if the disk has not taken the last syncs and memory fills. Changes that are under
-//! way then, and callers that do not ask, still find memory for [`PAGES_MAX`] pages; behind that the device is lost.
+//! way then, and callers that do not ask, still find memory for [`PAGES_MAX`] pages; beyond that the device is lost.
 //!
 //! **When.** A sync runs when it is asked for ([`Region::sync`](crate::Region::sync)); in the background when no page has
 //! become dirty for a second, 5 s after the first unsynced store, and when half of the room is used. A killed process

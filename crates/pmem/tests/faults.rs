@@ -1,4 +1,4 @@
-//! Devices that fail under their mapping: truncated, on a full host, in bad memory. The process lives on and is told.
+//! Devices that fail under their mapping: truncated, on a full host, in bad memory. The process survives and learns of it.
 
 use pmem::{DeviceSpec, OpenOptions, PmemError, Region};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! The recorder behind a region: what it logs, and that its crash images catch what they are for.
+//! The recorder of a region: what it logs, and that its crash images catch what they are for.
 
 use pmem::{Action, DeviceSpec, OpenOptions, PendingWord, Recording, Region, Replay, StoreOrder};
 use proptest::prelude::*;

@@ -7,7 +7,7 @@
 //! ```text
 //! drop flush   the lines stay in the cache: a stream becomes a store
 //! drop fence   the flushes it waited for stay in flight until the next fence; holes that it settled stay open
-//! swap         stores behind a fence are durable before those that the fence waits for
+//! swap         stores after a fence are durable before those that the fence waits for
 //! ```
 //!
 //! The recording is fixed: the program does not react to the mutation. So a mutation affects only durability and

@@ -6,8 +6,8 @@
 //! The idea is the paper's: record the copies. A write looks its buffer up and learns from which ranges of which
 //! files its bytes came. The bytes are compared before anything is shared, so an answer of the tree is a **hint**: a
 //! stale record costs a compare, and never makes the content of a file wrong. Each process has one tree, which lives
-//! as long as the process. The tree is pure data: addresses are numbers to it, and it never reads the memory behind
-//! them.
+//! as long as the process. The tree is pure data: addresses are numbers to it, and it never reads the memory
+//! there.
 //!
 //! ```text
 //! record_read(buffer, 4096, A, 8192)      buffer came from file A          map_area: what is read there is the file's

@@ -1,7 +1,7 @@
 //! The questions that come before a call: does it concern us? (`interposed.txt` says which one is asked of which name.)
 //!
 //! If the answer is no, the next library's function of the same name gets the call as the program made it. So a library
-//! that is preloaded behind this one sees the calls that it would see without it, and none that it does not expect.
+//! that is preloaded after this one sees the calls that it would see without it, and none that it does not expect.
 //! Nothing here changes errno.
 
 use super::directories;

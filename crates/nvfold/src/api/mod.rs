@@ -3,6 +3,12 @@
 //! Both are thin: they check their arguments and call an operation of `fs`. This module decides one thing. If an
 //! operation finds too little space while recovery or background work may still free some, the caller waits for that
 //! work, and the operation runs again.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `file` | [`File`]: bytes and ranges of an open file |
+//! | `daemon` | the dedup daemon of policy `denova`, which a front end runs |
+//! | `stats` | statistics of a mount |
 
 mod daemon;
 mod file;

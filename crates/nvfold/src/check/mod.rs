@@ -22,7 +22,7 @@
 //! (fsck finds nothing after recovery) belongs to the tests. On a device that was not unmounted, damage that recovery
 //! repairs is counted as `recoverable`, not as a finding.
 //!
-//! A `Survey` holds the results of one check of the device; `survey` runs the steps in order. Each step has a file:
+//! A `Survey` holds the results of one check of the device; `survey` runs the steps one after the other. Each step has a file:
 //!
 //! | file | step | invariants |
 //! |---|---|---|

@@ -4,7 +4,7 @@
 //! must be intact at every moment, because a crash may come at any time, and a lookup should cost about one read.
 //!
 //! The idea: the first bits of a fingerprint select a chain. The chain's head holds one chunk; the few others whose
-//! fingerprints begin with the same bits are linked behind it. The chunk table is the paper's indirect area, so an
+//! fingerprints begin with the same bits are linked after it. The chunk table is the paper's indirect area, so an
 //! entry keeps its place whatever the index is, and a chain takes two numbers in each entry. DRAM holds only locks.
 //!
 //! ```text

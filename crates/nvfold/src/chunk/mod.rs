@@ -3,7 +3,7 @@
 //! The problem: a count on the media must never be lower than the number of reachable extents (invariant 1) and must
 //! be exact after recovery (invariant 2). Data that is not shared must cost nothing.
 //!
-//! The idea: a block has one of three states, which its one-line entry tells.
+//! The idea: a block has one of three states, which its one-line entry shows.
 //!
 //! ```text
 //! entry empty    free, or private: named by exactly one extent; the dram index may know its fingerprint

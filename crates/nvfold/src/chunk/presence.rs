@@ -4,7 +4,7 @@
 //! host allocate memory for a table that is otherwise a hole, and would wait for the media each time.
 //!
 //! The idea: one bit per block says whether it has an entry. A pm index must not take DRAM that grows with the
-//! device, so with it there is one bit per segment, which means "may have", and the entry itself tells the rest.
+//! device, so with it there is one bit per segment, which means "may have", and the entry itself has the answer.
 //!
 //! ```text
 //! dram index   has_entry[block]        set before the count can be seen, cleared after it is 0

@@ -13,7 +13,7 @@
 //!   content    |           |        |            |     |     lengths in min..=max, about `average`
 //! ```
 //!
-//! [`Compressibility`] tells from samples which kind pays off for a stream (DeEXT III-A), at a fraction of the cost
+//! [`Compressibility`] finds by samples which kind pays off for a stream (DeEXT III-A), at a fraction of the cost
 //! of a chunker. docs/results/chunkers.md shows what each chunker costs and saves on real data; [`Chunker::default`]
 //! follows from it.
 //!
@@ -29,7 +29,7 @@
 //! | `vectors` | tests against the cuts of another program |
 //!
 //! [`fixed`] and [`content_defined`] cut a whole slice, for estimates, which also try lengths that a device does not
-//! use. All chunkers cover the data exactly: pieces are non-empty, in order, and adjacent.
+//! use. All chunkers cover the data exactly: pieces are non-empty, ascending and adjacent.
 
 #[cfg(feature = "papers")]
 mod ae;

@@ -1,6 +1,6 @@
 //! Policy `deext`: dual chunking by compressibility, and packed chunks (DeEXT, Chen et al.).
 //!
-//! The problem: fixed-size chunks miss duplicates behind an inserted byte, and cutting all data by content costs more
+//! The problem: fixed-size chunks miss duplicates after an inserted byte, and cutting all data by content costs more
 //! than it saves for encoded data.
 //!
 //! The idea: sample the data. Compressible data is cut by content, other data every 16 KiB (III-A); the unit of the

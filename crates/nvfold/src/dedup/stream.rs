@@ -13,7 +13,7 @@
 //! request 2                               |- tail + |-- piece --|--  tail grows
 //! ```
 //!
-//! A run of zeros, which becomes a hole, ends a piece, and the stream begins anew behind it.
+//! A run of zeros, which becomes a hole, ends a piece, and the stream begins again after it.
 //!
 //! Fixed pieces end at file offsets that are multiples of 16 KiB, so that copies agree however they are written.
 

@@ -1,6 +1,6 @@
 //! The open streams, and the seams between pieces.
 //!
-//! The problem: no call tells that a file will not be written any more, the number of files is unbounded, and data
+//! The problem: no call announces the last write of a file, the number of files is unbounded, and data
 //! that comes out of order is cut where the request happens to end.
 //!
 //! The idea: keep at most 64 streams in LRU order; a background step ends a stream that was idle for a second. Where

@@ -15,6 +15,12 @@
 //!
 //! Values are stored on the device, so each function, its seed (0) and its truncation are part of the media format:
 //! the tests pin them, and the number of the function is stored with the value.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `weak` | weak fingerprints: 32 bits that find candidates |
+//! | `strong` | strong fingerprints: 160 bits that can stand for the bytes |
+//! | `domain` | sharing domains: whose data is shared with whose |
 
 mod domain;
 #[cfg(feature = "papers")]

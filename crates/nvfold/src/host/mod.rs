@@ -18,6 +18,14 @@
 //! This is the only module that makes system calls. Otherwise it uses only the public interface: [`FileSystem`],
 //! [`File`](crate::File), and the sizes that [`media`](crate::media) publishes. No thread outlives a call.
 //!
+//! | file | contents |
+//! |---|---|
+//! | `import`, `export`, `verify` | one task each |
+//! | `estimate` | what sharing would save |
+//! | `walk`, `dir`, `files` | trees, directories and files of the host |
+//! | `crew`, `tally` | the threads, and the counts that they share |
+//! | `report`, `error` | progress and results; errors that end the work early |
+//!
 //! ```
 //! use nvfold::host::{self, ExportOptions, ImportOptions, VerifyOptions};
 //! use std::ops::ControlFlow;

@@ -1,6 +1,6 @@
 //! Coverage: which bytes of the chunks the extents of all files map.
 //!
-//! The problem: what sharing saves, and what is stored although no file maps it, cannot be told from reference counts.
+//! The problem: what sharing saves, and what is stored although no file maps it, cannot be derived from reference counts.
 //! An extent may map any part of a chunk, and two extents may map the same part of it, different ones, or overlapping
 //! ones.
 //!

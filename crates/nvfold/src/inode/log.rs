@@ -6,7 +6,7 @@
 //!
 //! The idea: a log consists of **parts** that grow with it: five lines in the inode's slot, then (directories only)
 //! up to eight log areas of seven lines, then pages of 63. Each part has a word with the address of the first line of
-//! the next part, and that address alone tells the kind of the part:
+//! the next part, and the kind of the part follows from that address:
 //!
 //! ```text
 //! slot: | head | A | B | e e e e e |      area: | head | e e e e e e e |      page: | e e e ... e | next |
@@ -16,6 +16,12 @@
 //!
 //! An area is a slot of the inode table ([`crate::media::log_area`]). If the table has no free slot, a page is used
 //! instead.
+//!
+//! **Why areas are slots.** In measured trees (docs/results/small-files.md) a file has one log line, and a directory
+//! six to twenty-two, none of them dead. So neither longer slots nor more compaction would help: most of what
+//! directories took was the unused rest of a page. Blocks that are cut into eight areas would need an allocator below
+//! the block, in DRAM, in the saved state, in recovery and in fsck. A slot has all of that already. The cost: an area
+//! takes an inode number, and one damaged page damages the logs of up to eight inodes.
 //!
 //! An addition writes beyond the tail, where nothing is read; the commit word then moves the tail past it. A new part
 //! is linked before the commit and cannot be reached until then, because a walk ends at the tail.

@@ -2,7 +2,7 @@
 //!
 //! It is stored in segments of its own ([`super::segment::SegmentUse::Index`]), 131,072 entries in each, so that a
 //! device can gain or lose it without moving data. Entry `p` is the head of the chain of all chunk entries whose weak
-//! fingerprint begins with the bits `p`: it references one of them, and the others are linked behind it.
+//! fingerprint begins with the bits `p`: it references one of them, and the others are linked after it.
 
 use super::SEGMENT_BYTES;
 use std::mem::{offset_of, size_of};

@@ -8,6 +8,21 @@
 //! | super  | super  | journal | TX_ID     | segment table | chunk table | segments of 2 MiB ...
 //! | block A| block B| 128x128 | generators| 16 B a segment| 64 B a block| data, logs, inode tables, index
 //! ```
+//!
+//! | file | structure |
+//! |---|---|
+//! | `superblock` | the identity of the device, and where its tables are |
+//! | `journal` | commit words of an operation over several inodes |
+//! | `generator` | TX_ID generators |
+//! | `segment` | the use and the wear of each segment |
+//! | `chunk_entry` | count and fingerprints of a chunk |
+//! | `direct` | the direct area of the pm index |
+//! | `packed` | a segment of packed chunks |
+//! | `inode` | the inode slot |
+//! | `log_area` | slots that continue a log |
+//! | `log_entry`, `log_line`, `vector_entry` | log entries: what all share, and entries for many extents |
+//! | `location_word` | what a range of a file references |
+//! | `saved_state` | what an orderly unmount leaves for the next mount |
 
 pub mod chunk_entry;
 pub mod direct;

@@ -1,4 +1,4 @@
-//! Reading the copies of the superblock. `fs/superblock.rs` writes them.
+//! Reading the copies of the superblock. `store/features.rs` writes them.
 
 use crate::error::{Error, Result};
 use crate::media::BLOCK_BYTES;

@@ -18,6 +18,23 @@
 //! share a segment only if no other one has free blocks. A cursor marks a segment durably before it takes the first
 //! block there. Only `trim` clears the mark, after the segment is free again and the host has its memory back. So an
 //! unmarked segment holds nothing, on the media and in the host's memory, even after a crash.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `free` | the count of free blocks, and reservations |
+//! | `backing` | which free blocks have disk or memory of the host |
+//! | `holes` | giving back the memory of free blocks in segments in use |
+//! | `packed` | segments of packed chunks, by pools |
+//! | `reclaim` | which segment of packed chunks is emptied next |
+//! | `evacuate` | which segments of blocks are emptied to make free segments |
+//! | `wear` | which free segment is used next |
+//! | `quarantine` | blocks in bad memory |
+//!
+//! **When space is short**, an operation first drains what is queued for release or for sharing. Then it empties
+//! segments of packed chunks, empties segments of blocks, and collects byte ranges, for a bounded number of steps
+//! (about 50 ms). The next operation goes on where it stopped; work that gained nothing is not begun again before
+//! something was freed. `statfs` promises as many inodes as free blocks can become segments of the inode table, less
+//! what their names take in logs.
 
 mod append;
 mod backing;

@@ -1,6 +1,6 @@
 //! Segments of packed chunks: chunks are appended, and a segment is free again when no byte in it is live.
 //!
-//! The problem: chunks of 1 byte to 64 KiB must be stored without gaps, written once and in order (DeEXT III-C:
+//! The problem: chunks of 1 byte to 64 KiB must be stored without gaps, written once and sequentially (DeEXT III-C:
 //! "sequential-write operations only"), and found again after a crash.
 //!
 //! The idea: each pool has one open segment, taken whole from the block allocator. Chunks are appended at its front,

@@ -1,4 +1,4 @@
-//! Everything in order: the file that the others in `fail/` differ from by one step.
+//! The correct sequence of stores: the file that the others in `fail/` differ from by one step.
 
 use pmem::{DeviceSpec, Flight, Landed, OpenOptions, Region};
 

@@ -8,11 +8,11 @@
 //! saves the queue, and after a crash the queue is rebuilt from the flags.
 //!
 //! ```text
-//! write          data, log entry with dedupe_needed, commit; node into the queue              `fs/write.rs`
+//! write          data, log entry with dedupe_needed, commit; node into the queue              `store/blocks.rs`
 //! daemon   1     takes a node                                                                 [`schedule`]
 //!          2     fingerprints, looks up                                      no lock          [`find`]
 //!          3     UC + 1 on what is equal; unique blocks are entered                           `chunk/update.rs`
-//!          4, 5  log entries with in_process that refer to equal blocks; tail             `fs/share_queued.rs`
+//!          4, 5  log entries with in_process that refer to equal blocks; tail             `jobs/work_queue.rs`
 //!          6     UC - 1 and RFC + 1 at once; dedupe_complete; the old blocks are free
 //! ```
 //!

@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! writers   -> | open | full full .. |  x 16 stripes
-//! daemon    <-  lists of nodes of 1, 2-3, 4-7, .. blocks, each in order of its coming
+//! daemon    <-  lists of nodes of 1, 2-3, 4-7, .. blocks, each in the sequence of arrival
 //! ```
 //!
 //! A node is a hint: its log entry may be gone or have moved, so the consumer checks it.

@@ -3,7 +3,7 @@
 //! The problem: on fast memory, a strong hash of a block takes as long as writing it. Whether it pays to look for
 //! duplicates depends on how many there are.
 //!
-//! The idea: four methods, a cost model that tells which is the cheapest at a duplicate ratio ([`model`]), and
+//! The idea: four methods, a cost model that finds the cheapest at a duplicate ratio ([`model`]), and
 //! sampling that measures the ratio ([`sampling`]). The costs are measured on the device, at mount and at the end of
 //! every sampling period ([`costs`]).
 //!
