@@ -75,6 +75,7 @@ impl Growing {
 }
 
 /// The end of a file, as a write finds it and leaves it.
+#[derive(Default)]
 pub(crate) struct FileEnd {
     /// The size of the file before the write.
     size: u64,

@@ -2,6 +2,7 @@
 
 use super::plan::Plan;
 use crate::error::Result;
+use crate::inode::extents::Extents;
 use crate::inode::{Inode, State};
 use crate::media::BLOCK_BYTES;
 use crate::store::BLOCK;
@@ -27,13 +28,13 @@ pub(super) struct InBlocks<'d> {
     /// True if exactly its bytes are stored, so that the rest of the first and last block stays shared.
     is_exact: bool,
     /// The end of the file.
-    end: Option<FileEnd>,
+    end: FileEnd,
 }
 
 impl<'d> InBlocks<'d> {
     #[inline]
     pub(super) fn new(data: &'d [u8]) -> InBlocks<'d> {
-        InBlocks { data, offset: 0, whole: Whole::default(), is_exact: false, end: None }
+        InBlocks { data, offset: 0, whole: Whole::default(), is_exact: false, end: FileEnd::default() }
     }
 
     #[inline]
@@ -47,17 +48,18 @@ impl<'d> InBlocks<'d> {
         &mut self,
         store: &Store,
         state: &State,
+        extents: &Extents,
         mapped: &mut Mapped,
         claims: &mut Claims<'_>,
     ) -> Result<Range<u64>> {
         let (offset, data, end) = (self.offset, self.data, self.range_end());
-        let extents = store.file_extents(state, "write")?;
         let (first, last) = whole_blocks(offset, data.len() as u64);
         let (range_start, range_end) = (offset / BLOCK_BYTES * BLOCK_BYTES, end.next_multiple_of(BLOCK_BYTES));
         if offset < state.attributes.size && store.region.is_slow_to_read() {
             store.fetch_replaced(extents, range_start..range_end, claims.policy());
         }
-        let end_of_file = self.end.insert(FileEnd::of(state));
+        self.end = FileEnd::of(state);
+        let end_of_file = &mut self.end;
         if range_start < first {
             let part = &data[..(first.min(end) - offset) as usize];
             store.place_edge(extents, offset, part, end_of_file, mapped, claims)?;
@@ -93,9 +95,7 @@ impl<'d> InBlocks<'d> {
     /// Completes what [`InBlocks::place_whole`] has placed.
     #[inline(always)]
     pub(super) fn published_whole(&self, store: &Store, inode: &Inode, state: &mut State, policy: Placer<'_>) {
-        if let Some(end) = &self.end {
-            store.note_append(inode, state, end, policy);
-        }
+        store.note_append(inode, state, &self.end, policy);
     }
 }
 
@@ -123,7 +123,7 @@ impl Plan for InBlocks<'_> {
         let extents = store.file_extents(state, "write")?;
         self.is_exact = store.follows_origins(inode) && store.begins_or_ends_in_shared(extents, range.start, range.end);
         if !self.is_exact {
-            return self.place_whole(store, state, mapped, claims).map(Ok);
+            return self.place_whole(store, state, extents, mapped, claims).map(Ok);
         }
         let all = 0..self.data.len() as u64;
         let (data, whole) = (self.data, &mut self.whole);

@@ -123,10 +123,9 @@ impl Core {
             policy = policy.with_domain_of(inode);
             plan.prepare(self, offset, policy)?;
         }
-        self.file_extents(&state, "write")?;
-        if length > 0
-            && let Err(refusal) = self.go_down(inode, &mut state, plan, rung, policy, (offset, times), ladder)?
-        {
+        if length == 0 {
+            self.file_extents(&state, "write")?;
+        } else if let Err(refusal) = self.go_down(inode, &mut state, plan, rung, policy, (offset, times), ladder)? {
             return Ok(Err(refusal));
         }
         drop(state);

@@ -175,7 +175,10 @@ impl Plan for InPieces<'_, '_> {
     ) -> Result<std::result::Result<Range<u64>, Infallible>> {
         match rung {
             Rung::Packed => self.place_pieces(store, state, mapped, claims).map(Ok),
-            Rung::Blocks => self.blocks.place_whole(store, state, mapped, claims).map(Ok),
+            Rung::Blocks => {
+                let extents = store.file_extents(state, "write")?;
+                self.blocks.place_whole(store, state, extents, mapped, claims).map(Ok)
+            }
         }
     }
 
