@@ -111,7 +111,7 @@ lint: ## What CI checks before the tests
 	$(CARGO) clippy -p nvfold --features shuttle --lib --tests -- -D warnings
 
 doc: ## API documentation: target/doc/nvfold/index.html
-	$(CARGO) doc --no-deps -p nvfold -p pmem
+	$(CARGO) doc --no-deps -p nvfold -p pmem -p nvfold-mount
 
 clean: ## Remove what was built
 	$(CARGO) clean

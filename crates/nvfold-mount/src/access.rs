@@ -7,14 +7,14 @@
 //! either: it does not share in the background, gives no memory back, and refuses work that a command asks for. When
 //! the mount becomes read-only, everything written before is made durable first.
 
+use crate::background::{Background, Stop};
 use crate::mounts::{self, Mounted};
 use nvfold::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
-use std::path::Path;
+use std::io::{PipeReader, PipeWriter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 /// How often the table is read even if no change is reported. The kernel reports nothing about mounts in another
@@ -32,6 +32,12 @@ pub struct Access {
     read_only: Arc<AtomicBool>,
 }
 
+/// A thread that watches a mount. Its end is first the end of the pipe, which wakes it.
+pub struct Watching {
+    _end: PipeWriter,
+    _thread: Background,
+}
+
 impl Access {
     /// Starts with the state in which the file system is mounted.
     pub fn new(read_only: bool) -> Access {
@@ -43,20 +49,25 @@ impl Access {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Watches the mount on `dir` until the process ends.
-    pub fn watch(&self, fs: FileSystem, dir: &Path) {
-        // Without a mount table no change is noticed. The kernel still refuses writes.
-        let (Some(mounted), Ok(table)) = (mounts::at(dir), File::open("/proc/self/mountinfo")) else { return };
-        let access = self.clone();
-        thread::spawn(move || {
-            loop {
-                let mounts = mounts::all();
-                access.look(&fs, &mounts, &mounted.number);
-                let count = mounts.len() as u32;
-                thread::sleep(REST_PER_PAIR * count.saturating_mul(count));
-                let _ = poll(&mut [PollFd::new(&table, PollFlags::PRI)], Some(&LOOK_EVERY));
-            }
-        });
+    /// Watches a mount until the result is dropped; `None` if there is no mount table. Then no change is noticed, but the
+    /// kernel still refuses writes.
+    pub fn watch(&self, fs: FileSystem, mounted: &Mounted) -> Option<Watching> {
+        let table = File::open("/proc/self/mountinfo").ok()?;
+        let (over, end) = std::io::pipe().ok()?;
+        let (access, number) = (self.clone(), mounted.number.clone());
+        let thread = Background::start(move |stop| access.work(&fs, &number, &table, &over, stop));
+        Some(Watching { _end: end, _thread: thread })
+    }
+
+    fn work(&self, fs: &FileSystem, number: &str, table: &File, over: &PipeReader, stop: &Stop) {
+        while !stop.is_asked() {
+            let mounts = mounts::all();
+            self.look(fs, &mounts, number);
+            let count = mounts.len() as u32;
+            stop.rest(REST_PER_PAIR * count.saturating_mul(count));
+            let changes = PollFd::new(table, PollFlags::PRI);
+            let _ = poll(&mut [changes, PollFd::new(over, PollFlags::IN)], Some(&LOOK_EVERY));
+        }
     }
 
     fn look(&self, fs: &FileSystem, mounts: &[Mounted], number: &str) {

@@ -1,6 +1,5 @@
 //! Counts the requests that a mount has answered, by kind. `nvfold top` computes its rates from these counts.
 
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -101,7 +100,9 @@ impl Default for ByKind {
 }
 
 /// Requests of the kernel since mount. Reads and writes that its page cache answers are not among them.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[allow(missing_docs)]
 pub struct Requests {
     pub reads: u64,
     pub bytes_read: u64,
@@ -113,12 +114,12 @@ pub struct Requests {
 
 impl Counters {
     /// Counts a request of this kind; a forget counts once for each inode.
-    pub fn request(&self, kind: Kind) {
+    pub(crate) fn request(&self, kind: Kind) {
         self.by_kind.0[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records whether requests come by io_uring or by /dev/fuse.
-    pub fn requests_come_by_ring(&self, by_ring: bool) {
+    pub(crate) fn requests_come_by_ring(&self, by_ring: bool) {
         self.by_ring.store(by_ring, Ordering::Relaxed);
     }
 
@@ -135,19 +136,19 @@ impl Counters {
     }
 
     /// Counts a read of so many bytes.
-    pub fn read(&self, bytes: usize) {
+    pub(crate) fn read(&self, bytes: usize) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts a write of so many bytes.
-    pub fn write(&self, bytes: usize) {
+    pub(crate) fn write(&self, bytes: usize) {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts a change of names or attributes.
-    pub fn change(&self) {
+    pub(crate) fn change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 

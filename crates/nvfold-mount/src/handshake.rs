@@ -1,32 +1,31 @@
-//! The handshake (INIT), in which kernel and server agree on features before the first request.
-//!
-//! fuser mounts and does the handshake. Its sessions could answer requests too, but `nvfold_fuse` does that here.
+//! Mounts, and agrees with the kernel on features before the first request (`nvfold_fuse::handshake`).
 
-use crate::mount::options::Options;
-use crate::mount::pages::Cache;
-use fuser::{Filesystem, InitFlags, KernelConfig, Request, Session};
-use parking_lot::Mutex;
+use crate::mounts::FS_SUBTYPE;
+use crate::options::{Cache, Options};
+use nvfold_fuse::handshake::{Wanted, agree};
+use nvfold_fuse::mount::{Mounting, unmount};
+use nvfold_fuse::protocol::feature;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::Arc;
-use std::time::Duration;
 
 /// Features to ask for; those that the kernel lacks are left out. FUSE_READDIRPLUS_AUTO is not among them, so every
 /// listing comes with attributes: most programs that list a directory look at its files, and each look would be a
 /// round trip.
-const WANTED: [InitFlags; 12] = [
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_EXPORT_SUPPORT,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_POSIX_ACL,
-    InitFlags::FUSE_DONT_MASK,
-    InitFlags::FUSE_SPLICE_READ,
-    InitFlags::FUSE_SPLICE_WRITE,
-    InitFlags::FUSE_SPLICE_MOVE,
+const WANTED: [u64; 12] = [
+    feature::DO_READDIRPLUS,
+    feature::PARALLEL_DIROPS,
+    feature::ASYNC_DIO,
+    feature::EXPORT_SUPPORT,
+    feature::CACHE_SYMLINKS,
+    feature::EXPLICIT_INVAL_DATA,
+    feature::HANDLE_KILLPRIV_V2,
+    feature::POSIX_ACL,
+    feature::DONT_MASK,
+    feature::SPLICE_READ,
+    feature::SPLICE_WRITE,
+    feature::SPLICE_MOVE,
 ];
 
 /// The result of the handshake.
@@ -44,70 +43,78 @@ pub struct Agreed {
 /// the kernel may send at once.
 ///
 /// # Errors
-/// The errors of mount(2) and of fusermount3.
+/// The errors of mount(2) and of fusermount3, and those of the handshake; nothing is mounted then.
 pub fn mount(
     options: &Options,
     dir: &Path,
-    device: &str,
+    read_only: bool,
     wants_ring: bool,
     background: u16,
-) -> io::Result<(Session<Handshake>, Agreed)> {
-    let agreed = Arc::new(Mutex::new(Agreed::default()));
-    let handshake = Handshake {
+) -> io::Result<(OwnedFd, Agreed)> {
+    let mut flags = options.flags;
+    flags.set(MountFlags::RDONLY, read_only);
+    let source = options.source.clone();
+    let mounting = Mounting { source, subtype: FS_SUBTYPE, flags, allow_other: options.allow_other };
+    let connection = mounting.mount(dir)?;
+    let agreed = shake_hands(&connection, options, wants_ring, background);
+    let agreed = agreed.inspect_err(|_| _ = unmount(dir, UnmountFlags::DETACH))?;
+    Ok((connection, agreed))
+}
+
+fn shake_hands(connection: &OwnedFd, options: &Options, wants_ring: bool, background: u16) -> io::Result<Agreed> {
+    let wanted = Wanted {
+        features: features(options, wants_ring),
         max_write_bytes: options.max_write_bytes,
-        writeback: options.has_writeback(),
-        keeps_pages: options.cache != Cache::None,
-        wants_ring,
-        wants_idmap: options.idmap,
+        read_ahead_bytes: options.max_write_bytes,
         background,
-        agreed: agreed.clone(),
     };
-    let session = Session::new(handshake, dir, &options.fuse_config(device))?;
-    let agreed = *agreed.lock();
-    Ok((session, agreed))
+    let agreed = agree(connection, &wanted)?;
+    if options.idmap && agreed & feature::ALLOW_IDMAP == 0 {
+        return Err(io::Error::other("option idmap needs Linux 6.12"));
+    }
+    let has = |one| agreed & one != 0;
+    Ok(Agreed {
+        no_open: has(feature::NO_OPEN_SUPPORT),
+        by_ring: has(feature::OVER_IO_URING),
+        writeback: has(feature::WRITEBACK_CACHE),
+    })
 }
 
-/// The features to ask for.
-pub struct Handshake {
-    /// The largest write request, in bytes.
-    max_write_bytes: u32,
-    /// Written data may wait in the kernel's page cache.
-    writeback: bool,
-    /// The kernel may cache pages of files that are not mapped.
-    keeps_pages: bool,
-    wants_ring: bool,
-    /// The mount can be mapped to other owners.
-    wants_idmap: bool,
-    background: u16,
-    agreed: Arc<Mutex<Agreed>>,
+fn features(options: &Options, wants_ring: bool) -> u64 {
+    let opening = match options.cache {
+        // Without this flag, an older kernel maps files that bypass the page cache read-only.
+        Cache::None => feature::DIRECT_IO_ALLOW_MMAP,
+        Cache::Auto | Cache::Full => feature::NO_OPEN_SUPPORT,
+    };
+    let asked = [
+        (options.has_writeback(), feature::WRITEBACK_CACHE),
+        (wants_ring, feature::OVER_IO_URING),
+        (options.idmap, feature::ALLOW_IDMAP),
+    ];
+    let asked = asked.into_iter().filter_map(|(is_asked, one)| is_asked.then_some(one));
+    WANTED.into_iter().chain([opening]).chain(asked).fold(0, |all, one| all | one)
 }
 
-impl Filesystem for Handshake {
-    fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
-            let _ = config.add_capabilities(flag);
-        }
-        let mut agreed = self.agreed.lock();
-        agreed.writeback = self.writeback && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
-        if self.keeps_pages {
-            agreed.no_open = config.add_capabilities(InitFlags::FUSE_NO_OPEN_SUPPORT).is_ok();
-        } else {
-            // Without this flag, an older kernel maps files that bypass the page cache read-only.
-            let _ = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        }
-        let over_ring = InitFlags::from_bits_retain(nvfold_fuse::OVER_IO_URING);
-        agreed.by_ring = self.wants_ring && config.add_capabilities(over_ring).is_ok();
-        if self.wants_idmap {
-            let idmap = InitFlags::from_bits_retain(nvfold_fuse::ALLOW_IDMAP);
-            config.add_capabilities(idmap).map_err(|_| io::Error::other("option idmap needs Linux 6.12"))?;
-        }
-        let _ = config.set_max_write(self.max_write_bytes);
-        // If the value is too large, the error holds the largest one allowed.
-        if let Err(most) = config.set_max_readahead(self.max_write_bytes) {
-            let _ = config.set_max_readahead(most);
-        }
-        let _ = config.set_max_background(self.background);
-        let _ = config.set_time_granularity(Duration::from_nanos(1));
-        Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Linux 6.18 offers with FUSE over io_uring turned on, and what `nvfold_fuse::handshake` adds.
+    const OFFERED: u64 = 0x07fd_73ff_fffb;
+    const ALWAYS: u64 = feature::ASYNC_READ | feature::BIG_WRITES | feature::MAX_PAGES | feature::INIT_EXT;
+
+    fn agreed(options: &Options, wants_ring: bool) -> u64 {
+        (features(options, wants_ring) | ALWAYS) & OFFERED
+    }
+
+    /// A change here is a change of what the kernel does: what it caches, which requests it sends.
+    #[test]
+    fn each_option_asks_for_its_features_and_no_others() {
+        let options = Options::default();
+        assert_eq!(agreed(&options, false), 0x52d7_a3f1);
+        assert_eq!(agreed(&options, true), 0x200_52d7_a3f1);
+        assert_eq!(agreed(&Options { idmap: true, ..options.clone() }, false), 0x100_52d7_a3f1);
+        assert_eq!(agreed(&Options { writeback: false, ..options.clone() }, false), 0x52d6_a3f1);
+        assert_eq!(agreed(&Options { cache: Cache::None, ..options }, false), 0x10_52d4_a3f1);
     }
 }

@@ -1,11 +1,12 @@
 //! The mounts of nvfold, from /proc/self/mountinfo.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// The type of nvfold mounts in the mount table.
-pub const FS_TYPE: &str = "fuse.nvfold";
+/// The type of nvfold mounts in the mount table, without `fuse.`, and as a whole.
+pub(crate) const FS_SUBTYPE: &str = "nvfold";
+const FS_TYPE: &str = "fuse.nvfold";
 
 /// A mounted nvfold file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,13 @@ impl Mounted {
     /// Returns the number of its connection in the kernel: the minor device number.
     pub fn connection(&self) -> &str {
         self.number.split_once(':').map_or("", |(_, minor)| minor)
+    }
+
+    /// Makes the kernel fail all requests of a mount, for those that still use it: the end of the process does that only
+    /// when the last thread has ended, and one that drops a name may wait for a user's lock. Best effort: the directory
+    /// is that of the fusectl file system.
+    pub fn abort(&self) {
+        let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.connection()), "1");
     }
 }
 
@@ -93,23 +101,9 @@ fn unescape(field: &[u8]) -> OsString {
     OsString::from_vec(plain)
 }
 
-/// Converts a path to text, with a replacement character for what is not UTF-8. Messages and tables escape it with
-/// [`escaped`].
-pub fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
-    String::from_utf8_lossy(path.as_ref().as_bytes()).into_owned()
-}
-
-/// Returns the bytes of a path in hexadecimal if it is not UTF-8. JSON reports add them to the text.
-pub fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
-    let path = path.as_ref();
-    let digits = |path: &std::ffi::OsStr| path.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    path.to_str().is_none().then(|| digits(path))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::escaped;
 
     #[test]
     fn a_mount_with_blanks_in_its_names_is_found() {
@@ -126,14 +120,6 @@ mod tests {
         let only_there = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x rw,user_id=0";
         let everywhere = br"40 29 0:36 / /mnt ro - fuse.nvfold /dev/x ro,user_id=0";
         assert!(!parse(only_there).unwrap().read_only && parse(everywhere).unwrap().read_only);
-    }
-
-    #[test]
-    fn a_name_cannot_write_to_the_terminal_and_its_bytes_are_not_lost() {
-        let name = OsString::from_vec(b"a\nb\x1b[31m\xff".to_vec());
-        assert_eq!(escaped(&show(&name)), "a\\nb\\u{1b}[31m\u{fffd}");
-        assert_eq!(hex(&name).as_deref(), Some("610a621b5b33316dff"));
-        assert_eq!((escaped("caf\u{e9}"), hex("caf\u{e9}")), ("caf\u{e9}".into(), None));
     }
 
     #[test]

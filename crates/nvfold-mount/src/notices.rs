@@ -29,8 +29,8 @@
 //!
 //! FUSE_EXPIRE_ONLY does not help: the kernel takes the directory's lock with it too, and the name stays.
 
-use fuser::{INodeNo, Notifier};
 use nvfold::InodeNumber;
+use nvfold_fuse::Notifier;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -62,7 +62,7 @@ impl Notices {
     /// Starts the threads.
     pub fn new(notifier: Notifier) -> Notices {
         // A notice fails if the kernel has forgotten the inode meanwhile; it is not needed then.
-        let attributes = |notifier: Notifier| move |ino| drop(notifier.inval_inode(known(ino), -1, 0));
+        let attributes = |notifier: Notifier| move |ino: InodeNumber| drop(notifier.forget_inode(ino.0, -1, 0));
         let of_pages = notifier.clone();
         let of_names = notifier.clone();
         Notices {
@@ -70,7 +70,7 @@ impl Notices {
             more_blocks: Queue::start(GROWTH_TOLD_EVERY, attributes(notifier.clone())),
             pages: Queue::start(Duration::ZERO, move |pages| drop_pages(&of_pages, pages)),
             names: Queue::start(Duration::ZERO, move |(dir, name): (InodeNumber, OsString)| {
-                drop(of_names.inval_entry(known(dir), &name));
+                drop(of_names.forget_name(dir.0, &name));
             }),
             notifier,
         }
@@ -101,12 +101,12 @@ impl Notices {
 
     /// Tells the kernel that attributes of a file have changed; returns when it knows.
     pub fn has_other_attributes(&self, ino: InodeNumber) {
-        let _ = self.notifier.inval_inode(known(ino), -1, 0);
+        let _ = self.notifier.forget_inode(ino.0, -1, 0);
     }
 
     /// Makes the kernel write back all pages of a file; returns when they were.
     pub fn write_back(&self, ino: InodeNumber) {
-        let _ = self.notifier.inval_inode(known(ino), 0, 0);
+        let _ = self.notifier.forget_inode(ino.0, 0, 0);
     }
 
     /// Makes the kernel drop pages of a file; returns when they are dropped.
@@ -116,12 +116,7 @@ impl Notices {
 }
 
 fn drop_pages(notifier: &Notifier, (ino, (offset, length)): Pages) {
-    let _ = notifier.inval_inode(known(ino), offset as i64, length as i64);
-}
-
-/// Converts an inode number to fuser's type.
-fn known(ino: InodeNumber) -> INodeNo {
-    INodeNo(ino.0)
+    let _ = notifier.forget_inode(ino.0, offset as i64, length as i64);
 }
 
 /// What waits for the thread of a queue.
@@ -144,13 +139,14 @@ impl<N: Hash + Eq + Send + 'static> Queue<N> {
         let waiting = Mutex::new(Waiting { notices: HashSet::new(), is_over: false });
         let shared = Arc::new(Shared { waiting, changed: Condvar::new() });
         let queue = Queue(shared.clone());
-        thread::spawn(move || {
+        let work = move || {
             while shared.wait_for_some() {
                 thread::sleep(collect_for);
                 let notices = std::mem::take(&mut shared.waiting.lock().notices);
                 notices.into_iter().for_each(&send);
             }
-        });
+        };
+        pmem::with_signals_blocked(|| thread::spawn(work));
         queue
     }
 

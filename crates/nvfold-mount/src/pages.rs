@@ -7,7 +7,7 @@
 //! bounded. The server sees each page enter the cache, because the kernel requests it or writes it. It does not see
 //! which pages are used again. So the oldest pages are dropped first, a window at a time.
 
-use super::memory;
+use crate::memory;
 use nvfold::InodeNumber;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -21,30 +21,6 @@ pub const WINDOW_BYTES: u64 = WINDOW_PAGES * PAGE_BYTES;
 const SHARE_OF_MEMORY: u64 = 64;
 const BYTES_LEAST: u64 = 64 << 20;
 const SHARE_OF_LITTLE_MEMORY: u64 = 8;
-
-/// Whether the kernel caches pages of files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Cache {
-    /// Without limit if the device is on a disk; a bounded number if the device is memory.
-    #[default]
-    Auto,
-    /// Without limit.
-    Full,
-    /// Only pages of mapped files: each read, write, open and close is a request.
-    None,
-}
-
-impl Cache {
-    /// Parses the value of option `cache`.
-    pub fn parse(text: &str) -> Result<Cache, String> {
-        match text {
-            "auto" => Ok(Cache::Auto),
-            "full" => Ok(Cache::Full),
-            "none" => Ok(Cache::None),
-            _ => Err(format!("`{text}` is none of none, auto and full")),
-        }
-    }
-}
 
 /// The inode number, and the number of the window in the file.
 type Window = (u64, u64);

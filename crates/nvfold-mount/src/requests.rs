@@ -20,19 +20,14 @@
 //! user.nvfold.sync                          -> the persistence level, when all that was stored before is durable
 //! ```
 
-use crate::bounded::{self, ANSWERS_WITHIN};
-use crate::snapshot::REPORT_ATTRIBUTE;
-use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims, errno};
+use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims};
 use std::fmt::{self, Display, Write};
-use std::io;
-use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// The largest number of extents in an answer: these fit into an attribute whatever their numbers are.
 pub const EXTENTS_MAX: usize = 550;
 /// The largest answer in bytes (XATTR_SIZE_MAX).
-const ANSWER_MAX: usize = 64 << 10;
+pub const ANSWER_MAX: usize = 64 << 10;
 const _: () = assert!(EXTENTS_MAX * (5 * 20 + 2 + 6) < ANSWER_MAX);
 
 const DEDUP: &str = "user.nvfold.dedup-range.";
@@ -51,14 +46,12 @@ const WORK_FOR: Duration = Duration::from_millis(50);
 
 /// The longest range of a request that changes a file. Its thread answers no other request meanwhile.
 pub const RANGE_BYTES_MAX: u64 = 4 << 20;
-/// How long a command waits before it repeats a request that was refused because its user has too many.
-const TRY_AGAIN: Duration = Duration::from_millis(10);
-
 /// What is left in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// True if the queue was seen empty.
     pub is_done: bool,
+    /// Entries of the queue.
     pub entries: u64,
     /// Bytes of files that the entries cover.
     pub bytes: u64,
@@ -75,6 +68,7 @@ pub struct ReclaimLeft {
 
 /// One request. Offsets and lengths are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub enum Request {
     /// Share blocks with equal blocks.
     Dedup { offset: u64, length: u64 },
@@ -124,12 +118,12 @@ impl Request {
 
     /// Returns true if the request may move data. Any other one asks with whom a file shares its bytes, and where they
     /// lie.
-    pub fn is_a_change(self) -> bool {
+    pub(crate) fn is_a_change(self) -> bool {
         !matches!(self, Request::Extents { .. })
     }
 
     /// Carries out the request, in the server, and returns the answer.
-    pub fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
+    pub(crate) fn carry_out(self, file: &File) -> nvfold::Result<Vec<u8>> {
         let answer = |done: Reshared| format!("{} {}", done.looked_at_bytes, done.changed_bytes).into_bytes();
         match self {
             Request::Dedup { offset, length } => file.dedup_range(offset, length.min(RANGE_BYTES_MAX)).map(answer),
@@ -151,23 +145,6 @@ impl Request {
     }
 }
 
-/// Returns true if a path is on an nvfold mount.
-///
-/// # Errors
-/// `TimedOut` if it is, and its server does not answer.
-pub fn answers(path: &Path) -> io::Result<bool> {
-    bounded::has(path, REPORT_ATTRIBUTE)
-}
-
-/// Sends a request to the server, from a command.
-pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
-    let answer = read(path, &request.to_string())?;
-    match numbers(&answer)[..] {
-        [looked_at_bytes, changed_bytes] => Ok(Reshared { looked_at_bytes, changed_bytes }),
-        _ => Err(not_understood()),
-    }
-}
-
 /// Shares a part of the queue, for at most `WORK_FOR`, and returns what is left. The file system is mounted by this
 /// process.
 pub fn drain_some(fs: &FileSystem) -> nvfold::Result<Left> {
@@ -186,17 +163,9 @@ pub fn queued(fs: &FileSystem, is_done: bool) -> Left {
 }
 
 /// Carries out a drain request, in the server.
-pub fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+pub(crate) fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     let Left { is_done, entries, bytes } = drain_some(fs)?;
     Ok(format!("{} {entries} {bytes}", u8::from(is_done)).into_bytes())
-}
-
-/// Sends a drain request to the server, from a command.
-pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
-    match numbers(&text(bounded::get(path, DRAIN, ANSWERS_WITHIN)?)?)[..] {
-        [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
-        _ => Err(not_understood()),
-    }
 }
 
 /// Frees a part of the dead space, for at most `WORK_FOR`, and returns what is left. The file system is mounted by
@@ -211,68 +180,9 @@ pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
 }
 
 /// Carries out a reclaim request, in the server.
-pub fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+pub(crate) fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     let ReclaimLeft { is_done, dead_bytes } = reclaim_some(fs)?;
     Ok(format!("{} {dead_bytes}", u8::from(is_done)).into_bytes())
-}
-
-/// Sends a reclaim request to the server, from a command.
-pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
-    match numbers(&text(bounded::get(path, RECLAIM, ANSWERS_WITHIN)?)?)[..] {
-        [is_done, dead_bytes] => Ok(ReclaimLeft { is_done: is_done != 0, dead_bytes }),
-        _ => Err(not_understood()),
-    }
-}
-
-/// Makes durable all that was written to a mount before the call, from a command; returns the persistence level. This
-/// takes as long as the disk does.
-pub fn ask_to_sync(path: &Path) -> io::Result<String> {
-    // The kernel may have cached what was written. It passes that on, but never the request to sync.
-    rustix::fs::syncfs(std::fs::File::open(path)?)?;
-    read(path, SYNC)
-}
-
-/// Returns the extents of a file from a byte offset on, at most [`EXTENTS_MAX`].
-pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
-    let answer = read(path, &Request::Extents { offset }.to_string())?;
-    let extent = |line: &str| match numbers(line)[..] {
-        [offset, length, address, unwritten, references, class, stored_bytes] => Ok(MappedExtent {
-            offset,
-            length,
-            address,
-            stored_bytes,
-            unwritten: unwritten != 0,
-            references: references as u32,
-            class: class as u8,
-        }),
-        _ => Err(not_understood()),
-    };
-    answer.lines().map(extent).collect()
-}
-
-fn read(path: &Path, name: &str) -> io::Result<String> {
-    let mut value = vec![0; ANSWER_MAX];
-    let length = loop {
-        match bounded::attribute(path, name, &mut value) {
-            Err(rustix::io::Errno::AGAIN) => thread::sleep(TRY_AGAIN),
-            answered => break answered?,
-        }
-    };
-    value.truncate(length);
-    text(value)
-}
-
-fn text(answer: Vec<u8>) -> io::Result<String> {
-    String::from_utf8(answer).map_err(|_| not_understood())
-}
-
-fn numbers(text: &str) -> Vec<u64> {
-    text.split_whitespace().map_while(|number| number.parse().ok()).collect()
-}
-
-/// The error if the server is of another version.
-fn not_understood() -> io::Error {
-    io::Error::from_raw_os_error(errno::EINVAL)
 }
 
 #[cfg(test)]

@@ -1,13 +1,7 @@
 //! Settings of a mount that can change while it is mounted. Each is a virtual extended attribute of every file in the
 //! mount, and is not listed. Every user may read it; only root and the user who mounted the file system may set it.
 
-use crate::bounded;
-use crate::failure::{Failure, Outcome};
-use crate::mounts;
 use nvfold::{DedupMode, FileSystem, MethodChoice};
-use std::fmt::Display;
-use std::io::{self, ErrorKind};
-use std::path::Path;
 
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +27,12 @@ impl Setting {
     }
 
     /// Returns the setting for the name of an attribute.
-    pub fn named(attribute: &[u8]) -> Option<Setting> {
+    pub(crate) fn named(attribute: &[u8]) -> Option<Setting> {
         Setting::ALL.into_iter().find(|setting| setting.attribute().as_bytes() == attribute)
     }
 
     /// Returns the value of the setting.
-    pub fn get(self, fs: &FileSystem) -> String {
+    pub(crate) fn get(self, fs: &FileSystem) -> String {
         match self {
             Setting::Method => fs.method().name().to_owned(),
             Setting::Mode => fs.dedup_mode().to_string(),
@@ -47,7 +41,7 @@ impl Setting {
     }
 
     /// Sets the value; `None` if the value is not valid for this setting.
-    pub fn set(self, fs: &FileSystem, value: &[u8]) -> Option<()> {
+    pub(crate) fn set(self, fs: &FileSystem, value: &[u8]) -> Option<()> {
         let value = std::str::from_utf8(value).ok()?;
         match self {
             Setting::Method => fs.set_method(MethodChoice::from_name(value)?),
@@ -58,28 +52,7 @@ impl Setting {
     }
 }
 
-/// Asks the server to change a setting, from a command.
-pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
-    let what = match setting {
-        Setting::Method => "choose the method",
-        Setting::Mode => "choose the mode",
-        Setting::Paused => "pause or resume",
-    };
-    bounded::set(dir, setting.attribute(), value)
-        .map_err(|error| refused(dir, what, error.raw_os_error().unwrap_or_default(), error))
-}
-
-/// Explains why the server refused something that only root and the user who mounted it may ask for.
-pub fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failure {
-    let failure = Failure::new(mounts::show(dir), format!("cannot {what} ({error})"));
-    match io::Error::from_raw_os_error(code).kind() {
-        ErrorKind::PermissionDenied => failure.hint("only root and whoever mounted it can"),
-        ErrorKind::ReadOnlyFilesystem => failure.hint("it is mounted read-only, so nothing is stored"),
-        _ => failure,
-    }
-}
-
 /// Returns the value of a setting that is on or off.
-pub fn yes_or_no(on: bool) -> &'static str {
+fn yes_or_no(on: bool) -> &'static str {
     if on { "yes" } else { "no" }
 }

@@ -5,8 +5,8 @@
 //! (FUSE_HANDLE_KILLPRIV_V2); otherwise it would ask for the capabilities of a file before each write.
 
 use super::{Answer, Front};
-use crate::mount::acl::{self, Acl};
-use crate::mount::convert;
+use crate::acl::{self, Acl};
+use crate::convert;
 use nvfold::{Attr, FileKind, InodeNumber, SetAttr, XattrChange};
 use nvfold_fuse::{Caller, Errno};
 

@@ -9,8 +9,8 @@
 //! and was read longer ago than the samples reach, are found only by hints.
 
 use super::{Answer, Front};
-use crate::mount::hints::{Copied, Readable};
-use crate::mount::{acl, convert};
+use crate::hints::{Copied, Readable};
+use crate::{acl, convert};
 use nvfold::dedup::icid::anchors::{Place, Sampled, Stretch};
 use nvfold::dedup::icid::hint::{self, Hint};
 use nvfold::{File, InodeNumber, Origin, errno};

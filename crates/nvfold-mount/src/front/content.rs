@@ -9,7 +9,7 @@
 //! So if the kernel may have pages of the file, a direct write is answered only after those of its range are dropped.
 
 use super::{Answer, Front};
-use crate::mount::convert;
+use crate::convert;
 use nvfold::{AllocateMode, InodeNumber, Whence};
 use nvfold_fuse::{Caller, Errno, Reply};
 

@@ -11,7 +11,7 @@
 //! ```
 
 use super::{Answer, Front};
-use crate::mount::convert;
+use crate::convert;
 use nvfold::{DirEntry, FileKind, InodeNumber};
 use parking_lot::Mutex;
 use std::collections::HashMap;

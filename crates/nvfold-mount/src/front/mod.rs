@@ -29,16 +29,18 @@ mod translation;
 mod unstored;
 mod xattrs;
 
+use crate::access::Access;
+use crate::convert;
 use crate::counters::Counters;
-use crate::mount::access::Access;
-use crate::mount::convert;
-use crate::mount::handshake::Agreed;
-use crate::mount::hints::Hints;
-use crate::mount::lookups::Lookups;
-use crate::mount::notices::Notices;
-use crate::mount::pages::{Cache, Pages};
-use crate::mount::syncs::Syncs;
-use crate::mount::turns::Turns;
+use crate::handshake::Agreed;
+use crate::hints::Hints;
+use crate::lookups::Lookups;
+use crate::notices::Notices;
+use crate::options::{Cache, Options};
+use crate::pages::Pages;
+use crate::reports::Reports;
+use crate::syncs::Syncs;
+use crate::turns::Turns;
 use listing::Listings;
 use nvfold::dedup::icid::anchors::Anchors;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber};
@@ -54,18 +56,6 @@ const BELIEVE: Duration = Duration::from_secs(24 * 3600);
 /// The result of an operation, with an errno for the kernel.
 type Answer<T> = Result<T, Errno>;
 
-/// Makes the report that a process reads as [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of any file in
-/// the mount.
-pub type Reporter = Box<dyn Fn(Reader) -> Vec<u8> + Send + Sync>;
-
-/// Who reads a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
-    /// Root or the user who mounted the file system, who may see every figure.
-    Manager,
-    Other,
-}
-
 /// The front end of one mounted file system; see the module.
 pub struct Front {
     fs: FileSystem,
@@ -74,7 +64,7 @@ pub struct Front {
     unstored: FailedWritebacks,
     hints: Hints,
     anchors: Anchors,
-    report: Reporter,
+    reports: Option<Arc<dyn Reports>>,
     counters: Arc<Counters>,
     access: Access,
     /// The pages that the kernel holds, if their number is bounded.
@@ -94,27 +84,26 @@ pub struct Front {
 }
 
 impl Front {
-    /// Makes a front end for `fs`. `cache`: whether the kernel caches pages; `agreed`: the result of the handshake.
+    /// Makes a front end for `fs`. `agreed`: the result of the handshake.
     pub fn new(
         fs: FileSystem,
-        clock: Clock,
-        report: Reporter,
+        options: &Options,
         notices: Notices,
         counters: Arc<Counters>,
         access: Access,
-        cache: Cache,
         agreed: Agreed,
     ) -> Front {
+        let cache = options.cache;
         let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
         Front {
             sync_needed: !is_memory,
             fs,
-            clock,
+            clock: options.clock.clone(),
             lookups: Lookups::new(),
             unstored: FailedWritebacks::default(),
             hints: Hints::new(Instant::now()),
             anchors: Anchors::default(),
-            report,
+            reports: options.reports.clone(),
             counters,
             access,
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),

@@ -5,8 +5,8 @@
 
 use super::attributes::SET_GROUP_ID;
 use super::{Answer, Front};
-use crate::mount::acl::{self, Acl};
-use crate::mount::convert;
+use crate::acl::{self, Acl};
+use crate::convert;
 use nvfold::{
     Attr, COMPRESSION_ATTRIBUTE, FileKind, InodeNumber, NewInode, POLICY_ATTRIBUTE, RenameMode, SetAttr, XattrChange,
 };

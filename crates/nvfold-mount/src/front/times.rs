@@ -26,7 +26,7 @@
 //! before the server sets an mtime that it owns, the kernel writes back the pages of the file.
 
 use super::{Answer, Front};
-use crate::mount::convert;
+use crate::convert;
 use nvfold::{Attr, File, FileKind, InodeNumber, SetAttr, Times};
 use nvfold_fuse::Caller;
 

@@ -6,8 +6,8 @@
 use super::listing::SECOND;
 use super::names::Wanted;
 use super::{Answer, BELIEVE, Front, entry};
+use crate::convert;
 use crate::counters::Kind;
-use crate::mount::convert;
 use nvfold::{DirEntry, FileKind, InodeNumber, SetAttr};
 use nvfold_fuse::protocol::{self, StatFsOut, open};
 use nvfold_fuse::{Caller, Change, Entry, Errno, Operation, Reply, Server};

@@ -15,12 +15,12 @@
 //! tell who sent them (`idmap`).
 
 use super::attributes::{SET_GROUP_ID, in_group};
-use super::{Answer, Front, Reader};
-use crate::mount::acl::{self, Acl};
-use crate::mount::convert;
-use crate::mount::requests::{self, Request as Asked};
-use crate::mount::settings::Setting;
-use crate::snapshot::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
+use super::{Answer, Front};
+use crate::acl::{self, Acl};
+use crate::convert;
+use crate::reports::{REPORT_ATTRIBUTE, Reader, USAGE_ATTRIBUTE};
+use crate::requests::{self, Request as Asked};
+use crate::settings::Setting;
 use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 use nvfold_fuse::{Caller, Errno};
@@ -96,7 +96,8 @@ impl Front {
     fn value(&self, who: &Caller, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
         check_name(name)?;
         if name == REPORT_ATTRIBUTE.as_bytes() {
-            return Ok((self.report)(if may_manage(who) { Reader::Manager } else { Reader::Other }));
+            let reader = if may_manage(who) { Reader::Manager } else { Reader::Other };
+            return self.reports.as_ref().map(|reports| reports.stats(&self.counters, reader)).ok_or(Errno::ENODATA);
         }
         if name == TOKEN_ATTRIBUTE.as_bytes() {
             return self.token(who, ino);
@@ -150,8 +151,8 @@ impl Front {
         if size == 0 {
             return Err(Errno::EINVAL);
         }
-        let usage = self.fs.usage().map_err(convert::errno)?.map(Usage::of);
-        serde_json::to_vec(&usage).map_err(|_| Errno::EIO)
+        let reports = self.reports.as_ref().ok_or(Errno::ENODATA)?;
+        reports.usage(self.fs.usage().map_err(convert::errno)?).ok_or(Errno::EIO)
     }
 
     /// Returns the names of the stored attributes, each followed by a NUL.
