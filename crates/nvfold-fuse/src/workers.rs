@@ -123,12 +123,12 @@ impl Workers {
     }
 
     /// Returns true if all threads have ended, or one has failed.
-    pub fn have_ended(&self) -> bool {
+    pub(crate) fn have_ended(&self) -> bool {
         self.state.lock().is_over()
     }
 
     /// Waits for that, at most for this time; returns whether it is so.
-    pub fn end_within(&self, time: Duration) -> bool {
+    pub(crate) fn end_within(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         !self.ended.wait_while_for(&mut state, |state| !state.is_over(), time).timed_out()
     }

@@ -28,30 +28,30 @@ const REST_PER_PAIR: Duration = Duration::from_micros(4);
 
 /// Shared read-only state of a mount; see the module.
 #[derive(Clone, Default)]
-pub struct Access {
+pub(crate) struct Access {
     read_only: Arc<AtomicBool>,
 }
 
 /// A thread that watches a mount. Its end is first the end of the pipe, which wakes it.
-pub struct Watching {
+pub(crate) struct Watching {
     _end: PipeWriter,
     _thread: Background,
 }
 
 impl Access {
     /// Starts with the state in which the file system is mounted.
-    pub fn new(read_only: bool) -> Access {
+    pub(crate) fn new(read_only: bool) -> Access {
         Access { read_only: Arc::new(AtomicBool::new(read_only)) }
     }
 
     /// Returns true if nothing may be changed now.
-    pub fn is_read_only(&self) -> bool {
+    pub(crate) fn is_read_only(&self) -> bool {
         self.read_only.load(Ordering::Acquire)
     }
 
     /// Watches a mount until the result is dropped; `None` if there is no mount table. Then no change is noticed, but the
     /// kernel still refuses writes.
-    pub fn watch(&self, fs: FileSystem, mounted: &Mounted) -> Option<Watching> {
+    pub(crate) fn watch(&self, fs: FileSystem, mounted: &Mounted) -> Option<Watching> {
         let table = File::open("/proc/self/mountinfo").ok()?;
         let (over, end) = std::io::pipe().ok()?;
         let (access, number) = (self.clone(), mounted.number.clone());

@@ -9,9 +9,9 @@
 //! ```
 
 /// The attribute that holds the ACL of a file.
-pub const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute that holds the ACL that new files in a directory inherit.
-pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
@@ -30,13 +30,13 @@ struct Entry {
 
 /// An ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acl {
+pub(crate) struct Acl {
     entries: Vec<Entry>,
 }
 
 impl Acl {
     /// Decodes the value of an attribute; `None` if it is not a valid ACL.
-    pub fn decode(value: &[u8]) -> Option<Acl> {
+    pub(crate) fn decode(value: &[u8]) -> Option<Acl> {
         let (version, entries) = value.split_first_chunk::<4>()?;
         let whole = u32::from_le_bytes(*version) == VERSION && entries.len() % 8 == 0;
         let entry = |bytes: &[u8]| Entry {
@@ -50,7 +50,7 @@ impl Acl {
     }
 
     /// Returns the ACL as the value of an attribute.
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.entries {
             value.extend(entry.tag.to_le_bytes());
@@ -61,20 +61,20 @@ impl Acl {
     }
 
     /// Returns true if a mode expresses the whole ACL: it has no named user or group, and no mask.
-    pub fn is_a_mode(&self) -> bool {
+    pub(crate) fn is_a_mode(&self) -> bool {
         self.entries.iter().all(|entry| !matches!(entry.tag, USER | GROUP | MASK))
     }
 
     /// Returns `mode` with its nine permission bits taken from this ACL. The group bits come from the mask, if there
     /// is one.
-    pub fn mode(&self, mode: u32) -> u32 {
+    pub(crate) fn mode(&self, mode: u32) -> u32 {
         let bits = |tag| self.permissions(tag).map(u32::from);
         let group = bits(MASK).or(bits(GROUP_OBJ)).unwrap_or(0);
         mode & !0o777 | bits(USER_OBJ).unwrap_or(0) << 6 | group << 3 | bits(OTHER).unwrap_or(0)
     }
 
     /// Returns the ACL after a `chmod` to `mode`.
-    pub fn with_mode(&self, mode: u32) -> Acl {
+    pub(crate) fn with_mode(&self, mode: u32) -> Acl {
         let group_tag = if self.permissions(MASK).is_some() { MASK } else { GROUP_OBJ };
         let mut acl = self.clone();
         for entry in &mut acl.entries {
@@ -91,7 +91,7 @@ impl Acl {
 
     /// Returns what a file created with `mode` inherits from this default ACL: its mode and, unless the mode
     /// expresses the whole ACL, its ACL.
-    pub fn inherited(&self, mode: u32) -> (u32, Option<Acl>) {
+    pub(crate) fn inherited(&self, mode: u32) -> (u32, Option<Acl>) {
         let granted = mode & (self.mode(0) | !0o777);
         let acl = self.with_mode(granted);
         (granted, (!acl.is_a_mode()).then_some(acl))

@@ -6,22 +6,22 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// A running thread. Dropping this stops it, and waits for its present step.
-pub struct Background {
+pub(crate) struct Background {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Tells a thread whether it is to end.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
     /// Waits for this time, or until the thread is to end. May return early.
-    pub fn rest(&self, time: Duration) {
+    pub(crate) fn rest(&self, time: Duration) {
         if !self.is_asked() {
             thread::park_timeout(time);
         }
@@ -30,7 +30,7 @@ impl Stop {
 
 impl Background {
     /// Starts a thread. It receives no signals that are meant for the program.
-    pub fn start(work: impl FnOnce(&Stop) + Send + 'static) -> Background {
+    pub(crate) fn start(work: impl FnOnce(&Stop) + Send + 'static) -> Background {
         let stop = Stop::default();
         let asked = stop.clone();
         let thread = pmem::with_signals_blocked(|| thread::spawn(move || work(&asked)));

@@ -7,12 +7,12 @@ const NS_PER_SECOND: i64 = 1_000_000_000;
 const BLOCK_BYTES: u32 = 4096;
 
 /// Returns the errno of an error.
-pub fn errno(error: Error) -> Errno {
+pub(crate) fn errno(error: Error) -> Errno {
     Errno(error.errno())
 }
 
 /// Converts the attributes of an inode.
-pub fn attr(attr: &Attr) -> protocol::Attr {
+pub(crate) fn attr(attr: &Attr) -> protocol::Attr {
     let (atime, atime_ns) = seconds_and_ns(attr.atime);
     let (mtime, mtime_ns) = seconds_and_ns(attr.mtime);
     let (ctime, ctime_ns) = seconds_and_ns(attr.ctime);
@@ -38,17 +38,17 @@ pub fn attr(attr: &Attr) -> protocol::Attr {
 
 /// Returns the generation, which tells apart inodes that had the same number. The root has no predecessor, and the
 /// kernel wants 0 for it.
-pub fn generation(attr: &Attr) -> u64 {
+pub(crate) fn generation(attr: &Attr) -> u64 {
     if attr.ino == InodeNumber::ROOT { 0 } else { u64::from(attr.generation) }
 }
 
 /// Returns the attributes of an inode that cannot be read: its number and its kind.
-pub fn unreadable(ino: InodeNumber, kind: FileKind) -> protocol::Attr {
+pub(crate) fn unreadable(ino: InodeNumber, kind: FileKind) -> protocol::Attr {
     protocol::Attr { ino: ino.0, mode: mode_bits(kind), nlink: 1, blksize: BLOCK_BYTES, ..protocol::Attr::default() }
 }
 
 /// Returns the type bits of a mode.
-pub fn mode_bits(kind: FileKind) -> u32 {
+pub(crate) fn mode_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Regular => 0o100000,
         FileKind::Directory => 0o040000,
@@ -61,7 +61,7 @@ pub fn mode_bits(kind: FileKind) -> u32 {
 }
 
 /// Returns the kind for the type bits of a mode; `None` for kinds that `mknod` does not make.
-pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
+pub(crate) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     match mode & 0o170000 {
         0 | 0o100000 => Some(FileKind::Regular),
         0o010000 => Some(FileKind::Fifo),
@@ -77,7 +77,7 @@ fn seconds_and_ns(time: TimeNs) -> (i64, u32) {
 }
 
 /// Returns the time to set; `now` gives it for UTIME_NOW.
-pub fn time(time: Time, now: impl Fn() -> TimeNs) -> TimeNs {
+pub(crate) fn time(time: Time, now: impl Fn() -> TimeNs) -> TimeNs {
     match time {
         Time::At(time) => time,
         Time::Now => now(),

@@ -20,7 +20,7 @@ const NICE: i32 = 10;
 const REST_MOST: Duration = Duration::from_secs(1);
 
 /// Starts the thread. The queue keeps its entries when it ends.
-pub fn start(fs: FileSystem, access: Access, events: Events) -> Background {
+pub(crate) fn start(fs: FileSystem, access: Access, events: Events) -> Background {
     Background::start(move |stop| work(&fs, &access, &events, stop))
 }
 

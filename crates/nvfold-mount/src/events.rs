@@ -54,4 +54,4 @@ pub enum Event {
 }
 
 /// Receives events.
-pub type Events = Arc<dyn Fn(Event) + Send + Sync>;
+pub(crate) type Events = Arc<dyn Fn(Event) + Send + Sync>;

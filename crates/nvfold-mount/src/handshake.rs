@@ -30,7 +30,7 @@ const WANTED: [u64; 12] = [
 
 /// The result of the handshake.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Agreed {
+pub(crate) struct Agreed {
     /// The kernel opens files without a request.
     pub no_open: bool,
     /// The kernel sends requests by io_uring.
@@ -44,7 +44,7 @@ pub struct Agreed {
 ///
 /// # Errors
 /// The errors of mount(2) and of fusermount3, and those of the handshake; nothing is mounted then.
-pub fn mount(
+pub(crate) fn mount(
     options: &Options,
     dir: &Path,
     read_only: bool,

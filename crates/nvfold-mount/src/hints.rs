@@ -43,7 +43,7 @@ fn within(stretch: &Stretch, start: u64, end: u64) -> Option<Stretch> {
 
 /// A file that a user may name as a source, with what lets him read it.
 #[derive(Clone, Debug)]
-pub struct Readable {
+pub(crate) struct Readable {
     /// The user.
     pub user: u32,
     pub attr: Attr,
@@ -53,14 +53,14 @@ pub struct Readable {
 
 /// What let a user read a file, in short: it changes if the file, its owner, its group, its mode or its ACL does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Grant {
+pub(crate) struct Grant {
     pub user: u32,
     sum: u64,
 }
 
 /// A range that a hint says was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copied {
+pub(crate) struct Copied {
     pub stretch: Stretch,
     /// What let the sender of the hint read the source.
     pub grant: Grant,
@@ -91,7 +91,7 @@ struct Held {
 }
 
 /// The waiting hints; see the module.
-pub struct Hints {
+pub(crate) struct Hints {
     /// Makes proofs that no process can guess.
     secret: RandomState,
     /// Periods of tokens are counted from here.
@@ -103,12 +103,12 @@ pub struct Hints {
 
 impl Hints {
     /// Begins with no hints, and with a secret of its own. `now`: the present time.
-    pub fn new(now: Instant) -> Hints {
+    pub(crate) fn new(now: Instant) -> Hints {
         Hints { secret: RandomState::new(), began: now, held: Mutex::default(), waiting: AtomicUsize::new(0) }
     }
 
     /// Returns the token by which a user names a file as a source; `None` if it is not a regular file.
-    pub fn token(&self, source: &Readable, now: Instant) -> Option<Token> {
+    pub(crate) fn token(&self, source: &Readable, now: Instant) -> Option<Token> {
         let is_regular = source.attr.kind == FileKind::Regular;
         is_regular.then(|| self.token_of_period(source, self.period(now)))
     }
@@ -122,7 +122,7 @@ impl Hints {
     }
 
     /// Returns what lets a user read a file.
-    pub fn grant(&self, source: &Readable) -> Grant {
+    pub(crate) fn grant(&self, source: &Readable) -> Grant {
         let Readable { user, attr, acl } = source;
         let read_by = (attr.uid, attr.gid, attr.mode, acl);
         Grant { user: *user, sum: self.secret.hash_one((user, attr.ino.0, attr.generation, read_by)) }
@@ -146,7 +146,13 @@ impl Hints {
 
     /// Keeps a hint for a target. `find` returns a source as the sender of the hint may read it. Origins without a
     /// valid source are left out.
-    pub fn tell(&self, target: InodeNumber, hint: &Hint, now: Instant, find: impl Fn(InodeNumber) -> Option<Readable>) {
+    pub(crate) fn tell(
+        &self,
+        target: InodeNumber,
+        hint: &Hint,
+        now: Instant,
+        find: impl Fn(InodeNumber) -> Option<Readable>,
+    ) {
         let sources: Vec<_> = hint.sources().iter().map(|token| self.source(token, now, &find)).collect();
         let copied = hint.origins().iter().filter_map(|origin| {
             let (source, grant) = sources[usize::from(origin.source)]?;
@@ -173,7 +179,7 @@ impl Hints {
 
     /// Returns the hints for a range of a target that is being written; `at` is relative to the start of the range.
     /// Drops hints that the range covers completely. The caller checks that each grant still holds.
-    pub fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Copied> {
+    pub(crate) fn take(&self, target: InodeNumber, offset: u64, length: u64, now: Instant) -> Vec<Copied> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return Vec::new();
         }

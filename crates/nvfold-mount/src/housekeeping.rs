@@ -16,7 +16,7 @@ use std::time::Duration;
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
-pub fn start(fs: FileSystem, dir: PathBuf, access: Access, events: Events) -> Background {
+pub(crate) fn start(fs: FileSystem, dir: PathBuf, access: Access, events: Events) -> Background {
     Background::start(move |stop| {
         let mut told = Told::default();
         stop.rest(EVERY);

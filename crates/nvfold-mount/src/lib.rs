@@ -28,7 +28,7 @@
 //! | `acl`, `convert` | ACLs; conversions between the types of FUSE and of the library |
 //! | `options`, `reports`, `events`, `counters`, `memory`, [`mounts`] | options, reports, counts; limits; the mount table |
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
+#![warn(missing_docs, unreachable_pub)]
 
 mod access;
 mod acl;

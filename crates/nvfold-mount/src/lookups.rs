@@ -50,7 +50,7 @@ struct Nameless {
 }
 
 /// The lookup counts of a mount; see the module.
-pub struct Lookups {
+pub(crate) struct Lookups {
     shards: Vec<Mutex<Shard>>,
     nameless: Mutex<Nameless>,
     one_freed: Condvar,
@@ -58,7 +58,7 @@ pub struct Lookups {
 
 impl Lookups {
     /// Starts empty.
-    pub fn new() -> Lookups {
+    pub(crate) fn new() -> Lookups {
         Lookups {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             nameless: Mutex::default(),
@@ -68,7 +68,7 @@ impl Lookups {
 
     /// Counts a reply that tells the kernel of an inode under a name in `parent`. Must be called before the reply is
     /// sent.
-    pub fn count_lookup(&self, ino: InodeNumber, parent: InodeNumber) {
+    pub(crate) fn count_lookup(&self, ino: InodeNumber, parent: InodeNumber) {
         let mut shard = self.shard(ino).lock();
         let known = shard.known.entry(ino.0).or_insert(Known { times: 0, parent, pages: false });
         known.times += 1;
@@ -79,31 +79,31 @@ impl Lookups {
     }
 
     /// Records that the name by which the kernel knows an inode has moved to another directory.
-    pub fn moved(&self, ino: InodeNumber, parent: InodeNumber) {
+    pub(crate) fn moved(&self, ino: InodeNumber, parent: InodeNumber) {
         if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
             known.parent = parent;
         }
     }
 
     /// Returns the directory in which an inode had a name when the kernel last learned of it.
-    pub fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
+    pub(crate) fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
         self.shard(ino).lock().known.get(&ino.0).map(|known| known.parent)
     }
 
     /// Records that the kernel has, or is about to get, pages of an inode. Must be called before the pages are read.
-    pub fn pages_kept(&self, ino: InodeNumber) {
+    pub(crate) fn pages_kept(&self, ino: InodeNumber) {
         if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
             known.pages = true;
         }
     }
 
     /// Returns true if the kernel may have pages of an inode.
-    pub fn may_have_pages(&self, ino: InodeNumber) -> bool {
+    pub(crate) fn may_have_pages(&self, ino: InodeNumber) -> bool {
         self.shard(ino).lock().known.get(&ino.0).is_some_and(|known| known.pages)
     }
 
     /// Takes `times` off the count of an inode. Returns true if the kernel no longer knows the inode.
-    pub fn forget(&self, ino: InodeNumber, times: u64) -> bool {
+    pub(crate) fn forget(&self, ino: InodeNumber, times: u64) -> bool {
         let mut shard = self.shard(ino).lock();
         let Some(known) = shard.known.get_mut(&ino.0) else { return true };
         known.times = known.times.saturating_sub(times);
@@ -126,7 +126,7 @@ impl Lookups {
 
     /// Records that a name of this file was removed. If it was the last one, the file lives until the kernel forgets
     /// it.
-    pub fn name_removed(&self, file: File) {
+    pub(crate) fn name_removed(&self, file: File) {
         let ino = file.ino();
         if file.attr().nlink > 0 {
             return;
@@ -138,13 +138,13 @@ impl Lookups {
     }
 
     /// Returns how many files without a name were freed since the mount.
-    pub fn freed(&self) -> u64 {
+    pub(crate) fn freed(&self) -> u64 {
         self.nameless.lock().freed
     }
 
     /// Waits briefly until more than `seen` nameless files are freed. Returns false after a timeout, if no nameless
     /// file is kept, or if too many operations wait already.
-    pub fn wait_for_a_freed(&self, seen: u64) -> bool {
+    pub(crate) fn wait_for_a_freed(&self, seen: u64) -> bool {
         let deadline = Instant::now() + WAIT;
         let mut nameless = self.nameless.lock();
         if nameless.waiting == WAITING_MAX {

@@ -12,7 +12,7 @@ const BUFFERS_SHARE: u64 = 4;
 
 /// Returns how many background requests (read-ahead, writeback) the kernel may send at once. Each may keep a thread busy,
 /// all of them when writers find no space. So under a limit their buffers must fit the part of it that is kept.
-pub fn background_requests(level: PersistenceLevel) -> u16 {
+pub(crate) fn background_requests(level: PersistenceLevel) -> u16 {
     let limit = MemoryLimit::of_this_process().filter(|_| level == PersistenceLevel::Memory);
     limit.map_or(BACKGROUND_MOST, |limit| background_of(limit.kept_bytes))
 }
@@ -23,7 +23,7 @@ fn background_of(kept_bytes: u64) -> u16 {
 }
 
 /// Returns the memory that this process may use.
-pub fn memory_bytes() -> u64 {
+pub(crate) fn memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();
     // The unit is 1 byte on all 64-bit machines.
     let machine = system.totalram as u64 * u64::from(system.mem_unit);

@@ -49,7 +49,7 @@ const QUEUED_MAX: usize = 1 << 14;
 type Pages = (InodeNumber, (u64, u64));
 
 /// Sends notices; see the module.
-pub struct Notices {
+pub(crate) struct Notices {
     notifier: Notifier,
     first_blocks: Queue<InodeNumber>,
     more_blocks: Queue<InodeNumber>,
@@ -60,7 +60,7 @@ pub struct Notices {
 
 impl Notices {
     /// Starts the threads.
-    pub fn new(notifier: Notifier) -> Notices {
+    pub(crate) fn new(notifier: Notifier) -> Notices {
         // A notice fails if the kernel has forgotten the inode meanwhile; it is not needed then.
         let attributes = |notifier: Notifier| move |ino: InodeNumber| drop(notifier.forget_inode(ino.0, -1, 0));
         let of_pages = notifier.clone();
@@ -78,39 +78,39 @@ impl Notices {
 
     /// Tells the kernel that a file has got its first blocks. Sent at once, because a size without blocks would mean a
     /// file of holes.
-    pub fn has_first_blocks(&self, ino: InodeNumber) {
+    pub(crate) fn has_first_blocks(&self, ino: InodeNumber) {
         self.first_blocks.add(ino);
     }
 
     /// Tells the kernel that the number of blocks of a file has changed.
-    pub fn has_other_blocks(&self, ino: InodeNumber) {
+    pub(crate) fn has_other_blocks(&self, ino: InodeNumber) {
         self.more_blocks.add(ino);
     }
 
     /// Makes the kernel drop pages of a file.
-    pub fn drop_pages(&self, pages: Pages) {
+    pub(crate) fn drop_pages(&self, pages: Pages) {
         self.pages.add(pages);
     }
 
     /// Tells the kernel that data written to a file could not be stored. It must ask before it accepts more, and must
     /// drop these names (directory, name), so that it forgets the file at its last close.
-    pub fn is_not_stored(&self, ino: InodeNumber, names: Vec<(InodeNumber, OsString)>) {
+    pub(crate) fn is_not_stored(&self, ino: InodeNumber, names: Vec<(InodeNumber, OsString)>) {
         self.first_blocks.add(ino);
         names.into_iter().for_each(|name| self.names.add(name));
     }
 
     /// Tells the kernel that attributes of a file have changed; returns when it knows.
-    pub fn has_other_attributes(&self, ino: InodeNumber) {
+    pub(crate) fn has_other_attributes(&self, ino: InodeNumber) {
         let _ = self.notifier.forget_inode(ino.0, -1, 0);
     }
 
     /// Makes the kernel write back all pages of a file; returns when they were.
-    pub fn write_back(&self, ino: InodeNumber) {
+    pub(crate) fn write_back(&self, ino: InodeNumber) {
         let _ = self.notifier.forget_inode(ino.0, 0, 0);
     }
 
     /// Makes the kernel drop pages of a file; returns when they are dropped.
-    pub fn drop_pages_now(&self, pages: Pages) {
+    pub(crate) fn drop_pages_now(&self, pages: Pages) {
         drop_pages(&self.notifier, pages);
     }
 }

@@ -16,7 +16,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Pages in a window: the size of a read-ahead, and the unit in which pages are dropped.
 const WINDOW_PAGES: u64 = 256;
 /// Bytes in a window.
-pub const WINDOW_BYTES: u64 = WINDOW_PAGES * PAGE_BYTES;
+pub(crate) const WINDOW_BYTES: u64 = WINDOW_PAGES * PAGE_BYTES;
 /// The kernel may hold 1/64 of the memory, but at least 64 MiB, or an eighth where that is less.
 const SHARE_OF_MEMORY: u64 = 64;
 const BYTES_LEAST: u64 = 64 << 20;
@@ -45,7 +45,7 @@ struct Held {
 }
 
 /// The pages that the kernel holds; see the module.
-pub struct Pages {
+pub(crate) struct Pages {
     /// The largest number of pages that the kernel may hold.
     most: u64,
     held: Mutex<Held>,
@@ -53,7 +53,7 @@ pub struct Pages {
 
 impl Pages {
     /// Bounds the pages by the memory that this process may use.
-    pub fn bounded() -> Pages {
+    pub(crate) fn bounded() -> Pages {
         Pages::of(most_bytes(memory::memory_bytes()) / PAGE_BYTES)
     }
 
@@ -63,7 +63,7 @@ impl Pages {
 
     /// Records that the kernel now holds these bytes of a file. Returns the ranges (offset, length) that it must
     /// drop.
-    pub fn came(&self, ino: InodeNumber, offset: u64, length: usize) -> Vec<(InodeNumber, (u64, u64))> {
+    pub(crate) fn came(&self, ino: InodeNumber, offset: u64, length: usize) -> Vec<(InodeNumber, (u64, u64))> {
         let mut held = self.held.lock();
         let pages = offset / PAGE_BYTES..(offset + length as u64).div_ceil(PAGE_BYTES);
         for page in pages {
@@ -80,7 +80,7 @@ impl Pages {
     }
 
     /// Records that the kernel holds no page of a file.
-    pub fn forgotten(&self, ino: InodeNumber) {
+    pub(crate) fn forgotten(&self, ino: InodeNumber) {
         let mut held = self.held.lock();
         for window in held.files.remove(&ino.0).unwrap_or_default().into_values() {
             held.oldest.remove(&window.came);

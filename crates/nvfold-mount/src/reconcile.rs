@@ -11,7 +11,7 @@ use std::time::Duration;
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Starts the thread, which ends when all is reconciled.
-pub fn start(fs: FileSystem, access: Access, events: Events) -> Background {
+pub(crate) fn start(fs: FileSystem, access: Access, events: Events) -> Background {
     Background::start(move |stop| {
         if let Err(error) = reconcile(&fs, &access, stop) {
             events(Event::NotReconciled { error });

@@ -22,7 +22,7 @@ struct State {
 
 /// The syncs of a mount; see the module.
 #[derive(Default)]
-pub struct Syncs {
+pub(crate) struct Syncs {
     state: Mutex<State>,
     one_ended: Condvar,
 }
@@ -30,7 +30,7 @@ pub struct Syncs {
 impl Syncs {
     /// Returns when a call of `sync` that began after this call has ended, with the result of that call or of
     /// a later one. Calls of it do not overlap.
-    pub fn sync(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    pub(crate) fn sync(&self, sync: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let mut state = self.state.lock();
         let mine = state.begun + 1;
         while state.is_running && state.ended < mine {

@@ -11,24 +11,24 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 
 /// The largest number of long requests of one user.
-pub const AT_ONCE: u32 = 4;
+pub(crate) const AT_ONCE: u32 = 4;
 
 /// The long requests of each user; see the module.
 #[derive(Default)]
-pub struct Turns {
+pub(crate) struct Turns {
     /// By user id; users without a request are not listed.
     taken: Mutex<HashMap<u32, u32>>,
 }
 
 /// A long request that is being carried out.
-pub struct Turn<'t> {
+pub(crate) struct Turn<'t> {
     turns: &'t Turns,
     uid: u32,
 }
 
 impl Turns {
     /// Counts a request of a user; `None` if he has too many. It ends when the result is dropped.
-    pub fn take(&self, uid: u32) -> Option<Turn<'_>> {
+    pub(crate) fn take(&self, uid: u32) -> Option<Turn<'_>> {
         let mut taken = self.taken.lock();
         let count = taken.entry(uid).or_default();
         if *count == AT_ONCE {

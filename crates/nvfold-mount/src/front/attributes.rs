@@ -11,13 +11,13 @@ use nvfold::{Attr, FileKind, InodeNumber, SetAttr, XattrChange};
 use nvfold_fuse::{Caller, Errno};
 
 const SET_USER_ID: u32 = 0o4000;
-pub const SET_GROUP_ID: u32 = 0o2000;
+pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 const CAPABILITIES: &[u8] = b"security.capability";
 
 impl Front {
     /// Changes attributes, and clears privileges and adapts the ACL where the change requires it.
-    pub fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
+    pub(crate) fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
         // chown(-1, -1) clears privileges too. It arrives as a change of nothing, except perhaps the change time.
         let is_nothing = SetAttr { ctime: None, ..change } == SetAttr::default();
         let changes_hands = change.uid.is_some() || change.gid.is_some() || is_nothing;
@@ -47,7 +47,7 @@ impl Front {
     }
 
     /// Changes attributes and extended attributes in one commit.
-    pub fn set_together(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Answer<Attr> {
+    pub(crate) fn set_together(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Answer<Attr> {
         let change = SetAttr { times: self.times_of_change(ino, change)?, ..*change };
         let changed = self.with_room(|| self.fs.setattr_with(ino, &change, xattrs)).map_err(convert::errno)?;
         self.counters.change();
@@ -56,7 +56,7 @@ impl Front {
 
     /// Clears set-user-id, set-group-id and file capabilities of a regular file whose content changes. The kernel does
     /// not ask for the new mode by itself.
-    pub fn take_privileges(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
+    pub(crate) fn take_privileges(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
         let privileges = self.privileges(who, ino)?;
         if privileges.mode_without.is_none() && !privileges.has_capabilities {
             return Ok(());
@@ -68,7 +68,7 @@ impl Front {
     }
 
     /// Does as `take_privileges`, unless root changes the content.
-    pub fn take_privileges_from(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
+    pub(crate) fn take_privileges_from(&self, who: &Caller, ino: InodeNumber) -> Answer<()> {
         if who.uid != 0 { self.take_privileges(who, ino) } else { Ok(()) }
     }
 
@@ -117,7 +117,7 @@ impl Privileges {
 
 /// Returns true if the process is in a group: its own one, or one of those listed in /proc. Nobody knows the groups of an
 /// unknown process, whose ids may be mapped to others.
-pub fn in_group(who: &Caller, gid: u32) -> bool {
+pub(crate) fn in_group(who: &Caller, gid: u32) -> bool {
     if !who.is_known() {
         return false;
     }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// The likely sources of a write.
 #[derive(Default)]
-pub struct Causes {
+pub(crate) struct Causes {
     /// Ranges of the write, each with the file from which it was likely copied.
     copied: Vec<(Stretch, File)>,
     /// The range from which, by the samples, the end of the write was copied.
@@ -30,7 +30,7 @@ pub struct Causes {
 }
 
 /// The result of a write.
-pub struct Written {
+pub(crate) struct Written {
     /// Bytes that are shared with their source.
     shared: u64,
     took: Duration,
@@ -38,7 +38,7 @@ pub struct Written {
 
 impl Causes {
     /// Writes, and shares the bytes that are equal to their source.
-    pub fn write(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<Written> {
+    pub(crate) fn write(&self, file: &File, offset: u64, data: &[u8]) -> nvfold::Result<Written> {
         let began = Instant::now();
         let shared = self.write_from(file, offset, data)?;
         Ok(Written { shared, took: began.elapsed() })
@@ -59,7 +59,7 @@ impl Causes {
 impl Front {
     /// Returns the token that names a file as a source in hints; ENODATA if it is not a regular file, or if nobody knows
     /// whose token it would be.
-    pub fn token(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
+    pub(crate) fn token(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
         if !who.is_known() {
             return Err(Errno::ENODATA);
         }
@@ -80,7 +80,7 @@ impl Front {
 
     /// Keeps the hint that an ioctl passes. EOPNOTSUPP if the policy of the target ignores hints, or if nobody
     /// knows who gives it; the process then gives no more hints for this file.
-    pub fn take_hint(&self, who: &Caller, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
+    pub(crate) fn take_hint(&self, who: &Caller, target: InodeNumber, request: u32, passed: &[u8]) -> Answer<()> {
         if !hint::is_request(request) {
             return Err(Errno::ENOTTY);
         }
@@ -95,7 +95,7 @@ impl Front {
 
     /// Finds the likely sources of a write: by hints if there are any, else by samples. Leaves out sources that no
     /// longer exist.
-    pub fn causes_of(&self, file: &File, offset: u64, data: &[u8]) -> Causes {
+    pub(crate) fn causes_of(&self, file: &File, offset: u64, data: &[u8]) -> Causes {
         if !file.follows_origins() {
             return Causes::default();
         }
@@ -130,14 +130,14 @@ impl Front {
     }
 
     /// Remembers samples of data that a process has read.
-    pub fn note_read(&self, file: &File, offset: u64, bytes: &[u8]) {
+    pub(crate) fn note_read(&self, file: &File, offset: u64, bytes: &[u8]) {
         if file.follows_origins() {
             self.anchors.note(&self.anchors.sample(bytes), place(file), offset);
         }
     }
 
     /// Remembers the samples of a finished write.
-    pub fn note_written(&self, file: &File, offset: u64, causes: &Causes, written: &Written) {
+    pub(crate) fn note_written(&self, file: &File, offset: u64, causes: &Causes, written: &Written) {
         let place = place(file);
         let Written { shared, took } = *written;
         self.anchors.looked_up(&causes.sampled, place, offset, causes.last.as_ref(), shared, took);

@@ -24,7 +24,7 @@ const SEEK_HOLE: u32 = 4;
 
 impl Front {
     /// Reads up to `size` bytes into the reply; fewer at the end of the file.
-    pub fn read_into(&self, ino: InodeNumber, offset: u64, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
+    pub(crate) fn read_into(&self, ino: InodeNumber, offset: u64, size: u32, reply: &mut Reply<'_>) -> Answer<()> {
         reply.fill(size as usize, |room| {
             let file = self.fs.open(ino).map_err(convert::errno)?;
             let length = file.read_at(offset, room).map_err(convert::errno)?;
@@ -36,7 +36,7 @@ impl Front {
 
     /// Writes. `from_cache`: the kernel writes pages back. It then does not ask for the file's block count
     /// afterwards, so a notice reports a change.
-    pub fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8], from_cache: bool) -> Answer<()> {
+    pub(crate) fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8], from_cache: bool) -> Answer<()> {
         if from_cache {
             self.check_may_write(ino, offset)?;
         }
@@ -62,7 +62,7 @@ impl Front {
     }
 
     /// Does an `fallocate`; `mode` holds its flags. EOPNOTSUPP for other combinations of flags.
-    pub fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: u32) -> Answer<()> {
+    pub(crate) fn allocate(&self, ino: InodeNumber, offset: u64, length: u64, mode: u32) -> Answer<()> {
         let mode = match mode {
             0 => AllocateMode::Reserve,
             KEEP_SIZE => AllocateMode::ReserveKeepSize,
@@ -76,7 +76,7 @@ impl Front {
     }
 
     /// Finds the next data or hole, after the kernel has written back its pages. ENXIO if there is none.
-    pub fn seek(&self, who: &Caller, ino: InodeNumber, offset: i64, whence: u32) -> Answer<u64> {
+    pub(crate) fn seek(&self, who: &Caller, ino: InodeNumber, offset: i64, whence: u32) -> Answer<u64> {
         let whence = match whence {
             SEEK_DATA => Whence::Data,
             SEEK_HOLE => Whence::Hole,
@@ -91,7 +91,7 @@ impl Front {
 
     /// Clones a range, which changes only metadata, and returns the number of cloned bytes. The count has 32 bits, so
     /// a longer range is cloned in part; the caller continues where it stopped.
-    pub fn clone_range(
+    pub(crate) fn clone_range(
         &self,
         who: &Caller,
         (source, source_offset): (InodeNumber, u64),
@@ -110,12 +110,12 @@ impl Front {
     /// Does an fsync. At levels where a fence makes data persistent, nothing is left to do, but the request is
     /// answered all the same: after an ENOSYS the kernel would not ask again. If this process then died, the kernel
     /// would drop dirty pages and still report a successful fsync.
-    pub fn sync(&self) -> Answer<()> {
+    pub(crate) fn sync(&self) -> Answer<()> {
         if self.sync_needed { self.sync_all() } else { Ok(()) }
     }
 
     /// Makes durable what is stored; many who ask at once share a sync.
-    pub fn sync_all(&self) -> Answer<()> {
+    pub(crate) fn sync_all(&self) -> Answer<()> {
         self.syncs.sync(|| self.fs.sync().map_err(convert::errno))
     }
 }

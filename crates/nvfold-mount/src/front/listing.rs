@@ -18,27 +18,27 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of names read from a directory at a time.
-pub const NAMES_AT_A_TIME: usize = 128;
+pub(crate) const NAMES_AT_A_TIME: usize = 128;
 /// Offsets in a listing: `.` is before `FIRST`, `..` before `SECOND`, an entry before its cookie + `SECOND`.
 const FIRST: u64 = 1;
-pub const SECOND: u64 = 2;
+pub(crate) const SECOND: u64 = 2;
 
 /// The open directories.
-pub struct Listings {
+pub(crate) struct Listings {
     /// The end of each listing: the newest cookie when it began.
     last_cookies: Mutex<HashMap<u64, u64>>,
     next_handle: AtomicU64,
 }
 
 impl Listings {
-    pub fn new() -> Listings {
+    pub(crate) fn new() -> Listings {
         Listings { last_cookies: Mutex::default(), next_handle: AtomicU64::new(1) }
     }
 }
 
 impl Front {
     /// Opens a directory and returns its handle.
-    pub fn begin_listing(&self, dir: InodeNumber) -> Answer<u64> {
+    pub(crate) fn begin_listing(&self, dir: InodeNumber) -> Answer<u64> {
         let last = self.fs.last_cookie(dir).map_err(convert::errno)?;
         let handle = self.listings.next_handle.fetch_add(1, Ordering::Relaxed);
         self.listings.last_cookies.lock().insert(handle, last);
@@ -46,13 +46,13 @@ impl Front {
     }
 
     /// Closes a directory.
-    pub fn end_listing(&self, listing: u64) {
+    pub(crate) fn end_listing(&self, listing: u64) {
         self.listings.last_cookies.lock().remove(&listing);
     }
 
     /// Calls `add` for each entry of a directory from `offset` on, until `add` returns true because the reply is
     /// full.
-    pub fn list(
+    pub(crate) fn list(
         &self,
         dir: InodeNumber,
         listing: u64,
@@ -85,7 +85,7 @@ impl Front {
 
     /// Reads up to `NAMES_AT_A_TIME` entries after a cookie. Only reads them, because the directory is locked
     /// meanwhile and work on its entries needs locks of their own.
-    pub fn names_after(&self, dir: InodeNumber, cookie: u64) -> Answer<Vec<DirEntry>> {
+    pub(crate) fn names_after(&self, dir: InodeNumber, cookie: u64) -> Answer<Vec<DirEntry>> {
         let mut names = Vec::with_capacity(NAMES_AT_A_TIME);
         let mut gather = |entry| {
             names.push(entry);

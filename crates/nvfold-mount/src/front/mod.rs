@@ -57,7 +57,7 @@ const BELIEVE: Duration = Duration::from_secs(24 * 3600);
 type Answer<T> = Result<T, Errno>;
 
 /// The front end of one mounted file system; see the module.
-pub struct Front {
+pub(crate) struct Front {
     fs: FileSystem,
     clock: Clock,
     lookups: Lookups,
@@ -85,7 +85,7 @@ pub struct Front {
 
 impl Front {
     /// Makes a front end for `fs`. `agreed`: the result of the handshake.
-    pub fn new(
+    pub(crate) fn new(
         fs: FileSystem,
         options: &Options,
         notices: Notices,

@@ -23,7 +23,7 @@ const EXCHANGE: u32 = 1 << 1;
 const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
 
 /// The inode to make.
-pub struct Wanted {
+pub(crate) struct Wanted {
     pub kind: FileKind,
     pub mode: u32,
     pub umask: u32,
@@ -33,7 +33,7 @@ pub struct Wanted {
 impl Front {
     /// Makes an inode with the owner of the process, and with the mode that the umask or the directory's default ACL
     /// gives.
-    pub fn make(&self, who: &Caller, parent: InodeNumber, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
+    pub(crate) fn make(&self, who: &Caller, parent: InodeNumber, name: &OsStr, wanted: &Wanted) -> Answer<Attr> {
         check_has_owner(who)?;
         let Wanted { kind, mode, umask, rdev } = *wanted;
         let default = self.default_acl(parent);
@@ -52,7 +52,7 @@ impl Front {
     }
 
     /// Makes a file without a name in a directory, from which it inherits what one with a name does (O_TMPFILE).
-    pub fn make_nameless(&self, who: &Caller, parent: InodeNumber, mode: u32, umask: u32) -> Answer<Attr> {
+    pub(crate) fn make_nameless(&self, who: &Caller, parent: InodeNumber, mode: u32, umask: u32) -> Answer<Attr> {
         check_has_owner(who)?;
         let directory = self.fs.getattr(parent).map_err(convert::errno)?;
         let (mode, access) = inherited(self.default_acl(parent).as_ref(), mode, umask);
@@ -79,7 +79,7 @@ impl Front {
     }
 
     /// Makes a symbolic link.
-    pub fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
+    pub(crate) fn make_symlink(&self, who: &Caller, parent: InodeNumber, name: &OsStr, target: &OsStr) -> Answer<Attr> {
         check_has_owner(who)?;
         let new = NewInode { kind: FileKind::Symlink, mode: 0o777, uid: who.uid, gid: who.gid, rdev: 0 };
         let made = self.with_room(|| self.fs.symlink(parent, name.as_bytes(), target.as_bytes(), &new));
@@ -88,7 +88,7 @@ impl Front {
     }
 
     /// Gives an inode another name.
-    pub fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
+    pub(crate) fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
         self.counters.change();
         linked.map_err(convert::errno)
@@ -97,7 +97,7 @@ impl Front {
     /// Returns the reply for a name whose inode cannot be read. The kernel removes only names that it knows, so it
     /// must learn this one, but it may cache nothing; operations on the file itself give EIO. For a directory the
     /// reply is the error, so its name stays.
-    pub fn tell_unreadable(&self, parent: InodeNumber, name: &OsStr, error: nvfold::Error) -> Answer<Entry> {
+    pub(crate) fn tell_unreadable(&self, parent: InodeNumber, name: &OsStr, error: nvfold::Error) -> Answer<Entry> {
         match self.fs.entry(parent, name.as_bytes()) {
             Ok(entry) if entry.kind != FileKind::Directory => {
                 self.lookups.count_lookup(entry.ino, parent);
@@ -109,7 +109,7 @@ impl Front {
     }
 
     /// Runs `remove`, which removes a name, and keeps the file alive while the kernel knows it.
-    pub fn removing(
+    pub(crate) fn removing(
         &self,
         parent: InodeNumber,
         name: &OsStr,
@@ -132,7 +132,7 @@ impl Front {
     }
 
     /// Renames. A file that had the new name before loses that name.
-    pub fn move_name(
+    pub(crate) fn move_name(
         &self,
         (from, name): (InodeNumber, &OsStr),
         (to, new_name): (InodeNumber, &OsStr),

@@ -32,13 +32,13 @@ use nvfold_fuse::Caller;
 
 impl Front {
     /// Opens a regular file to change its content.
-    pub fn open_to_change(&self, ino: InodeNumber) -> nvfold::Result<File> {
+    pub(crate) fn open_to_change(&self, ino: InodeNumber) -> nvfold::Result<File> {
         let times = if self.has_writeback { Times::Kept } else { Times::Stamped };
         Ok(self.fs.open(ino)?.with_times(times))
     }
 
     /// Returns what a change of attributes does to times that it does not give.
-    pub fn times_of_change(&self, ino: InodeNumber, change: &SetAttr) -> Answer<Times> {
+    pub(crate) fn times_of_change(&self, ino: InodeNumber, change: &SetAttr) -> Answer<Times> {
         let may_be_kept = self.has_writeback && change.ctime.is_none();
         let is_regular = |attr: Attr| attr.kind == FileKind::Regular;
         let is_kept = may_be_kept && self.fs.getattr(ino).map(is_regular).map_err(convert::errno)?;
@@ -47,7 +47,7 @@ impl Front {
 
     /// Makes the kernel write back the pages of a file whose mtime is about to be set, if the server owns it. Not with a
     /// new size: the kernel then writes back only after the reply.
-    pub fn write_back_before(&self, who: &Caller, ino: InodeNumber, change: &SetAttr) {
+    pub(crate) fn write_back_before(&self, who: &Caller, ino: InodeNumber, change: &SetAttr) {
         let sets_own = !self.has_writeback && change.mtime.is_some() && change.size.is_none();
         if sets_own && self.lookups.may_have_pages(ino) {
             who.while_waiting(ino.0, || self.notices.write_back(ino));

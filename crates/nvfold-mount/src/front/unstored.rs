@@ -38,7 +38,7 @@ struct Lost {
 
 /// The files whose cached writes could not be stored; see the module.
 #[derive(Default)]
-pub struct FailedWritebacks {
+pub(crate) struct FailedWritebacks {
     /// By inode number.
     files: Mutex<HashMap<u64, Lost>>,
     /// The number of files, so that the usual case, none, needs no lock.
@@ -71,7 +71,7 @@ impl FailedWritebacks {
     }
 
     /// Drops the record of a file that the kernel no longer knows.
-    pub fn forgotten(&self, ino: InodeNumber) {
+    pub(crate) fn forgotten(&self, ino: InodeNumber) {
         if self.count.load(Ordering::Acquire) > 0 {
             let mut files = self.files.lock();
             files.remove(&ino.0);
@@ -82,7 +82,7 @@ impl FailedWritebacks {
 
 impl Front {
     /// Records that there was no space for pages that the kernel wrote back.
-    pub fn record_failed_writeback(&self, ino: InodeNumber, offset: u64) {
+    pub(crate) fn record_failed_writeback(&self, ino: InodeNumber, offset: u64) {
         let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         self.notices.is_not_stored(ino, names);
@@ -90,7 +90,7 @@ impl Front {
 
     /// Makes the kernel drop a name of a recorded file that a reply is about to give it. The kernel locks the
     /// directory until it has the name, so the notice takes effect after that.
-    pub fn drop_cached_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
+    pub(crate) fn drop_cached_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         if self.unstored.is_noted(ino) {
             self.notices.is_not_stored(ino, vec![(dir, name.to_owned())]);
         }
@@ -98,7 +98,7 @@ impl Front {
 
     /// Returns ENOSPC for an offset behind data that could not be stored, unless more space is available than at that
     /// time.
-    pub fn check_may_write(&self, ino: InodeNumber, offset: u64) -> Answer<()> {
+    pub(crate) fn check_may_write(&self, ino: InodeNumber, offset: u64) -> Answer<()> {
         let Some(lost) = self.unstored.of(ino).filter(|lost| lost.offset <= offset) else { return Ok(()) };
         loop {
             let freed = self.lookups.freed();

@@ -31,7 +31,14 @@ const BOTH: u32 = XATTR_CREATE | XATTR_REPLACE;
 
 impl Front {
     /// Sets an attribute; `flags` are those of setxattr(2). EPERM for attributes that cannot be set.
-    pub fn set_attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], value: &[u8], flags: u32) -> Answer<()> {
+    pub(crate) fn set_attribute(
+        &self,
+        who: &Caller,
+        ino: InodeNumber,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
         if let Some(name) = asked_by_root(name) {
             return self.set_attribute(&who.as_root(), ino, &name, value, flags);
         }
@@ -73,7 +80,7 @@ impl Front {
     }
 
     /// Returns the value of an attribute, or the answer to the request that its name is. `size` is the room for it.
-    pub fn attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
+    pub(crate) fn attribute(&self, who: &Caller, ino: InodeNumber, name: &[u8], size: u32) -> Answer<Vec<u8>> {
         if let Some(name) = asked_by_root(name) {
             return self.attribute(&who.as_root(), ino, &name, size);
         }
@@ -156,7 +163,7 @@ impl Front {
     }
 
     /// Returns the names of the stored attributes, each followed by a NUL.
-    pub fn attribute_names(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
+    pub(crate) fn attribute_names(&self, who: &Caller, ino: InodeNumber) -> Answer<Vec<u8>> {
         let names = self.fs.list_xattr(ino).map_err(convert::errno)?;
         // As in other file systems, only root sees trusted attributes.
         let shown = |name: &Vec<u8>| who.uid == 0 || !name.starts_with(b"trusted.");
@@ -164,7 +171,7 @@ impl Front {
     }
 
     /// Removes an attribute. EPERM for virtual attributes.
-    pub fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
+    pub(crate) fn remove_attribute(&self, ino: InodeNumber, name: &[u8]) -> Answer<()> {
         if is_read_only(name) || Setting::named(name).is_some() {
             return Err(Errno::EPERM);
         }
