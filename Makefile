@@ -122,7 +122,7 @@ lint: ## What CI checks before the tests
 	$(CARGO) clippy -p nvfold -p nvfold-cli --no-default-features -- -D warnings
 
 doc: ## API documentation: target/doc/nvfold/index.html
-	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p pmem
+	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p nvfold-mount -p pmem
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -32,10 +32,10 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options counters \
-                            mounts problems stop output report progress size failure text";
+const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options mounts \
+                            problems stop output report progress size failure text";
 
-const HOUSES: [House; 8] = [
+const HOUSES: [House; 9] = [
     House {
         crate_name: "nvfold",
         rooms: &[
@@ -87,8 +87,8 @@ const HOUSES: [House; 8] = [
             ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
             ("stored", "descent mount snapshot device dedup_options mounts problems failure"),
-            ("mount", "snapshot bounded unmount utab stop device dedup_options counters mounts report size failure"),
-            ("snapshot", "bounded traffic device counters mounts report size failure"),
+            ("mount", "snapshot bounded unmount utab stop device dedup_options mounts report size failure"),
+            ("snapshot", "bounded traffic device mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
             ("server", "mounts"),
             ("unmount", "utab"),
@@ -102,7 +102,6 @@ const HOUSES: [House; 8] = [
             ("progress", "size failure"),
             ("report", "failure text"),
             ("descent", ""),
-            ("counters", ""),
             ("mounts", ""),
             ("size", ""),
             ("failure", "text"),
@@ -110,8 +109,46 @@ const HOUSES: [House; 8] = [
         ],
     },
     House {
+        crate_name: "nvfold-mount",
+        rooms: &[
+            (
+                "mount",
+                "front handshake daemon housekeeping reconcile access notices memory background options counters mounts",
+            ),
+            (
+                "front",
+                "handshake access notices pages hints lookups syncs turns settings requests options reports counters acl convert",
+            ),
+            ("handshake", "options mounts"),
+            ("daemon", "access background events"),
+            ("housekeeping", "access background events"),
+            ("reconcile", "access background events"),
+            ("access", "background mounts"),
+            ("options", "reports events"),
+            ("reports", "counters"),
+            ("notices", ""),
+            ("pages", "memory"),
+            ("hints", ""),
+            ("lookups", ""),
+            ("syncs", ""),
+            ("turns", ""),
+            ("settings", ""),
+            ("requests", ""),
+            ("memory", ""),
+            ("background", ""),
+            ("events", ""),
+            ("counters", ""),
+            ("mounts", ""),
+            ("acl", ""),
+            ("convert", ""),
+        ],
+    },
+    House {
         crate_name: "nvfold-fuse",
         rooms: &[
+            ("mount", ""),
+            ("handshake", "protocol"),
+            ("notices", "protocol"),
             ("device", "listeners workers sys reply operation protocol"),
             ("ring", "workers sys reply operation protocol"),
             ("place", "sys"),

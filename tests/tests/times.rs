@@ -1,8 +1,8 @@
 //! What stat returns for a file, above all its times, does not change while nobody changes the file: when the kernel drops what
 //! it has cached, when the device is unmounted and mounted again, and when the server is killed after an fsync.
 //!
-//! The kernel and the server both keep times; which of them owns which is written in `mount/front/times.rs` of the
-//! command. So a file is made in every way that there is, with every way to cache and every policy, and each field of
+//! The kernel and the server both keep times; which of them owns which is written in `front/times.rs` of
+//! nvfold-mount. So a file is made in every way that there is, with every way to cache and every policy, and each field of
 //! statx is compared before and after. As negative control, one nanosecond that one file was given meanwhile is found.
 
 use std::collections::BTreeMap;

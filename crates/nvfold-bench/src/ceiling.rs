@@ -4,17 +4,17 @@
 //! and this one is the cost of nvfold; the difference between this one and tmpfs is the cost of FUSE.
 
 use crate::{Doing, Result, scratch};
-use fuser::{Config, Filesystem, InitFlags, KernelConfig, MountOption, Request};
-use nvfold_fuse::protocol::{Attr, StatFsOut};
-use nvfold_fuse::{Caller, Entry, Errno, OVER_IO_URING, Operation, Reply, SPIN, Server, Session, Transport};
+use nvfold_fuse::handshake::{self, Wanted};
+use nvfold_fuse::mount::{Mounting, unmount};
+use nvfold_fuse::protocol::{Attr, StatFsOut, feature};
+use nvfold_fuse::{Caller, Entry, Errno, Operation, Reply, SPIN, Server, Session, Transport};
 use nvfold_fuse::{is_ring_available, place};
 use parking_lot::RwLock;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const FOREVER: Duration = Duration::from_secs(86_400);
@@ -46,49 +46,34 @@ pub fn serve(dir: &Path) -> Result<()> {
     let nodes = HashMap::from([(ROOT, RwLock::new(Node::Directory))]);
     let tree = Tree { next: ROOT + 1, ..Tree::default() };
     let ceiling = Ceiling { tree: RwLock::new(tree), nodes: RwLock::new(nodes) };
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName("ceiling".into()),
-        // `fuse.ceiling` in the mount table. fuser's own `Subtype` does not appear there when root mounts.
-        MountOption::CUSTOM("subtype=ceiling".into()),
-        MountOption::DefaultPermissions,
-    ];
     let doing = || format!("serve {}", dir.display());
     scratch::end_with_parent(dir)?;
     // Like the background process of a mount: a scheduling group of its own.
     rustix::process::setsid().map_err(std::io::Error::from).doing(doing())?;
     place::keep_clients_on_cpu();
-    let by_ring = Arc::new(AtomicBool::new(false));
-    let mount = fuser::Session::new(Handshake { by_ring: by_ring.clone() }, dir, &config).doing(doing())?;
-    let connection = mount.as_fd().try_clone_to_owned().doing(doing())?;
-    let transport = match by_ring.load(Ordering::Relaxed) {
-        true => Transport::Ring,
-        false => Transport::Device { threads: 2, spin: Some(SPIN) },
+    let mounting = Mounting {
+        source: "ceiling".into(),
+        subtype: "ceiling",
+        flags: MountFlags::NOSUID | MountFlags::NODEV,
+        allow_other: false,
     };
-    let session = Session::start(Arc::new(ceiling), connection, transport).doing(doing())?;
-    let ended = session.wait().doing(doing());
-    // Dropping it would unmount what is mounted there by now.
-    std::mem::forget(mount);
-    ended
+    let connection = mounting.mount(dir).doing(doing())?;
+    let started = handshake::agree(&connection, &wanted()).and_then(|agreed| {
+        let transport = match agreed & feature::OVER_IO_URING != 0 {
+            true => Transport::Ring,
+            false => Transport::Device { threads: 2, spin: Some(SPIN) },
+        };
+        Session::start(Arc::new(ceiling), connection, transport)
+    });
+    let session = started.inspect_err(|_| _ = unmount(dir, UnmountFlags::DETACH)).doing(doing())?;
+    session.wait().doing(doing())
 }
 
-/// The settings of the mount that it is compared with; an older kernel has fewer.
-struct Handshake {
-    /// The kernel sends requests by io_uring.
-    by_ring: Arc<AtomicBool>,
-}
-
-impl Filesystem for Handshake {
-    fn init(&mut self, _who: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        for flag in [InitFlags::FUSE_WRITEBACK_CACHE, InitFlags::FUSE_ASYNC_DIO, InitFlags::FUSE_PARALLEL_DIROPS] {
-            let _ = config.add_capabilities(flag);
-        }
-        let wants_ring = is_ring_available().is_ok();
-        let over_ring = InitFlags::from_bits_retain(OVER_IO_URING);
-        self.by_ring.store(wants_ring && config.add_capabilities(over_ring).is_ok(), Ordering::Relaxed);
-        let _ = config.set_max_write(1 << 20);
-        Ok(())
-    }
+/// Returns the settings of the mount that it is compared with; an older kernel has fewer.
+fn wanted() -> Wanted {
+    let features = feature::WRITEBACK_CACHE | feature::ASYNC_DIO | feature::PARALLEL_DIROPS;
+    let by_ring = if is_ring_available().is_ok() { feature::OVER_IO_URING } else { 0 };
+    Wanted { features: features | by_ring, max_write_bytes: 1 << 20, read_ahead_bytes: u32::MAX, background: 16 }
 }
 
 impl Ceiling {

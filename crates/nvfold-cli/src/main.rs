@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`cli`], [`commands`] | the command line; one file for each command |
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
-//! | [`mount`] | the FUSE front end |
+//! | [`mount`] | serving a mount, with `nvfold_mount`; what commands ask of one |
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`descent`] | walks over trees, of a device or of the host |
-//! | [`snapshot`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
+//! | [`snapshot`], [`traffic`] | the facts in reports; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
 //! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
 //! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
@@ -22,7 +22,6 @@ compile_error!("a mount contains panics in background work, which needs panic=un
 mod bounded;
 mod cli;
 mod commands;
-mod counters;
 mod dedup_options;
 mod descent;
 mod device;

@@ -4,7 +4,6 @@
 //! unmounted device, which is opened read-only.
 
 use crate::bounded::{self, ANSWERS_WITHIN};
-use crate::counters::{Counters, Requests};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts::{self, Mounted};
@@ -15,6 +14,7 @@ use nvfold::{
     DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats, Superblock,
     errno,
 };
+use nvfold_mount::{Counters, REPORT_ATTRIBUTE, Requests, USAGE_ATTRIBUTE};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -22,15 +22,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON, for root and the user
-/// who mounted it; for others without the figures that change with what is written. It is not listed.
-pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
-
-/// The virtual extended attribute of every file in a mount whose value is its [`Usage`] as JSON, or `null` if that is not
-/// known yet. Root and the user who mounted it may read it. It is not listed.
-pub const USAGE_ATTRIBUTE: &str = "user.nvfold.usage";
-
-/// Everything known about a file system.
+/// Everything known about a file system: what a mount tells as JSON, by [`REPORT_ATTRIBUTE`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Snapshot {
     /// Path of the device, or `mem:`.

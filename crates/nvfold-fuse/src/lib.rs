@@ -1,4 +1,4 @@
-//! Answers FUSE requests, read from /dev/fuse or received by io_uring.
+//! Mounts a FUSE file system and answers its requests, read from /dev/fuse or received by io_uring.
 //!
 //! The problem: a request is a round trip between two threads, and most of its time goes into waking and migrating
 //! them. Since Linux 6.14 the kernel can pass requests by io_uring on the processor that sends the request, which
@@ -16,11 +16,15 @@
 //! A server may block, because another thread always waits for requests ([`workers`]). If it waits for something that
 //! the kernel does only after it has got answers to other requests, it says so ([`Caller::while_waiting`]).
 //!
-//! Mounting, the handshake (INIT) and notices are outside this crate.
+//! Before the first request stand [`mount`] and the handshake ([`handshake`]); beside the requests the server sends
+//! notices ([`Notifier`]).
 #![deny(unsafe_code)]
 
 mod device;
+pub mod handshake;
 mod listeners;
+pub mod mount;
+mod notices;
 pub mod operation;
 pub mod place;
 pub mod protocol;
@@ -29,6 +33,7 @@ mod ring;
 mod sys;
 mod workers;
 
+pub use notices::Notifier;
 pub use operation::{Caller, Change, Operation, Time, UNKNOWN_ID};
 pub use reply::{Entry, Errno, Reply};
 pub use ring::is_available as is_ring_available;
@@ -41,14 +46,6 @@ use std::time::Duration;
 
 /// The largest data part of one request or reply, in bytes: the kernel's own limit of 256 pages.
 pub const DATA_BYTES_MAX: usize = 1 << 20;
-
-/// The flag of the handshake (FUSE_OVER_IO_URING, Linux 6.14) with which kernel and server agree on [`Transport::Ring`].
-/// fuser has no constant for it.
-pub const OVER_IO_URING: u64 = 1 << 41;
-
-/// The flag of the handshake (FUSE_ALLOW_IDMAP, Linux 6.12) with which a server accepts idmapped mounts. Most requests
-/// then do not tell who sent them ([`Caller::is_known`]). fuser has no constant for it.
-pub const ALLOW_IDMAP: u64 = 1 << 40;
 
 /// How long [`Session::wait`] waits for the threads of a ring after the session has ended.
 const RINGS_END_WITHIN: Duration = Duration::from_secs(1);
@@ -76,7 +73,7 @@ pub enum Transport {
         /// How long a thread spins for the next request before it sleeps; `None`: it sleeps at once.
         spin: Option<Duration>,
     },
-    /// Requests come by io_uring. The handshake must have agreed on it ([`OVER_IO_URING`]).
+    /// Requests come by io_uring. The handshake must have agreed on it ([`OVER_IO_URING`](protocol::feature::OVER_IO_URING)).
     Ring,
 }
 
@@ -103,6 +100,16 @@ impl Session {
             }
         };
         Ok(Session { workers })
+    }
+
+    /// Returns true once the session has ended, or a serving thread has failed.
+    pub fn has_ended(&self) -> bool {
+        self.workers[0].have_ended()
+    }
+
+    /// Waits until the session has ended, at most for this time; returns whether it has.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        self.workers[0].end_within(time)
     }
 
     /// Waits until the file system is unmounted.

@@ -24,7 +24,7 @@ pub struct Caller<'q> {
 }
 
 /// The id of a caller of whom the kernel does not tell, and that of a user whom a mapping does not contain
-/// (FUSE_INVALID_UIDGID). After a handshake with [`ALLOW_IDMAP`](crate::ALLOW_IDMAP), only requests that make an inode
+/// (FUSE_INVALID_UIDGID). After a handshake with [`ALLOW_IDMAP`](feature::ALLOW_IDMAP), only requests that make an inode
 /// tell ids: those that its owner gets.
 pub const UNKNOWN_ID: u32 = u32::MAX;
 

@@ -73,6 +73,19 @@ wire! {
         source_fh: u64, source_offset: u64, target: u64, target_fh: u64, target_offset: u64, length: u64, flags: u64,
     }
 
+    /// The kernel's offer in the handshake. A kernel before Linux 5.17 sends the first four fields alone.
+    InitIn { major: u32, minor: u32, read_ahead_bytes: u32, flags: u32, flags2: u32, unused: [u32; 11] }
+    /// The answer to it. `flags2` are the upper 32 bits of the features.
+    InitOut {
+        major: u32, minor: u32, read_ahead_bytes: u32, flags: u32, background: u16, congested: u16,
+        max_write_bytes: u32, time_granularity_ns: u32, pages_max: u16, map_alignment: u16, flags2: u32,
+        stack_depth: u32, request_timeout: u16, unused: [u16; 11],
+    }
+
+    /// A notice: attributes of an inode are old, and pages in the range, unless `offset` is negative.
+    NotifyInodeOut { nodeid: u64, offset: i64, length: i64 }
+    /// A notice: a name is old. The name follows, with a NUL.
+    NotifyEntryOut { parent: u64, name_bytes: u32, flags: u32 }
     /// Asks for cached pages of an inode; the kernel sends them as a request [`opcode::NOTIFY_REPLY`].
     NotifyRetrieveOut { unique: u64, nodeid: u64, offset: u64, size: u32, unused: u32 }
 
@@ -82,7 +95,11 @@ wire! {
     RingCommand { flags: u64, commit_id: u64, queue: u16, unused: [u8; 6] }
 }
 
-/// The number of a notice, which is sent in `OutHeader::error`.
+/// The numbers of notices, which are sent in `OutHeader::error`.
+pub const NOTIFY_INODE: i32 = 2;
+#[allow(missing_docs)]
+pub const NOTIFY_ENTRY: i32 = 3;
+#[allow(missing_docs)]
 pub const NOTIFY_RETRIEVE: i32 = 5;
 /// The ring command that registers an entry.
 pub const RING_REGISTER: u32 = 1;
@@ -115,6 +132,7 @@ pub mod opcode {
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
     pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
@@ -130,6 +148,37 @@ pub mod opcode {
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
     pub const TMPFILE: u32 = 51;
+}
+
+/// Features that kernel and server agree on in the handshake (FUSE_ASYNC_READ and so on in the kernel's header). The
+/// upper 32 bits are `flags2`.
+#[allow(missing_docs)]
+pub mod feature {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const SPLICE_WRITE: u64 = 1 << 7;
+    pub const SPLICE_MOVE: u64 = 1 << 8;
+    pub const SPLICE_READ: u64 = 1 << 9;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub const NO_OPEN_SUPPORT: u64 = 1 << 17;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    /// Features have 64 bits.
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    /// The server accepts idmapped mounts (Linux 6.12). Most requests then do not tell who sent them
+    /// ([`Caller::is_known`](crate::Caller::is_known)).
+    pub const ALLOW_IDMAP: u64 = 1 << 40;
+    /// Requests come by io_uring (Linux 6.14): [`Transport::Ring`](crate::Transport::Ring).
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Flags that say which fields of a [`SetAttrIn`] are valid.
@@ -180,6 +229,8 @@ mod tests {
             [size_of::<RingEntryInOut>(), size_of::<RingCommand>(), size_of::<NotifyRetrieveOut>()],
             [32, 24, 32]
         );
+        assert_eq!([size_of::<InitIn>(), size_of::<InitOut>()], [64, 64]);
+        assert_eq!([size_of::<NotifyInodeOut>(), size_of::<NotifyEntryOut>()], [24, 16]);
         assert_eq!([size_of::<Dirent>(), size_of::<ReleaseIn>(), size_of::<FAllocateIn>()], [24, 24, 32]);
     }
 }

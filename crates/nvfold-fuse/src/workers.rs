@@ -44,6 +44,10 @@ struct State {
 }
 
 impl State {
+    fn is_over(&self) -> bool {
+        self.alive == 0 || self.failure.is_some()
+    }
+
     /// Returns true if no thread is left waiting and another one may be started.
     fn wants_another(&self) -> bool {
         self.waiting == 0 && self.alive - self.blocked < THREADS_MAX
@@ -118,13 +122,24 @@ impl Workers {
         self.ended.notify_all();
     }
 
+    /// Returns true if all threads have ended, or one has failed.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.state.lock().is_over()
+    }
+
+    /// Waits for that, at most for this time; returns whether it is so.
+    pub(crate) fn end_within(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        !self.ended.wait_while_for(&mut state, |state| !state.is_over(), time).timed_out()
+    }
+
     /// Waits until all threads have ended, one has failed, or `at_most` has passed.
     ///
     /// # Errors
     /// The error of the first thread that failed.
     pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let mut state = self.state.lock();
-        while state.alive > 0 && state.failure.is_none() {
+        while !state.is_over() {
             match at_most {
                 None => self.ended.wait(&mut state),
                 Some(time) if self.ended.wait_for(&mut state, time).timed_out() => break,

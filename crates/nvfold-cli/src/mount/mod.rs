@@ -1,63 +1,43 @@
 //! The FUSE mount: a session with the kernel over one [`FileSystem`].
 //!
 //! ```text
-//! open or make the device -> mount what is on it -> mount(2), handshake -> ready
-//!   threads: those that answer the kernel (nvfold_fuse), one for housekeeping (`housekeeping`), one that shares what is
-//!            queued and fills in fingerprints (`daemon`), one that waits for signals;
-//!            after a crash one that reconciles until it is done
-//! unmounted -> nameless files freed -> device clean -> released
+//! open or make the device -> mount what is on it -> nvfold_mount::Mount -> ready
+//!   threads: those of the mount, one that waits for signals
+//! unmounted -> threads of the mount ended -> device clean -> released
 //! ```
 //!
 //! SIGTERM, SIGINT and SIGHUP unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
 //! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
 //! lost device ends its mount in the same way, and the command fails.
 
-mod access;
-mod acl;
-mod convert;
-mod daemon;
-mod front;
-mod handshake;
-mod hints;
-mod housekeeping;
-mod lookups;
+mod events;
 mod memory;
-mod notices;
 mod options;
-mod pages;
 mod remount;
 pub mod requests;
 pub mod settings;
-mod syncs;
-mod turns;
 
 pub use options::{Options, help as mount_help};
 pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
 
-use crate::counters::Counters;
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mounts::{self, Mounted};
+use crate::mounts;
 use crate::report;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Usage};
 use crate::stop;
 use crate::unmount::unmount;
 use crate::utab;
-use access::Access;
-use front::{Front, Reader};
-use handshake::{Agreed, Handshake};
-use notices::Notices;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
-use nvfold_fuse::{Transport, place};
-use options::WantedTransport;
+use nvfold_fuse::place;
+use nvfold_mount::{Counters, Error, Mount, Reader, Reports};
 use pmem::{DeviceSpec, Region};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::iterator::Signals;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -65,10 +45,6 @@ use std::time::Duration;
 
 /// How long a detached mount may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often work that waits for a writable mount looks whether it may start.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// The read-ahead of the kernel, in KiB.
-const READ_AHEAD_KIB: &str = "1024";
 
 /// The device to mount, the mount point, and the options.
 pub struct Plan {
@@ -89,37 +65,28 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     let fs = mount_device(plan, region)?;
     let device = mounts::show(&plan.device);
     memory::prepare(fs.region(), &device);
-    let counters = Arc::new(Counters::default());
-    let access = Access::new(plan.options.read_only);
     end_on_panic(&dir);
-    let mounting = Mounting { plan, fs: &fs, dir: &dir, device: &device, counters: &counters, access: &access };
-    let session = match mounting.start() {
-        Ok(session) => session,
+    let mut mount = match start(plan, &fs, &dir, &device) {
+        Ok(mount) => mount,
         Err(failure) => {
             fs.unmount().doing(&device)?;
             return Err(failure);
         }
     };
-    set_read_ahead(&dir);
     utab::record(&dir, &plan.options.for_umount);
-    access.watch(fs.clone(), &dir);
-    let housekeeping = housekeeping::start(fs.clone(), device.clone(), dir.clone(), access.clone());
-    start_reconciling(fs.clone(), device.clone(), access.clone());
-    let daemon = daemon::start(fs.clone(), access);
     start_unmounting_on(signals, fs.clone(), dir.clone());
-    if let Err(failure) = session.described.and_then(|snapshot| ready(&snapshot)) {
+    let described = Snapshot::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device);
+    if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
         let _ = unmount(&dir, UnmountFlags::DETACH);
-        drop(daemon);
+        drop(mount);
         fs.unmount().doing(&device)?;
         return Err(failure);
     }
-    if session.by_ring {
+    if mount.is_served_by_ring() {
         place::keep_clients_on_cpu();
     }
-    let ended = session.serving.wait();
+    let ended = mount.wait();
     utab::forget(&dir);
-    drop(housekeeping);
-    drop(daemon);
     let region = fs.region().clone();
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
     let unmounted = fs.unmount();
@@ -127,26 +94,7 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     unmounted
         .inspect_err(|error| announce(&format!("nvfold: unmount {device}: {error}")))
         .doing(format!("unmount {device}"))?;
-    ended.doing(format!("serve {}", dir.display()))
-}
-
-/// Reconciles counts and free space after a crash, while requests are served. Unmounting finishes what is left.
-fn start_reconciling(fs: FileSystem, device: String, access: Access) {
-    thread::spawn(move || {
-        loop {
-            while access.is_read_only() && !fs.is_read_only() {
-                thread::sleep(LOOK_AGAIN);
-            }
-            match fs.reconcile_step() {
-                // Lets threads that wait for the step to end go first.
-                Ok(false) => thread::yield_now(),
-                Ok(true) => return,
-                Err(error) => {
-                    return announce(&format!("nvfold: {device}: {error}; what it held before the crash is kept"));
-                }
-            }
-        }
-    });
+    ended.map_err(|error| failed(&dir, error))
 }
 
 fn check_dir(dir: &Path) -> Outcome<PathBuf> {
@@ -218,86 +166,49 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     Ok(region)
 }
 
-/// A mount that is being served.
-struct Session {
-    by_ring: bool,
-    /// The description of the mount before the first request was answered.
-    described: Outcome<Snapshot>,
-    serving: nvfold_fuse::Session,
+/// Mounts, and starts to answer requests.
+fn start(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outcome<Mount> {
+    let mut options = plan.options.of_mount(device, device::clock());
+    let (device, place) = (device.to_owned(), dir.to_owned());
+    options.events = events::handler(fs.region().clone(), device.clone(), place.clone());
+    options.reports = Some(Arc::new(Reporter { fs: fs.clone(), device, dir: place }));
+    Mount::new(fs.clone(), dir, options).map_err(|error| failed(dir, error))
 }
 
-/// The parts from which a session is made.
-struct Mounting<'m> {
-    plan: &'m Plan,
-    fs: &'m FileSystem,
-    dir: &'m Path,
-    device: &'m str,
-    counters: &'m Arc<Counters>,
-    access: &'m Access,
+/// Makes what other commands read of a mount.
+struct Reporter {
+    fs: FileSystem,
+    device: String,
+    dir: PathBuf,
 }
 
-impl Mounting<'_> {
-    /// Mounts and starts to answer requests, by io_uring if that is wanted and works. If the kernel agrees to
-    /// io_uring in the handshake and then refuses the rings, mounts again without it.
-    fn start(&self) -> Outcome<Session> {
-        let doing = || format!("mount on {}", self.dir.display());
-        let transport = self.plan.options.transport;
-        let wants_ring = match transport {
-            WantedTransport::Device => false,
-            WantedTransport::Auto => nvfold_fuse::is_ring_available().is_ok(),
-            WantedTransport::Ring => nvfold_fuse::is_ring_available().map(|()| true).map_err(|why| {
-                Failure::new(doing(), format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
-            })?,
+impl Reports for Reporter {
+    fn stats(&self, served: &Counters, reader: Reader) -> Vec<u8> {
+        let Reporter { fs, device, dir } = self;
+        let snapshot = match reader {
+            Reader::Manager => Snapshot::of_mounted(fs, device, dir, served),
+            Reader::Other => Snapshot::for_others(fs, device, dir, served),
         };
-        match self.start_by(wants_ring)? {
-            Err(_) if wants_ring && transport == WantedTransport::Auto => self.start_by(false)?,
-            started => started,
-        }
-        .doing(doing())
+        let json = snapshot.ok().and_then(|snapshot| report::json("report", &snapshot).ok());
+        json.unwrap_or_default().into_bytes()
     }
 
-    /// Mounts once. An inner error means that the transport failed; nothing is mounted then.
-    fn start_by(&self, wants_ring: bool) -> Outcome<io::Result<Session>> {
-        let background = memory::background_requests(self.fs.region().level());
-        let mounted = handshake::mount(&self.plan.options, self.dir, self.device, wants_ring, background);
-        let (session, agreed) = mounted.map_err(|why| no_mount(self.dir, why))?;
-        let started = self.serve(&session, agreed);
-        if started.is_err() {
-            let _ = unmount(self.dir, UnmountFlags::DETACH);
-        }
-        // If dropped, it would unmount whatever is mounted there by then: fuser 0.18 has that test the wrong way
-        // round.
-        std::mem::forget(session);
-        Ok(started)
+    fn usage(&self, usage: Option<nvfold::Usage>) -> Option<Vec<u8>> {
+        serde_json::to_vec(&usage.map(Usage::of)).ok()
     }
+}
 
-    fn serve(&self, session: &fuser::Session<Handshake>, agreed: Agreed) -> io::Result<Session> {
-        let (fs, counters, by_ring) = (self.fs.clone(), self.counters.clone(), agreed.by_ring);
-        counters.requests_come_by_ring(by_ring);
-        let snapshot = {
-            let (fs, device, dir, counters) =
-                (fs.clone(), self.device.to_owned(), self.dir.to_owned(), counters.clone());
-            move |reader| match reader {
-                Reader::Manager => Snapshot::of_mounted(&fs, &device, &dir, &counters),
-                Reader::Other => Snapshot::for_others(&fs, &device, &dir, &counters),
-            }
-        };
-        let described = snapshot(Reader::Manager).doing(self.device);
-        let reporter = Box::new(move |reader| {
-            let json = snapshot(reader).ok().and_then(|snapshot| report::json("report", &snapshot).ok());
-            json.unwrap_or_default().into_bytes()
-        });
-        let notices = Notices::new(session.notifier());
-        let options = &self.plan.options;
-        let access = self.access.clone();
-        let front = Front::new(fs, device::clock(), reporter, notices, counters, access, options.cache, agreed);
-        let transport = match by_ring {
-            true => Transport::Ring,
-            false => Transport::Device { threads: options.threads, spin: options.spin() },
-        };
-        let connection = session.as_fd().try_clone_to_owned()?;
-        let serving = nvfold_fuse::Session::start(Arc::new(front), connection, transport)?;
-        Ok(Session { by_ring, described, serving })
+/// Says why a mount failed, and what to do.
+fn failed(dir: &Path, error: Error) -> Failure {
+    let mounting = format!("mount on {}", dir.display());
+    match error {
+        Error::NoRing { why, .. } => {
+            Failure::new(mounting, format!("requests cannot come by io_uring: {why}")).hint("use -o transport=auto")
+        }
+        Error::Mount { source, .. } => no_mount(dir, source),
+        Error::Start { source, .. } => Failure::new(mounting, source),
+        Error::Serve { source, .. } => Failure::new(format!("serve {}", dir.display()), source),
+        other => Failure::new(dir.display(), other),
     }
 }
 
@@ -332,13 +243,6 @@ fn announce(message: &str) {
     eprint_line(message);
 }
 
-/// Raises the kernel's read-ahead, which is 128 KiB unless root sets it. Best effort: only speed depends on it.
-fn set_read_ahead(dir: &Path) {
-    if let Some(mounted) = mounts::at(dir) {
-        let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
-    }
-}
-
 fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
     thread::spawn(move || {
         for _ in signals.forever() {
@@ -352,13 +256,6 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
             }
         }
     });
-}
-
-/// Makes the kernel fail all requests of a mount, for those that still use it: the end of the process does that only
-/// when the last thread has ended, and one that drops a name may wait for a user's lock. Best effort: the directory is
-/// that of the fusectl file system.
-fn end_connection(mounted: &Mounted) {
-    let _ = std::fs::write(format!("/sys/fs/fuse/connections/{}/abort", mounted.connection()), "1");
 }
 
 /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
@@ -380,7 +277,7 @@ fn leave_busy_mount(fs: FileSystem, dir: &Path) {
     };
     region.let_go();
     if let Some(mounted) = mounted {
-        end_connection(&mounted);
+        mounted.abort();
     }
     std::process::exit(code);
 }

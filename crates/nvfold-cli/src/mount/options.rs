@@ -3,11 +3,10 @@
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
-use crate::mount::pages::Cache;
 use crate::size;
-use fuser::{MountOption, SessionACL};
-use nvfold::{IndexKind, Policy, Share};
+use nvfold::{Clock, IndexKind, Policy, Share};
 use nvfold_fuse::SPIN;
+use nvfold_mount::{Cache, WantedTransport};
 use rustix::fs::StatVfsMountFlags;
 use rustix::mount::MountFlags;
 use std::time::Duration;
@@ -48,27 +47,36 @@ impl Writeback {
     }
 }
 
-/// The wanted transport of requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WantedTransport {
-    /// io_uring if it works, else /dev/fuse.
-    #[default]
-    Auto,
-    /// io_uring.
-    Ring,
-    /// /dev/fuse.
-    Device,
+fn parse_transport(text: &str) -> Result<WantedTransport, String> {
+    match text {
+        "auto" => Ok(WantedTransport::Auto),
+        "ring" => Ok(WantedTransport::Ring),
+        "device" => Ok(WantedTransport::Device),
+        _ => Err(format!("`{text}` is none of auto, ring and device")),
+    }
 }
 
-impl WantedTransport {
-    fn parse(text: &str) -> Result<WantedTransport, String> {
-        match text {
-            "auto" => Ok(WantedTransport::Auto),
-            "ring" => Ok(WantedTransport::Ring),
-            "device" => Ok(WantedTransport::Device),
-            _ => Err(format!("`{text}` is none of auto, ring and device")),
-        }
+fn parse_cache(text: &str) -> Result<Cache, String> {
+    match text {
+        "auto" => Ok(Cache::Auto),
+        "full" => Ok(Cache::Full),
+        "none" => Ok(Cache::None),
+        _ => Err(format!("`{text}` is none of none, auto and full")),
     }
+}
+
+/// An option for the kernel, or its opposite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MountOption {
+    Suid,
+    NoSuid,
+    Dev,
+    NoDev,
+    Exec,
+    NoExec,
+    Sync,
+    Async,
+    DirSync,
 }
 
 /// The mount options, parsed.
@@ -174,8 +182,8 @@ impl Options {
                     fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
             }
             "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
-            "cache" => self.cache = Cache::parse(value("auto")?).map_err(wrong)?,
-            "transport" => self.transport = WantedTransport::parse(value("auto")?).map_err(wrong)?,
+            "cache" => self.cache = parse_cache(value("auto")?).map_err(wrong)?,
+            "transport" => self.transport = parse_transport(value("auto")?).map_err(wrong)?,
             "spin" if value("50")? == "off" => self.spin = None,
             "spin" => {
                 let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, nor off")))?;
@@ -257,11 +265,6 @@ impl Options {
         self.share.unwrap_or(if self.allow_other { by_owner() } else { Share::All })
     }
 
-    /// Returns how long to spin for the next request. On a single core, spinning would keep the client from running.
-    pub fn spin(&self) -> Option<Duration> {
-        self.spin.filter(|_| processors() > 1)
-    }
-
     /// Returns the flags after a remount of a mount that has the flags `current`.
     pub fn flags_of_remount(&self, current: StatVfsMountFlags, read_only: bool) -> MountFlags {
         let mut flags = MountFlags::empty();
@@ -279,18 +282,35 @@ impl Options {
         flags
     }
 
-    /// Returns the configuration for fuser and the kernel. `device` is the source in the mount table.
-    pub fn fuse_config(&self, device: &str) -> fuser::Config {
-        let mut config = fuser::Config::default();
-        config.mount_options = self.kernel.clone();
-        config.mount_options.extend([
-            MountOption::FSName(self.fs_name.clone().unwrap_or_else(|| device.to_owned())),
-            MountOption::CUSTOM("subtype=nvfold".into()),
-            MountOption::DefaultPermissions,
-            if self.read_only { MountOption::RO } else { MountOption::RW },
-        ]);
-        config.acl = if self.allow_other { SessionACL::All } else { SessionACL::Owner };
-        config
+    /// Returns the flags of mount(2). Set-user-id bits and devices count only if that was said.
+    fn flags(&self) -> MountFlags {
+        let has = |option| self.kernel.contains(&option);
+        let mut flags = MountFlags::empty();
+        flags.set(MountFlags::RDONLY, self.read_only);
+        flags.set(MountFlags::NOSUID, !has(MountOption::Suid));
+        flags.set(MountFlags::NODEV, !has(MountOption::Dev));
+        flags.set(MountFlags::NOEXEC, has(MountOption::NoExec));
+        flags.set(MountFlags::SYNCHRONOUS, has(MountOption::Sync));
+        flags.set(MountFlags::DIRSYNC, has(MountOption::DirSync));
+        flags
+    }
+
+    /// Returns the options in the form that the library takes. `device` is the source in the mount table.
+    pub fn of_mount(&self, device: &str, clock: Clock) -> nvfold_mount::Options {
+        nvfold_mount::Options {
+            source: self.fs_name.clone().unwrap_or_else(|| device.to_owned()),
+            flags: self.flags(),
+            allow_other: self.allow_other,
+            idmap: self.idmap,
+            threads: self.threads,
+            max_write_bytes: self.max_write_bytes,
+            writeback: self.has_writeback(),
+            cache: self.cache,
+            transport: self.transport,
+            spin: self.spin,
+            clock,
+            ..nvfold_mount::Options::default()
+        }
     }
 }
 
@@ -379,9 +399,19 @@ mod tests {
     #[test]
     fn the_later_option_wins() {
         assert!(!taken("ro,rw").read_only);
-        let kernel = taken("nosuid,suid,nodev").kernel;
-        assert!(kernel.contains(&MountOption::Suid) && !kernel.contains(&MountOption::NoSuid));
-        assert!(kernel.contains(&MountOption::NoDev) && !kernel.contains(&MountOption::Dev));
+        assert_eq!(taken("nosuid,suid,nodev").flags(), MountFlags::NODEV);
+    }
+
+    #[test]
+    fn set_user_id_bits_and_devices_count_for_root_unless_told_otherwise_and_for_users_if_told() {
+        let (nosuid, nodev) = (MountFlags::NOSUID, MountFlags::NODEV);
+        assert_eq!(taken("").flags(), MountFlags::empty());
+        assert_eq!(taken("user,noexec,ro").flags(), nosuid | nodev | MountFlags::NOEXEC | MountFlags::RDONLY);
+        assert_eq!(taken("sync,dirsync").flags(), MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC);
+        let mut of_user = Options::new(false);
+        assert_eq!(of_user.flags(), nosuid | nodev);
+        of_user.take("suid").unwrap();
+        assert_eq!(of_user.flags(), nodev);
     }
 
     #[test]

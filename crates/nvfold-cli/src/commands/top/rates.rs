@@ -69,7 +69,7 @@ pub struct Figures {
     pub saved_bytes: u64,
     pub free_bytes: u64,
     pub transactions: u64,
-    pub requests: crate::counters::Requests,
+    pub requests: nvfold_mount::Requests,
     /// The work queue of policy denova.
     pub queue: Option<Queue>,
     pub index: IndexFigures,

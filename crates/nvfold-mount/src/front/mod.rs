@@ -1,0 +1,164 @@
+//! The FUSE front end: translates requests of the kernel into calls of the library.
+//!
+//! The problem: each request is a round trip. The idea: all changes of a file system go through its one mount, so the
+//! kernel may cache everything it has seen: attributes, names, missing names, symlink targets, listings, pages. A
+//! notice reports each change that the kernel did not make itself (`notices`). Opening and closing a file then need
+//! no request, since reads and writes only need the inode number; creating a file is one `mknod`.
+//!
+//! ```text
+//! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
+//!                                            +-> attributes   modes, owners, and privileges that a change takes away
+//!                                            +-> xattrs       extended attributes, those that are requests among them
+//!                                            +-> listing      directories, piece by piece
+//!                                            +-> content      reads, writes, space, clones
+//!                                            +-> causality    writes of what was copied from files
+//!                                            +-> unstored     what the kernel took and could not hand down
+//!                                            +-> times        who sets mtime and ctime
+//! ```
+//!
+//! Three tasks that the library leaves to front ends are done here: the lifetimes of nameless files (`lookups`), ACLs
+//! (`acl`), and clearing set-user-id bits when the owner or content of a file changes.
+
+mod attributes;
+mod causality;
+mod content;
+mod listing;
+mod names;
+mod times;
+mod translation;
+mod unstored;
+mod xattrs;
+
+use crate::access::Access;
+use crate::convert;
+use crate::counters::Counters;
+use crate::handshake::Agreed;
+use crate::hints::Hints;
+use crate::lookups::Lookups;
+use crate::notices::Notices;
+use crate::options::{Cache, Options};
+use crate::pages::Pages;
+use crate::reports::Reports;
+use crate::syncs::Syncs;
+use crate::turns::Turns;
+use listing::Listings;
+use nvfold::{Attr, Clock, FileSystem, InodeNumber};
+use nvfold_causality::anchors::Anchors;
+use nvfold_fuse::protocol::open;
+use nvfold_fuse::{Entry, Errno};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use unstored::FailedWritebacks;
+
+/// How long the kernel may cache names and attributes. Only the mount changes them, so this can be long.
+const BELIEVE: Duration = Duration::from_secs(24 * 3600);
+
+/// The result of an operation, with an errno for the kernel.
+type Answer<T> = Result<T, Errno>;
+
+/// The front end of one mounted file system; see the module.
+pub(crate) struct Front {
+    fs: FileSystem,
+    clock: Clock,
+    lookups: Lookups,
+    unstored: FailedWritebacks,
+    hints: Hints,
+    anchors: Anchors,
+    reports: Option<Arc<dyn Reports>>,
+    counters: Arc<Counters>,
+    access: Access,
+    /// The pages that the kernel holds, if their number is bounded.
+    pages: Option<Pages>,
+    /// True if the kernel caches pages of files that are not mapped.
+    keeps_pages: bool,
+    /// True if an fsync must do more than the kernel does.
+    sync_needed: bool,
+    /// True if the kernel opens files without a request.
+    no_open: bool,
+    /// True if written data may wait in the kernel's cache. The kernel then keeps the times of regular files (`times`).
+    has_writeback: bool,
+    notices: Notices,
+    listings: Listings,
+    syncs: Syncs,
+    turns: Turns,
+}
+
+impl Front {
+    /// Makes a front end for `fs`. `agreed`: the result of the handshake.
+    pub(crate) fn new(
+        fs: FileSystem,
+        options: &Options,
+        notices: Notices,
+        counters: Arc<Counters>,
+        access: Access,
+        agreed: Agreed,
+    ) -> Front {
+        let cache = options.cache;
+        let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
+        Front {
+            sync_needed: !is_memory,
+            fs,
+            clock: options.clock.clone(),
+            lookups: Lookups::new(),
+            unstored: FailedWritebacks::default(),
+            hints: Hints::new(Instant::now()),
+            anchors: Anchors::default(),
+            reports: options.reports.clone(),
+            counters,
+            access,
+            pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
+            keeps_pages: cache != Cache::None,
+            no_open: agreed.no_open,
+            has_writeback: agreed.writeback,
+            notices,
+            listings: Listings::new(),
+            syncs: Syncs::default(),
+            turns: Turns::default(),
+        }
+    }
+
+    /// Records that the kernel has, or is about to have, pages of these bytes. If it then holds too many, it drops
+    /// older ones.
+    fn pages_come(&self, ino: InodeNumber, offset: u64, length: usize) {
+        self.lookups.pages_kept(ino);
+        let old = self.pages.as_ref().map(|pages| pages.came(ino, offset, length)).unwrap_or_default();
+        for (ino, range) in old {
+            self.notices.drop_pages((ino, range));
+        }
+    }
+
+    /// Records that the kernel no longer knows an inode.
+    fn forgotten(&self, ino: InodeNumber) {
+        self.unstored.forgotten(ino);
+        if let Some(pages) = &self.pages {
+            pages.forgotten(ino);
+        }
+    }
+
+    /// Returns the flags with which the kernel opens a file.
+    fn open_flags(&self) -> u32 {
+        if self.keeps_pages { open::KEEP_CACHE } else { open::DIRECT_IO }
+    }
+
+    /// Returns the reply about an inode under a name in `parent`, and counts it as the kernel does.
+    fn tell(&self, parent: InodeNumber, attr: &Attr) -> Entry {
+        self.lookups.count_lookup(attr.ino, parent);
+        entry(attr)
+    }
+
+    /// Runs an operation, and repeats it if it finds too little space and a nameless file is freed meanwhile.
+    fn with_room<T>(&self, operation: impl Fn() -> nvfold::Result<T>) -> nvfold::Result<T> {
+        loop {
+            let freed = self.lookups.freed();
+            match operation() {
+                Err(nvfold::Error::NoSpace { .. }) if self.lookups.wait_for_a_freed(freed) => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Returns the reply about an inode.
+fn entry(attr: &Attr) -> Entry {
+    Entry { attr: convert::attr(attr), generation: convert::generation(attr), valid: BELIEVE }
+}

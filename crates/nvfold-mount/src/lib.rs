@@ -1,0 +1,64 @@
+//! Mounts a [`FileSystem`](nvfold::FileSystem) on a directory, by FUSE: with this crate a Rust program shows what it
+//! embeds to all other programs.
+//!
+//! [`Mount::new`] mounts and starts the threads that answer the kernel; [`Mount::unmount`], or dropping it, takes the
+//! mount down. The program keeps its own handle of the file system and can go on using it meanwhile. `examples/mount.rs`
+//! is a whole program.
+//!
+//! ```text
+//! FileSystem -> mount(2) or fusermount3 -> handshake -> threads -> Mount
+//!   threads: those that answer the kernel (nvfold_fuse), one for housekeeping (`housekeeping`), one that shares what is
+//!            queued and fills in fingerprints (`daemon`), one that watches whether the mount is read-only (`access`);
+//!            after a crash one that reconciles until it is done (`reconcile`)
+//! unmounted -> nameless files freed, threads ended -> the program unmounts the FileSystem, which leaves the device clean
+//! ```
+//!
+//! The mount needs root, or fusermount3 (package fuse3) and /dev/fuse. `umount DIR` and `fusermount3 -u DIR` end it, as a
+//! program that calls `Mount::wait` sees. `nvfold umount` waits for the end of the process, too.
+//!
+//! | module | content |
+//! |---|---|
+//! | `mount` | [`Mount`]: what it is made of, how it ends |
+//! | `front` | requests of the kernel become calls of the library |
+//! | `handshake` | what is agreed with the kernel |
+//! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
+//! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
+//! | `notices` | what the server tells the kernel on its own initiative |
+//! | `lookups`, `pages`, `hints`, `syncs`, `turns` | what is remembered between requests, all of it bounded |
+//! | `acl`, `convert` | ACLs; conversions between the types of FUSE and of the library |
+//! | `options`, `reports`, `events`, `counters`, `memory`, [`mounts`] | options, reports, counts; limits; the mount table |
+#![forbid(unsafe_code)]
+#![warn(missing_docs, unreachable_pub)]
+
+mod access;
+mod acl;
+mod background;
+mod convert;
+mod counters;
+mod daemon;
+mod events;
+mod front;
+mod handshake;
+mod hints;
+mod housekeeping;
+mod lookups;
+mod memory;
+mod mount;
+pub mod mounts;
+mod notices;
+mod options;
+mod pages;
+mod reconcile;
+mod reports;
+pub mod requests;
+mod settings;
+mod syncs;
+mod turns;
+
+pub use counters::{Counters, Requests};
+pub use events::Event;
+pub use mount::{Error, Mount};
+pub use options::{Cache, Options, WantedTransport};
+pub use reports::{REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
+pub use rustix::mount::MountFlags;
+pub use settings::Setting;

@@ -1,0 +1,261 @@
+//! [`Mount`]: a mounted file system, from mount(2) to the end of its threads.
+
+use crate::access::{Access, Watching};
+use crate::background::Background;
+use crate::counters::Counters;
+use crate::front::Front;
+use crate::handshake::{self, Agreed};
+use crate::mounts::{self, Mounted};
+use crate::notices::Notices;
+use crate::options::{Options, WantedTransport};
+use crate::{daemon, housekeeping, memory, reconcile};
+use nvfold::FileSystem;
+use nvfold_fuse::mount::unmount;
+use nvfold_fuse::{Notifier, Session, Transport};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a mount that is dropped may stay busy.
+const GRACE: Duration = Duration::from_secs(5);
+/// The read-ahead of the kernel, in KiB.
+const READ_AHEAD_KIB: &str = "1024";
+
+/// Why a file system could not be mounted, or how its mount failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The mount asks for io_uring ([`WantedTransport::Ring`]), and this kernel or process has none.
+    #[error("mount on {}: requests cannot come by io_uring: {why}", dir.display())]
+    NoRing {
+        /// The mount point.
+        dir: PathBuf,
+        /// What is missing.
+        why: String,
+    },
+    /// The directory, mount(2), fusermount3 or the handshake. Nothing is mounted.
+    #[error("mount on {}: {source}", dir.display())]
+    Mount {
+        /// The mount point.
+        dir: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The threads or the rings that answer requests could not be started. Nothing is mounted.
+    #[error("mount on {}: {source}", dir.display())]
+    Start {
+        /// The mount point.
+        dir: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// A thread that answers requests has failed. The mount is unusable.
+    #[error("serve {}: {source}", dir.display())]
+    Serve {
+        /// The mount point.
+        dir: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+    /// The mount is in use (`ResourceBusy`), or this user may not unmount it. It stays.
+    #[error("unmount {}: {source}", dir.display())]
+    Unmount {
+        /// The mount point.
+        dir: PathBuf,
+        /// What failed.
+        source: io::Error,
+    },
+}
+
+/// A mounted file system. Dropping it unmounts; a mount that is in use is detached from the tree, and ends when it is no
+/// longer used, or after 5 seconds. What programs have written by then is in the file system.
+///
+/// The [`FileSystem`] stays mounted in this process: other handles of it can be used at any time, and
+/// [`FileSystem::unmount`] leaves its device clean after the mount has ended.
+pub struct Mount {
+    dir: PathBuf,
+    counters: Arc<Counters>,
+    by_ring: bool,
+    /// Its line in the mount table, by which it is told from one that is mounted there later.
+    mounted: Option<Mounted>,
+    /// `None`: it has ended.
+    serving: Option<Session>,
+    threads: Vec<Background>,
+    watching: Option<Watching>,
+}
+
+impl Mount {
+    /// Mounts on a directory, and starts the threads that answer requests.
+    ///
+    /// # Errors
+    /// [`Error::NoRing`], [`Error::Mount`] and [`Error::Start`]; nothing is mounted then.
+    pub fn new(fs: FileSystem, dir: impl AsRef<Path>, options: Options) -> Result<Mount, Error> {
+        let named = dir.as_ref();
+        let dir = named.canonicalize().map_err(|source| Error::Mount { dir: named.to_owned(), source })?;
+        let access = Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY));
+        let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
+        let Served { session, counters, agreed } = starting.start()?;
+        let mounted = mounts::at(&dir);
+        if let Some(mounted) = &mounted {
+            set_read_ahead(mounted);
+        }
+        let events = &options.events;
+        let watching = mounted.as_ref().and_then(|mounted| access.watch(fs.clone(), mounted));
+        let mut threads = vec![
+            housekeeping::start(fs.clone(), dir.clone(), access.clone(), events.clone()),
+            reconcile::start(fs.clone(), access.clone(), events.clone()),
+        ];
+        if !fs.is_read_only() {
+            threads.push(daemon::start(fs, access, events.clone()));
+        }
+        Ok(Mount { dir, counters, by_ring: agreed.by_ring, mounted, serving: Some(session), threads, watching })
+    }
+
+    /// Returns the mount point, an absolute path without symbolic links.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Returns the counts of the requests that it has answered.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns true if requests come by io_uring.
+    pub fn is_served_by_ring(&self) -> bool {
+        self.by_ring
+    }
+
+    /// Waits until the file system is unmounted, by whomever, and until all threads of the mount have ended.
+    ///
+    /// # Errors
+    /// [`Error::Serve`].
+    pub fn wait(&mut self) -> Result<(), Error> {
+        let ended = self.serving.take().map_or(Ok(()), Session::wait);
+        self.end_threads();
+        ended.map_err(|source| Error::Serve { dir: self.dir.clone(), source })
+    }
+
+    /// Unmounts, and waits as [`wait`](Mount::wait) does. The kernel hands over first what it has cached.
+    ///
+    /// # Errors
+    /// [`Error::Unmount`], if it is in use, for example; it stays mounted then. [`Error::Serve`].
+    pub fn unmount(&mut self) -> Result<(), Error> {
+        if self.is_in_tree() {
+            unmount(&self.dir, UnmountFlags::empty())
+                .map_err(|errno| Error::Unmount { dir: self.dir.clone(), source: errno.into() })?;
+        }
+        self.wait()
+    }
+
+    /// Returns whether it is mounted still, and what is mounted on the directory is this mount.
+    fn is_in_tree(&self) -> bool {
+        let is_served = self.serving.as_ref().is_some_and(|session| !session.has_ended());
+        let number = |mounted: Option<Mounted>| mounted.map(|mounted| mounted.number);
+        is_served && number(mounts::at(&self.dir)) == number(self.mounted.clone())
+    }
+
+    /// Detaches a mount that is in use; makes the kernel write back its pages first.
+    fn detach(&self) {
+        if let Ok(root) =
+            rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        {
+            let _ = rustix::fs::syncfs(&root);
+        }
+        let _ = unmount(&self.dir, UnmountFlags::DETACH);
+    }
+
+    fn end_threads(&mut self) {
+        self.watching = None;
+        self.threads.clear();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if self.is_in_tree() && unmount(&self.dir, UnmountFlags::empty()) == Err(Errno::BUSY) {
+            self.detach();
+        }
+        if let Some(session) = self.serving.take()
+            && !session.ends_within(GRACE)
+            && let Some(mounted) = &self.mounted
+        {
+            mounted.abort();
+            session.ends_within(GRACE);
+        }
+        self.end_threads();
+    }
+}
+
+/// The parts from which a session is made.
+struct Starting<'m> {
+    fs: &'m FileSystem,
+    dir: &'m Path,
+    options: &'m Options,
+    access: &'m Access,
+}
+
+/// A session that answers requests.
+struct Served {
+    session: Session,
+    counters: Arc<Counters>,
+    agreed: Agreed,
+}
+
+impl Starting<'_> {
+    /// Mounts and starts to answer requests, by io_uring if that is wanted and works. If the kernel agrees to
+    /// io_uring in the handshake and then refuses the rings, mounts again without it.
+    fn start(&self) -> Result<Served, Error> {
+        let wanted = self.options.transport;
+        let wants_ring = match wanted {
+            WantedTransport::Device => false,
+            WantedTransport::Auto => nvfold_fuse::is_ring_available().is_ok(),
+            WantedTransport::Ring => nvfold_fuse::is_ring_available()
+                .map(|()| true)
+                .map_err(|why| Error::NoRing { dir: self.dir.to_owned(), why })?,
+        };
+        match self.start_by(wants_ring) {
+            Err(Error::Start { .. }) if wants_ring && wanted == WantedTransport::Auto => self.start_by(false),
+            started => started,
+        }
+    }
+
+    /// Mounts once.
+    fn start_by(&self, wants_ring: bool) -> Result<Served, Error> {
+        let background = memory::background_requests(self.fs.region().level());
+        let (connection, agreed) =
+            handshake::mount(self.options, self.dir, self.access.is_read_only(), wants_ring, background)
+                .map_err(|source| Error::Mount { dir: self.dir.to_owned(), source })?;
+        self.serve(connection, agreed).map_err(|source| {
+            let _ = unmount(self.dir, UnmountFlags::DETACH);
+            Error::Start { dir: self.dir.to_owned(), source }
+        })
+    }
+
+    fn serve(&self, connection: OwnedFd, agreed: Agreed) -> io::Result<Served> {
+        let counters = Arc::new(Counters::default());
+        counters.requests_come_by_ring(agreed.by_ring);
+        let transport = match agreed.by_ring {
+            true => Transport::Ring,
+            false => Transport::Device { threads: self.options.threads, spin: self.options.spins_for() },
+        };
+        let notifier = Notifier::new(connection.try_clone()?);
+        // The threads that these start, too, receive no signals.
+        let session = pmem::with_signals_blocked(|| {
+            let (fs, access) = (self.fs.clone(), self.access.clone());
+            let front = Front::new(fs, self.options, Notices::new(notifier), counters.clone(), access, agreed);
+            Session::start(Arc::new(front), connection, transport)
+        })?;
+        Ok(Served { session, counters, agreed })
+    }
+}
+
+/// Raises the kernel's read-ahead, which is 128 KiB unless root sets it. Best effort: only speed depends on it.
+fn set_read_ahead(mounted: &Mounted) {
+    let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
+}
