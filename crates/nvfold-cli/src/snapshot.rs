@@ -18,7 +18,7 @@ use nvfold::{
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -780,8 +780,8 @@ impl Snapshot {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
         }
         let unknown = || {
-            Failure::new(&self.device, "it was not unmounted after its last use, so its space is not known yet")
-                .hint("mount it, which recovers it, or run `nvfold fsck`")
+            Failure::new(&self.device, "it was not unmounted cleanly, so its space is not known yet")
+                .hint("mount it, which recovers it; `nvfold fsck` shows its space without that")
         };
         self.space.as_ref().ok_or_else(unknown)
     }
@@ -796,10 +796,18 @@ pub fn ask(dir: &Path) -> Outcome<Snapshot> {
 pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Snapshot> {
     let value = bounded::get(dir, REPORT_ATTRIBUTE, within).map_err(|error| match error.kind() {
         ErrorKind::TimedOut => Failure::new(mounts::show(dir), error),
-        _ => Failure::new(mounts::show(dir), format!("no nvfold is mounted there ({error})"))
-            .hint("name a mount point of nvfold or a device"),
+        _ => Failure::new(mounts::show(dir), format!("no nvfold is mounted there{}", reason(&error)))
+            .hint("give a mount point of nvfold or a device"),
     })?;
     serde_json::from_slice(&value).doing(format!("read the report of {}", dir.display()))
+}
+
+/// Describes an error of a mount that does not answer. Another file system has no such attribute.
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(errno::ENODATA | errno::EOPNOTSUPP) => String::new(),
+        _ => format!(" ({error})"),
+    }
 }
 
 fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Snapshot> {
@@ -879,10 +887,10 @@ impl Recovery {
             false => format!("scanned {} chunk entries and {} inode slots", self.entries_scanned, self.inodes_scanned),
         };
         match (self.stalled, self.reconciled) {
-            (true, _) => format!("{found}; cannot be reconciled, run `nvfold fsck`"),
+            (true, _) => format!("{found}; cannot be reconciled: unmount it, and run `nvfold fsck`"),
             _ if self.unreadable > 0 => {
                 format!(
-                    "{found}; {} inodes cannot be read and what they may name is kept, run `nvfold fsck`",
+                    "{found}; {} inodes cannot be read, and their space is kept until `nvfold fsck --repair`",
                     self.unreadable
                 )
             }
@@ -969,7 +977,7 @@ pub fn show_uuid(uuid: &[u8; 16]) -> String {
 /// Parses a UUID, with or without dashes.
 pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
-    let wrong = || format!("`{text}` is not a UUID of 32 hexadecimal digits");
+    let wrong = || "not a UUID of 32 hexadecimal digits".to_owned();
     if digits.len() != 32 || !digits.is_ascii() {
         return Err(wrong());
     }
@@ -993,9 +1001,11 @@ pub fn mount_of(target: &Path) -> Outcome<Mounted> {
         return Ok(mounted);
     }
     check_answers(target)?;
-    let none =
-        || Failure::new(mounts::show(target), "no nvfold is mounted there").hint("`nvfold df` lists what is mounted");
-    mounts::of_device(target).ok_or_else(none)
+    if let Some(mounted) = mounts::of_device(target) {
+        return Ok(mounted);
+    }
+    std::fs::symlink_metadata(target).doing(mounts::show(target))?;
+    Err(Failure::new(mounts::show(target), "no nvfold is mounted there").hint("`nvfold df` lists the mounts"))
 }
 
 /// Returns the mount point of a target, for commands that need one.

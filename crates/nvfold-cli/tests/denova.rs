@@ -289,11 +289,11 @@ fn wrong_options_are_refused_by_mount_and_import() {
     fs::create_dir(scratch.path("mnt")).unwrap();
     fs::write(scratch.path("file"), noise(8192, 1)).unwrap();
     for (options, why) in [
-        ("mode=later", "`later` is none of inline, immediate, delayed:MS:ENTRIES"),
-        ("mode=delayed:5", "`delayed:5` is none of inline, immediate, delayed:MS:ENTRIES"),
-        ("cpu=0", "`0` is not a percentage from 1 to 100"),
-        ("guard=101", "`101` is not a percentage from 0 to 100"),
-        ("reorder=0:2", "`0:2` is neither REFERENCES:READS"),
+        ("mode=later", "must be one of inline, immediate, delayed:MS:ENTRIES"),
+        ("mode=delayed:5", "must be one of inline, immediate, delayed:MS:ENTRIES"),
+        ("cpu=0", "must be a percentage from 1 to 100"),
+        ("guard=101", "must be a percentage from 0 to 100"),
+        ("reorder=0:2", "must be REFERENCES:READS"),
         ("mode", "it needs a value: mode=delayed:750:20000"),
     ] {
         scratch.nvfold(&["mount", "dev", "mnt", "-o", options]).fails(2, why);

@@ -6,11 +6,11 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
+use crate::research::RESEARCH;
 use crate::size;
 use crate::snapshot::{Snapshot, parse_uuid};
 use clap::Args;
 use nvfold::fingerprint::WeakFunction;
-use nvfold::media::superblock::Geometry;
 use nvfold::{FileSystem, IndexKind, MkfsOptions};
 use pmem::{OpenOptions, PmemError, Region, Trust};
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "KIND", default_value = "dram", value_parser = parse_index)]
     index: IndexKind,
     /// Weak fingerprint of the pm index: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3
-    #[arg(long, value_name = "NAME", value_parser = parse_weak)]
+    #[arg(long, value_name = "NAME", value_parser = parse_weak, help_heading = RESEARCH, hide = true)]
     weak: Option<WeakFunction>,
     /// Format even if the device contains data, or belongs to another user
     #[arg(short, long)]
@@ -70,14 +70,14 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     }
     if mkfs.label.len() > LABEL_BYTES_MAX {
         return Err(Failure::usage(
-            format!("label `{}`", mkfs.label),
+            format!("label {}", mkfs.label),
             format!("it is longer than {LABEL_BYTES_MAX} bytes"),
         ));
     }
     if mkfs.weak.is_some() && mkfs.index != IndexKind::Pm {
         return Err(Failure::usage(
             "--weak",
-            "only a pm index is bound to one function; for a dram index each mount says",
+            "only a pm index has one fingerprint function; with a dram index each mount chooses",
         )
         .hint("add --index pm, or mount with -o weak=NAME"));
     }
@@ -118,7 +118,7 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
         return Err(Failure::new(name, "it holds an nvfold file system already").hint("--force erases it"));
     }
     if let Some(at) = device::first_data(device).doing(name)?.filter(|_| !mkfs.force) {
-        let why = format!("it holds data (the first at byte {at}) that is no file system mkfs knows");
+        let why = format!("it holds data of an unknown kind, from byte {at} on");
         return Err(
             Failure::new(name, why).hint("--force erases it; a file that is empty or all zeros needs no --force")
         );
@@ -129,18 +129,17 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
         Some(size) => size,
         None if is_dax || present_bytes > 0 => return trusted(mkfs, &open_options, |open| Region::open(&spec, open)),
         None => {
-            return Err(Failure::usage(name, "the device does not exist, and a new one needs a size")
-                .hint("for example: --size 1G"));
+            return Err(
+                Failure::usage(name, "it does not exist, and a new device needs a size").hint("for example: --size 1G")
+            );
         }
     };
-    if Geometry::of(size).is_none() {
-        return Err(Failure::new(name, unusable(size)));
-    }
+    device::check_size(size).map_err(|why| Failure::new(name, why))?;
     trusted(mkfs, &open_options, |open| Region::create(&spec, size, open))
 }
 
-/// Opens a device of this user or root. That others may read or write the file is refused when it is mounted for others;
-/// here it is told.
+/// Opens a device of this user or root. If others may read or write the file, a mount for others refuses it; here that
+/// is a warning.
 fn trusted(
     mkfs: &Mkfs,
     options: &OpenOptions,
@@ -149,17 +148,6 @@ fn trusted(
     let is_tolerated = |error: &PmemError| mkfs.force || matches!(error, PmemError::OpenToOthers { .. });
     let open = |trust| open(&OpenOptions { trust, ..options.clone() });
     device::open_trusted(Trust::OwnerAlone, is_tolerated, open, OPENING)
-}
-
-fn unusable(bytes: u64) -> String {
-    use nvfold::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-    if bytes < DEVICE_BYTES_MIN {
-        format!("a device of {} is too small; the smallest has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
-    } else if bytes > DEVICE_BYTES_MAX {
-        format!("a device of {} is too large; the largest has {}", size::show(bytes), size::show(DEVICE_BYTES_MAX))
-    } else {
-        format!("a device of {bytes} bytes cannot be made; the size must be a multiple of {BLOCK_BYTES}")
-    }
 }
 
 /// Returns true if the device holds an nvfold file system of any version, intact or damaged. False for a device in

@@ -29,6 +29,7 @@ const HEARD: u8 = 1;
 /// Mount a device (or `mem:`, a new one in memory) on a directory
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
+#[command(after_long_help = options_help())]
 pub struct Mount {
     /// Device, or mem: for a new one in memory (set its size with -o size=8G)
     #[arg(value_name = "DEVICE")]
@@ -36,8 +37,13 @@ pub struct Mount {
     /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Mount options, for example size=8G,policy=nv-dedup,ro,allow_other,threads=4
-    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    /// Mount options, for example size=8G,compress=zstd,ro; listed below
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        help = "Mount options, for example size=8G,compress=zstd,ro (--help lists them)",
+        long_help = "Mount options, for example size=8G,compress=zstd,ro; listed below"
+    )]
     options: Vec<String>,
     /// Serve in the foreground, until unmounted
     #[arg(short, long)]
@@ -74,8 +80,7 @@ pub struct Mount {
 }
 
 fn options_help() -> String {
-    let example = "size=8G,policy=nv-dedup,ro,allow_other,threads=4";
-    format!("Mount options, for example {example}. Besides those of mount(8): {}", mount_help())
+    format!("Mount options (-o NAME=VALUE,...), besides those of mount(8):\n\n{}", mount_help())
 }
 
 /// Runs the command.
@@ -112,6 +117,9 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     options.device.profile = profile.or(options.device.profile);
     options.device.flush = flush.or(options.device.flush);
     let is_memory = mount.device == Path::new("mem:");
+    if let Some(bytes) = options.size_bytes.filter(|_| is_memory) {
+        device::check_size(bytes).map_err(|why| Failure::new("mem:", why))?;
+    }
     // The background process changes its directory to /, so the paths must be absolute.
     let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
     Ok(Plan { device, dir: device::absolute(&mount.dir)?, options, force: mount.force })

@@ -191,7 +191,7 @@ fn kinds_words(by_kind: &BTreeMap<String, u64>) -> String {
 fn origin_words(origins: &Origins) -> String {
     let Origins { writes, offered_bytes, shared_bytes, shared_extents } = *origins;
     let (shared, offered) = (size::show(shared_bytes), size::show(offered_bytes));
-    format!("{shared} of {offered} that {writes} writes told an origin for, in {shared_extents} extents")
+    format!("{shared} of {offered} with a known origin, in {writes} writes and {shared_extents} extents")
 }
 
 /// Describes what the stored bytes are for: stored + saved + compressed away = logical + dead + padding. Without
@@ -270,7 +270,7 @@ fn describe(report: &Report, space: &Space) -> String {
     rows.extend(report.snapshot.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
     if space.refused > 0 {
-        rows.push(("refused, by a mistake in nvfold", space.refused.to_string()));
+        rows.push(("refused, because of a mistake in nvfold", space.refused.to_string()));
     }
     rows.extend(space.refused_last_error.iter().map(|error| ("refused last", error.clone())));
     if space.panicked > 0 {

@@ -51,7 +51,7 @@ pub struct Top {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is not a number of seconds from 0.1 to 3600"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("must be a number of seconds from 0.1 to 3600"))
 }
 
 #[derive(Serialize)]
@@ -69,8 +69,8 @@ pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
         return Ok(0);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(Failure::usage("top", "stdout is no terminal")
-            .hint("for scripts: --once prints one look in lines, --json a line of JSON each interval"));
+        return Err(Failure::usage("top", "stdout is not a terminal")
+            .hint("for scripts: --once prints the figures once, --json prints a line of JSON at each interval"));
     }
     end_on_hang_up().doing("watch the terminal")?;
     let mut terminal = ratatui::try_init().doing("take over the terminal")?;

@@ -12,7 +12,10 @@ use serde::Serialize;
 
 /// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(|| format!("`{text}` is not 1 to 256"))
+    text.parse()
+        .ok()
+        .filter(|threads| (1..=256).contains(threads))
+        .ok_or_else(|| "must be a number from 1 to 256".to_owned())
 }
 
 /// Runs `work` in the library, shows its progress, and stops it if a signal asks for that. `note` describes the
@@ -93,7 +96,7 @@ impl Counts {
 pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, stop: &Stop) -> Outcome<Counts> {
     let (report, reason) = match done {
         Ok(report) => (report, None),
-        Err(host::Error::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
+        Err(host::Error::Full { path, source, done, .. }) => (*done, Some(Failure::of(path.display(), source))),
         Err(host::Error::Stopped { done, .. }) => (*done, None),
         Err(error) => return Err(failure_before_start(device, error)),
     };
@@ -108,14 +111,14 @@ pub fn finish(command: &str, device: &str, done: host::Result<host::Report>, sto
 /// Makes the failure for work that never began.
 fn failure_before_start(device: &str, error: host::Error) -> Failure {
     match error {
-        host::Error::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
+        host::Error::Host { path, source, .. } => Failure::of(mounts::show(&path), source),
         host::Error::FileSystem { path, source, .. } => {
-            Failure::new(format!("{device}: {}", mounts::show(&path)), source)
+            Failure::of(format!("{device}: {}", mounts::show(&path)), source)
         }
         host::Error::ParentInPath { path } => {
             Failure::usage(mounts::show(&path), "a path on the device has no .. in it")
         }
         host::Error::IsDirectory { path } => Failure::new(mounts::show(&path), "is a directory; name the new file"),
-        error => Failure::new(device, error),
+        error => Failure::of(device, error),
     }
 }

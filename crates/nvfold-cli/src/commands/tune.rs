@@ -12,6 +12,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
+use crate::research::RESEARCH;
 use crate::size;
 use crate::snapshot::{Index, NvDedup, Snapshot, mount_point_of};
 use clap::Args;
@@ -33,9 +34,9 @@ pub struct Tune {
     target: PathBuf,
     #[command(flatten)]
     change: Change,
-    /// Weak fingerprint of the pm index: xxh3, crc32, fletcher32, md5, sha1, sha256, blake3 [default: that of the
-    /// existing pm index, else xxh3]
-    #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index")]
+    /// Weak fingerprint of the pm index: xxh3, crc32, fletcher32, md5, sha1, sha256, blake3 [default: the one of
+    /// the existing pm index, else xxh3]
+    #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index", help_heading = RESEARCH, hide = true)]
     weak: Option<WeakFunction>,
     #[command(flatten)]
     device_options: DeviceOptions,
@@ -60,7 +61,7 @@ pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
     match (tune.change.method, tune.change.index) {
         (Some(choice), _) => choose_method(&tune.target, choice, output),
         (_, Some(to)) => convert(tune, to, output),
-        (None, None) => Err(Failure::usage("tune", "say what to change: --method or --index")),
+        (None, None) => Err(Failure::usage("tune", "give what to change: --method or --index")),
     }
 }
 
@@ -107,7 +108,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     if weak.is_some() && to != IndexKind::Pm {
         return Err(Failure::usage(
             "--weak",
-            "only a pm index is bound to one function; for a dram index each mount says",
+            "only a pm index has one fingerprint function; with a dram index each mount chooses",
         ));
     }
     if let Some(mounted) = mounts::of_device(target).or_else(|| mounts::at(target)) {
@@ -152,7 +153,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
 /// Explains why the conversion failed and the index is unchanged.
 fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::Error) -> Failure {
     let is_full = error.errno() == nvfold::errno::ENOSPC;
-    let failure = Failure::new(name, error);
+    let failure = Failure::of(name, error);
     if !is_full || to != IndexKind::Pm {
         return failure;
     }

@@ -69,7 +69,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     if released && was_left_unclean(&mounted) {
         let what = format!("unmount {}", mounted.dir.display());
         let why = "it is unmounted, but its server could not leave the device clean";
-        let hint = "the kernel's log (dmesg) says why; what was not synced before may be lost. `nvfold info` shows the \
+        let hint = "the kernel's log (dmesg) has the reason; what was not synced before may be lost. `nvfold info` shows the \
                     state of the device, and the next mount recovers it";
         return Err(Failure::new(escaped(&what), why).hint(hint));
     }
@@ -109,9 +109,7 @@ fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
         }
         if left().is_zero() {
             let why = format!("the serving process has not ended within {timeout_seconds} s");
-            return Err(
-                failure(why).hint("it is unmounted, and being finished; the device is clean once the process is gone")
-            );
+            return Err(failure(why).hint("it is unmounted; the device is clean once the process has ended"));
         }
     }
     Ok(true)
@@ -142,14 +140,14 @@ fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
     let failure = Failure::new(format!("unmount {}", mounted.dir.display()), &error);
     match error.kind() {
         io::ErrorKind::ResourceBusy => failure.hint(
-            "a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now",
+            "a process has a file open there or works in it: `fuser -vm DIR` shows it; --lazy detaches the mount now",
         ),
         io::ErrorKind::PermissionDenied => {
             let user = mounted.user.map_or("another user".into(), |uid| format!("user {uid}"));
             failure.hint(format!("{user} mounted it, and only root and that user can unmount it"))
         }
         io::ErrorKind::TimedOut => {
-            failure.hint("the kernel waits for the server, to hand over what is cached; --lazy detaches the mount now")
+            failure.hint("the kernel waits for the server to take what is cached; --lazy detaches the mount now")
         }
         _ => failure,
     }

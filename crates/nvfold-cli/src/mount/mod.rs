@@ -31,7 +31,7 @@ pub mod settings;
 mod syncs;
 mod turns;
 
-pub use options::{Options, help as mount_help};
+pub use options::{Options, help as mount_help, research as mount_research};
 pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
 

@@ -41,7 +41,7 @@ impl Cache {
             "auto" => Ok(Cache::Auto),
             "full" => Ok(Cache::Full),
             "none" => Ok(Cache::None),
-            _ => Err(format!("`{text}` is none of none, auto and full")),
+            _ => Err("must be none, auto or full".into()),
         }
     }
 }

@@ -74,7 +74,7 @@ impl Core {
             Unreadable::Entry => self.lost_chunk(chunk.into()),
             Unreadable::Lost => Error::Posix {
                 doing: "read",
-                why: "the compressed content of this range was damaged, as fsck has told; write it anew",
+                why: "the compressed content of this range was damaged, and fsck has given it up; write it anew",
                 errno: errno::EIO,
             },
             Unreadable::Frame(at, FrameError::Damaged) => {
@@ -82,7 +82,7 @@ impl Core {
             }
             Unreadable::Frame(_, FrameError::UnknownCodec(_)) => Error::Posix {
                 doing: "read",
-                why: "a codec that this nvfold does not know compressed it; use a newer nvfold",
+                why: "it is compressed with a codec that this nvfold does not know; use a newer nvfold",
                 errno: errno::EIO,
             },
         }
