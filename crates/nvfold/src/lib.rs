@@ -21,6 +21,7 @@
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
 //! | `panics` | contains panics in work beside the calls |
+//! | `serial` | how statistics are serialized (feature `serde`) |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
 //!
@@ -47,6 +48,8 @@ mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
 mod refusals;
+#[cfg(feature = "serde")]
+mod serial;
 mod space;
 mod sync;
 mod words;
