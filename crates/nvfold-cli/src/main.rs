@@ -8,7 +8,7 @@
 //! | [`mount`] | the FUSE front end |
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`descent`] | walks over trees, of a device or of the host |
-//! | [`snapshot`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
+//! | [`statistics`], [`counters`], [`traffic`] | the facts in reports; the requests that a mount has served; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
 //! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
 //! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
@@ -40,7 +40,7 @@ mod report;
 mod research;
 mod server;
 mod size;
-mod snapshot;
+mod statistics;
 mod stop;
 mod stored;
 mod text;

@@ -8,7 +8,7 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
-use crate::snapshot::{self, Snapshot, Space};
+use crate::statistics::{self, Space, Statistics};
 use nvfold::host;
 use nvfold::{
     Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
@@ -198,11 +198,11 @@ impl Stored {
     /// Returns the present sizes and space.
     pub fn space(&self, path: &Path) -> Outcome<Space> {
         match &self.fs {
-            Some(fs) => Ok(snapshot::space(fs, &fs.stats())),
-            None => match snapshot::ask(path)? {
+            Some(fs) => Ok(statistics::space(fs, &fs.stats())),
+            None => match statistics::ask(path)? {
                 // Free space is what every user may know.
-                snapshot if snapshot.is_in_part => space_of_statfs(path),
-                snapshot => snapshot.known_space().cloned(),
+                statistics if statistics.is_in_part => space_of_statfs(path),
+                statistics => statistics.known_space().cloned(),
             },
         }
     }
@@ -212,7 +212,7 @@ impl Stored {
         match &self.fs {
             Some(fs) => Ok(requests::queued(fs, false)),
             None => {
-                let denova = snapshot::ask(path)?.denova;
+                let denova = statistics::ask(path)?.denova;
                 let (entries, bytes) = denova.map_or((0, 0), |denova| (denova.queue_entries, denova.queue_bytes));
                 Ok(Left { is_done: false, entries, bytes })
             }
@@ -240,7 +240,7 @@ impl Stored {
         match &self.fs {
             Some(_) => Ok(Defaults::default()),
             None => {
-                let Snapshot { policy, compress, .. } = snapshot::ask(path)?;
+                let Statistics { policy, compress, .. } = statistics::ask(path)?;
                 Ok(Defaults { policy, compression: compress })
             }
         }

@@ -12,7 +12,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Usage;
+use crate::statistics::Usage;
 use crate::text::{counted, escaped};
 use clap::Args;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};

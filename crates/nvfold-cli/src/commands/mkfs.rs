@@ -8,7 +8,7 @@ use crate::output::Output;
 use crate::report;
 use crate::research::RESEARCH;
 use crate::size;
-use crate::snapshot::{Snapshot, parse_uuid};
+use crate::statistics::{Statistics, parse_uuid};
 use clap::Args;
 use nvfold::fingerprint::WeakFunction;
 use nvfold::{FileSystem, IndexKind, MkfsOptions};
@@ -55,7 +55,7 @@ pub struct Mkfs {
 #[derive(Serialize)]
 struct Formatted {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    statistics: Statistics,
     capacity_bytes: u64,
     table_bytes: u64,
     seconds: f64,
@@ -97,10 +97,10 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let level = level_words(region.level());
     drop(region);
     let seconds = started.elapsed().as_secs_f64();
-    let snapshot = Snapshot::of(&mkfs.device, &mkfs.device_options)?;
-    let capacity_bytes = snapshot.known_space()?.available_bytes;
-    let table_bytes = snapshot.superblock.data_offset;
-    let formatted = Formatted { snapshot, capacity_bytes, table_bytes, seconds };
+    let statistics = Statistics::of(&mkfs.device, &mkfs.device_options)?;
+    let capacity_bytes = statistics.known_space()?.available_bytes;
+    let table_bytes = statistics.superblock.data_offset;
+    let formatted = Formatted { statistics, capacity_bytes, table_bytes, seconds };
     report::emit(output.json, "mkfs", &formatted, || describe(&formatted, level))?;
     Ok(0)
 }
@@ -158,10 +158,10 @@ fn holds_nvfold(device: &Path) -> bool {
 }
 
 fn describe(formatted: &Formatted, level: &'static str) -> String {
-    let Formatted { snapshot, capacity_bytes, table_bytes, seconds } = formatted;
-    let superblock = &snapshot.superblock;
+    let Formatted { statistics, capacity_bytes, table_bytes, seconds } = formatted;
+    let superblock = &statistics.superblock;
     let mut rows = vec![
-        ("device", snapshot.device.clone()),
+        ("device", statistics.device.clone()),
         ("size", size::show(superblock.device_bytes)),
         ("capacity", size::show(*capacity_bytes)),
         ("tables", format!("{} (they take no memory until they are used)", size::show(*table_bytes))),
@@ -172,7 +172,7 @@ fn describe(formatted: &Formatted, level: &'static str) -> String {
         ("persistence", level.to_owned()),
         ("uuid", superblock.uuid.clone()),
     ];
-    rows.extend(snapshot.index.as_ref().map(|index| ("index", index.describe(superblock.device_bytes))));
+    rows.extend(statistics.index.as_ref().map(|index| ("index", index.describe(superblock.device_bytes))));
     if !superblock.label.is_empty() {
         rows.push(("label", superblock.label.clone()));
     }

@@ -11,7 +11,7 @@ use crate::mount::{Options, Plan, mount_help, remount, serve};
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use crate::stop::Stop;
 use crate::text::escaped;
 use clap::Args;
@@ -98,9 +98,9 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).doing("watch the command")?;
     }
     if mount.foreground || mount.background_child {
-        serve(&plan, |snapshot| match mount.background_child {
-            true => report_and_detach(snapshot, mount.with_parent),
-            false => describe(mount, snapshot, output.json),
+        serve(&plan, |statistics| match mount.background_child {
+            true => report_and_detach(statistics, mount.with_parent),
+            false => describe(mount, statistics, output.json),
         })?;
         return Ok(0);
     }
@@ -147,11 +147,11 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
             _ => Err(Failure::new("mount", format!("the serving process ended early ({status})"))),
         };
     }
-    let snapshot: Snapshot = serde_json::from_str(&line).doing("read the report of the serving process")?;
+    let statistics: Statistics = serde_json::from_str(&line).doing("read the report of the serving process")?;
     // A signal that came before has ended this command, and the server takes the mount down. From here on the mount stays.
     let _stop = Stop::on_signals()?;
     (&here).write_all(&[HEARD]).doing(doing)?;
-    describe(mount, &snapshot, json)?;
+    describe(mount, &statistics, json)?;
     Ok(0)
 }
 
@@ -174,11 +174,11 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
 
 /// Tells the waiting parent that the mount works, and detaches from terminal, session and directory. Fails if the parent
 /// has ended: nobody knows of the mount then.
-fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
+fn report_and_detach(statistics: &Statistics, with_parent: bool) -> Outcome<()> {
     let doing = "go to the background";
     rustix::process::setsid().doing(doing)?;
     rustix::process::chdir("/").doing(doing)?;
-    let line = serde_json::to_string(snapshot).doing(doing)?;
+    let line = serde_json::to_string(statistics).doing(doing)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").doing(doing)?;
     let mut stdout = std::io::stdout().lock();
     if with_parent {
@@ -195,16 +195,16 @@ fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
     rustix::stdio::dup2_stderr(&null).doing(doing)
 }
 
-fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
+fn describe(mount: &Mount, statistics: &Statistics, json: bool) -> Outcome<()> {
     if mount.quiet && !json {
         return Ok(());
     }
-    report::emit(json, "mount", snapshot, || {
-        let dir = snapshot.mount_point.as_deref().unwrap_or_default();
-        let level = &snapshot.persistence;
-        let policy = snapshot.policy.as_deref().unwrap_or_default();
-        let size = size::show(snapshot.superblock.device_bytes);
-        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device);
+    report::emit(json, "mount", statistics, || {
+        let dir = statistics.mount_point.as_deref().unwrap_or_default();
+        let level = &statistics.persistence;
+        let policy = statistics.policy.as_deref().unwrap_or_default();
+        let size = size::show(statistics.superblock.device_bytes);
+        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", statistics.device);
         escaped(&text)
     })
 }

@@ -7,7 +7,7 @@
 mod program;
 
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::{mounts, snapshot};
+use crate::{mounts, statistics};
 use clap::Args;
 use nvfold::Policy;
 use std::convert::Infallible;
@@ -127,7 +127,7 @@ fn of_mount(dir: &Path) -> Outcome<Variables> {
         Failure::new(&name, "no nvfold is mounted there")
             .hint("give the mount point itself; `nvfold mount DEVICE DIR` makes a mount")
     })?;
-    let policy = snapshot::ask(&mounted.dir)?.policy.unwrap_or_default();
+    let policy = statistics::ask(&mounted.dir)?.policy.unwrap_or_default();
     if !Policy::named(policy.as_bytes()).is_some_and(Policy::follows_origins) {
         eprint_line(&format!(
             "nvfold: warning: {name}: its policy {policy} does not share what is copied, except in directories with \

@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space, Usage};
+use crate::statistics::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Space, Statistics, Usage};
 use crate::text::counted;
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
@@ -28,7 +28,7 @@ pub struct Stats {
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    statistics: Statistics,
     dram: Dram,
 }
 
@@ -43,16 +43,16 @@ struct Dram {
 
 /// Runs the command.
 pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
-    let snapshot = Snapshot::with_usage(&stats.target, &stats.device_options)?;
-    let space = snapshot.known_space()?.clone();
-    let served = snapshot.mount_point.is_some();
+    let statistics = Statistics::with_usage(&stats.target, &stats.device_options)?;
+    let space = statistics.known_space()?.clone();
+    let served = statistics.mount_point.is_some();
     let per_block = |bytes: u64| (served && space.data_blocks > 0).then(|| bytes as f64 / space.data_blocks as f64);
     let dram = Dram {
         index_bytes_per_block: per_block(space.index_dram_bytes),
         index_and_allocator_bytes_per_block: per_block(space.index_dram_bytes + space.space_dram_bytes),
-        process_bytes_per_block: snapshot.process.as_ref().and_then(|process| per_block(process.anonymous_bytes)),
+        process_bytes_per_block: statistics.process.as_ref().and_then(|process| per_block(process.anonymous_bytes)),
     };
-    let report = Report { snapshot, dram };
+    let report = Report { statistics, dram };
     report::emit(output.json, "stats", &report, || describe(&report, &space))?;
     Ok(0)
 }
@@ -214,18 +214,18 @@ fn usage_rows(space: &Space, usage: Option<&Usage>) -> Vec<(&'static str, String
 }
 
 /// Describes the memory of the server, or of this process where nothing is mounted, part by part.
-fn memory_rows(space: &Space, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
+fn memory_rows(space: &Space, statistics: &Statistics) -> Vec<(&'static str, String)> {
     let parts = [
         ("memory, index", space.index_dram_bytes),
         ("memory, allocator", space.space_dram_bytes),
         ("memory, used bits of tables", space.tables_dram_bytes),
         ("memory, cached inodes", space.inode_dram_bytes),
         ("memory, open streams", space.streams_dram_bytes),
-        ("memory, work queue", snapshot.denova.as_ref().map_or(0, |denova| denova.queue_dram_bytes)),
+        ("memory, work queue", statistics.denova.as_ref().map_or(0, |denova| denova.queue_dram_bytes)),
     ];
     let known = parts.iter().map(|(_, bytes)| bytes).sum::<u64>();
     let mut rows: Vec<_> = parts.into_iter().map(|(part, bytes)| (part, with_bytes(bytes))).collect();
-    if let Some(process) = &snapshot.process {
+    if let Some(process) = &statistics.process {
         rows.push(("memory, threads, buffers, the rest", with_bytes(process.anonymous_bytes.saturating_sub(known))));
         rows.push(("memory, all of the process", with_bytes(process.anonymous_bytes)));
     }
@@ -264,10 +264,10 @@ fn describe(report: &Report, space: &Space) -> String {
         ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
         ("skipped in the background", space.background_skipped.to_string()),
     ];
-    rows.splice(6..6, usage_rows(space, report.snapshot.usage.as_ref()));
-    rows.extend(memory_rows(space, &report.snapshot));
-    rows.extend(report.snapshot.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
-    rows.extend(report.snapshot.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
+    rows.splice(6..6, usage_rows(space, report.statistics.usage.as_ref()));
+    rows.extend(memory_rows(space, &report.statistics));
+    rows.extend(report.statistics.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
+    rows.extend(report.statistics.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
     if space.refused > 0 {
         rows.push(("refused, because of a mistake in nvfold", space.refused.to_string()));
@@ -277,27 +277,27 @@ fn describe(report: &Report, space: &Space) -> String {
         rows.push(("ended by a panic, in the background", space.panicked.to_string()));
     }
     rows.extend(space.panicked_last.iter().map(|what| ("ended last", what.clone())));
-    rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
-    rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
-    rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));
-    rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));
-    let origins = report.snapshot.origins.as_ref().filter(|origins| origins.writes > 0);
+    rows.extend(report.statistics.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
+    rows.extend(report.statistics.nv_dedup.iter().flat_map(describe_model));
+    rows.extend(report.statistics.auto.iter().flat_map(describe_auto));
+    rows.extend(report.statistics.denova.iter().flat_map(describe_queue));
+    let origins = report.statistics.origins.as_ref().filter(|origins| origins.writes > 0);
     rows.extend(origins.map(|origins| ("shared by origin", origin_words(origins))));
-    if let Some(requests) = &report.snapshot.requests {
+    if let Some(requests) = &report.statistics.requests {
         rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
         rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));
         rows.push(("changes of names and attributes", requests.changes.to_string()));
-        let by_ring = report.snapshot.transport.as_deref() == Some("ring");
+        let by_ring = report.statistics.transport.as_deref() == Some("ring");
         rows.push(("requests come by", if by_ring { "io_uring" } else { "/dev/fuse" }.into()));
-        rows.push(("requests of the kernel", kinds_words(&report.snapshot.requests_by_kind)));
+        rows.push(("requests of the kernel", kinds_words(&report.statistics.requests_by_kind)));
     }
-    if let Some(process) = &report.snapshot.process {
+    if let Some(process) = &report.statistics.process {
         rows.push(("process, resident", with_bytes(process.resident_bytes)));
     }
-    if let Some(traffic) = &report.snapshot.traffic {
-        let bytes_written = report.snapshot.requests.map_or(0, |requests| requests.bytes_written);
+    if let Some(traffic) = &report.statistics.traffic {
+        let bytes_written = report.statistics.requests.map_or(0, |requests| requests.bytes_written);
         rows.extend(describe_traffic(traffic, bytes_written));
     }
-    rows.extend(report.snapshot.wear.iter().flat_map(describe_wear));
+    rows.extend(report.statistics.wear.iter().flat_map(describe_wear));
     report::facts(&rows)
 }

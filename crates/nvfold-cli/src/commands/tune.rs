@@ -14,7 +14,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::research::RESEARCH;
 use crate::size;
-use crate::snapshot::{Index, NvDedup, Snapshot, mount_point_of};
+use crate::statistics::{Index, NvDedup, Statistics, mount_point_of};
 use clap::Args;
 use nvfold::fingerprint::WeakFunction;
 use nvfold::media::BLOCK_BYTES;
@@ -77,9 +77,9 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
     let dir = mount_point_of(target)?;
     let choice = choice.name();
     settings::ask(&dir, Setting::Method, choice)?;
-    let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
-    let report = Chosen { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
-    let policy = snapshot.policy.unwrap_or_default();
+    let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
+    let report = Chosen { device: statistics.device.clone(), choice: choice.to_owned(), nv_dedup: statistics.nv_dedup };
+    let policy = statistics.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
         Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method),
         None => format!(
@@ -116,7 +116,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
         let why = format!("it is mounted on {dir}, and the index of a mounted device cannot change");
         return Err(Failure::new(&name, why).hint(format!("unmount it first: nvfold umount {dir}")));
     }
-    let before = Snapshot::of(target, device_options)?;
+    let before = Statistics::of(target, device_options)?;
     let started = Instant::now();
     let region = device::open(target, device_options, false)?;
     let (mut progress, mut done_bytes) = (None, 0);
@@ -135,7 +135,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     drop(region);
     done.map_err(|error| convert_failure(&name, &before, to, error))?;
     let seconds = started.elapsed().as_secs_f64();
-    let after = Snapshot::of(target, device_options)?;
+    let after = Statistics::of(target, device_options)?;
     let free_bytes_after = after.known_space()?.free_bytes;
     let converted = Converted {
         device: name,
@@ -151,7 +151,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
 }
 
 /// Explains why the conversion failed and the index is unchanged.
-fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::Error) -> Failure {
+fn convert_failure(name: &str, device: &Statistics, to: IndexKind, error: nvfold::Error) -> Failure {
     let is_full = error.errno() == nvfold::errno::ENOSPC;
     let failure = Failure::of(name, error);
     if !is_full || to != IndexKind::Pm {

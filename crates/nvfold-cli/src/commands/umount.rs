@@ -7,7 +7,7 @@ use crate::mounts::{self, Mounted};
 use crate::output::Output;
 use crate::report;
 use crate::server::Server;
-use crate::snapshot::{self, mount_of};
+use crate::statistics::{self, mount_of};
 use crate::text::escaped;
 use crate::unmount::unmount;
 use clap::Args;
@@ -97,7 +97,7 @@ fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
     let end = Instant::now() + Duration::from_secs(timeout_seconds.into());
     // The server is looked for before the unmount, which ends it.
     let left = || end.saturating_duration_since(Instant::now());
-    let told = || snapshot::ask_within(&mounted.dir, left().min(ANSWERS_WITHIN)).ok()?.pid.map(Server);
+    let told = || statistics::ask_within(&mounted.dir, left().min(ANSWERS_WITHIN)).ok()?.pid.map(Server);
     let server = Server::of(mounted).or_else(told);
     let process = server.and_then(Server::watch);
     bounded::unmount_within(&mounted.dir, left()).map_err(|error| not_unmounted(mounted, error))?;

@@ -7,7 +7,7 @@
 use super::access::Access;
 use super::{GRACE, announce, unmount};
 use crate::failure::FAILED;
-use crate::snapshot::SyncErrors;
+use crate::statistics::SyncErrors;
 use nvfold::{FileSystem, Victims};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};

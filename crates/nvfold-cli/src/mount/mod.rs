@@ -40,7 +40,7 @@ use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts::{self, Mounted};
 use crate::report;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use crate::stop;
 use crate::unmount::unmount;
 use crate::utab;
@@ -81,7 +81,7 @@ pub struct Plan {
 
 /// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
 /// device clean and released.
-pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outcome<()> {
+pub fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
     let dir = check_dir(&plan.dir)?;
     let region = open_device(plan)?;
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
@@ -222,7 +222,7 @@ fn memory_device(options: &Options) -> Outcome<Region> {
 struct Session {
     by_ring: bool,
     /// The description of the mount before the first request was answered.
-    described: Outcome<Snapshot>,
+    described: Outcome<Statistics>,
     serving: nvfold_fuse::Session,
 }
 
@@ -278,8 +278,8 @@ impl Mounting<'_> {
             let (fs, device, dir, counters) =
                 (fs.clone(), self.device.to_owned(), self.dir.to_owned(), counters.clone());
             move |reader| match reader {
-                Reader::Manager => Snapshot::of_mounted(&fs, &device, &dir, &counters),
-                Reader::Other => Snapshot::for_others(&fs, &device, &dir, &counters),
+                Reader::Manager => Statistics::of_mounted(&fs, &device, &dir, &counters),
+                Reader::Other => Statistics::for_others(&fs, &device, &dir, &counters),
             }
         };
         let described = snapshot(Reader::Manager).doing(self.device);

@@ -4,7 +4,7 @@
 use super::Options;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub fn remount(dir: &Path, options: &Options) -> Outcome<()> {
     if mounts::at(dir).is_none() {
         return Err(Failure::new(name, "no nvfold is mounted there, so it cannot be remounted"));
     }
-    let snapshot = Snapshot::of(dir, &Default::default())?;
+    let snapshot = Statistics::of(dir, &Default::default())?;
     let current = rustix::fs::statvfs(dir).doing(&name)?.f_flag;
     let read_only = options.said_read_only.unwrap_or(current.contains(StatVfsMountFlags::RDONLY));
     if snapshot.read_only && !read_only {

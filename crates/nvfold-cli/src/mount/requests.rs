@@ -21,7 +21,7 @@
 //! ```
 
 use crate::bounded::{self, ANSWERS_WITHIN};
-use crate::snapshot::REPORT_ATTRIBUTE;
+use crate::statistics::REPORT_ATTRIBUTE;
 use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims, errno};
 use std::fmt::{self, Display, Write};
 use std::io;

@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::snapshot::{DeNova, Snapshot, mount_point_of};
+use crate::statistics::{DeNova, Statistics, mount_point_of};
 use crate::stop::Stop;
 use crate::stored::Stored;
 use crate::text::counted;
@@ -67,8 +67,8 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
     let dir =
         mount_point_of(target).map_err(|failure| failure.hint("a device has no daemon while it is not mounted"))?;
     settings::ask(&dir, setting, &value)?;
-    let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
-    let changed = Changed { device: snapshot.device, denova: snapshot.denova };
+    let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
+    let changed = Changed { device: statistics.device, denova: statistics.denova };
     report::emit(output.json, "dedup", &changed, || match &changed.denova {
         Some(now) => format!("{}: {}", changed.device, describe_queue(now)),
         None => format!("{}: this is set for when data goes to policy denova", changed.device),

@@ -2,7 +2,7 @@
 
 use crate::report;
 use crate::size;
-use crate::snapshot::{DeNova, Pieces, Snapshot, SyncErrors};
+use crate::statistics::{DeNova, Pieces, Statistics, SyncErrors};
 use crate::traffic::SegmentWear;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ const HISTORY: usize = 240;
 /// A mount and its latest figures.
 pub struct Watched {
     pub dir: PathBuf,
-    last: Option<(Instant, Snapshot)>,
+    last: Option<(Instant, Statistics)>,
     /// `None` before the second report.
     pub figures: Option<Figures>,
     /// Bytes written and read per second, oldest first.
@@ -32,11 +32,11 @@ impl Watched {
     }
 
     /// Adds a report.
-    pub fn add(&mut self, snapshot: Snapshot, at: Instant) {
+    pub fn add(&mut self, statistics: Statistics, at: Instant) {
         // A new server process starts its counters at 0.
-        let before = self.last.take().filter(|(_, before)| before.pid == snapshot.pid);
+        let before = self.last.take().filter(|(_, before)| before.pid == statistics.pid);
         if let Some((then, before)) = before {
-            let figures = Figures::between(&before, &snapshot, (at - then).as_secs_f64().max(1e-3));
+            let figures = Figures::between(&before, &statistics, (at - then).as_secs_f64().max(1e-3));
             for (history, rate) in
                 [(&mut self.written, figures.rates.written_bytes), (&mut self.read, figures.rates.read_bytes)]
             {
@@ -45,7 +45,7 @@ impl Watched {
             }
             self.figures = Some(figures);
         }
-        self.last = Some((at, snapshot));
+        self.last = Some((at, statistics));
     }
 }
 
@@ -168,7 +168,7 @@ pub struct Energy {
 }
 
 impl Figures {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Figures {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> Figures {
         let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let space = now.space.clone().unwrap_or_default();
         let space_before = before.space.clone().unwrap_or_default();
@@ -351,7 +351,7 @@ impl Queue {
 }
 
 impl IndexFigures {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> IndexFigures {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> IndexFigures {
         let Some(index) = &now.index else { return IndexFigures::default() };
         let (lookups_before, reads_before) =
             before.index.as_ref().map_or((0, 0), |before| (before.lookups, before.reads));
@@ -408,7 +408,7 @@ impl Wear {
 }
 
 impl Energy {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Option<Energy> {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> Option<Energy> {
         let traffic = now.traffic.as_ref()?;
         let joules = traffic.joules?;
         let joules_before = before.traffic.as_ref().and_then(|traffic| traffic.joules).unwrap_or(0.0);
@@ -435,8 +435,8 @@ struct Media {
 }
 
 impl Media {
-    fn of(snapshot: &Snapshot) -> Media {
-        snapshot.traffic.as_ref().map_or(Media::default(), |traffic| Media {
+    fn of(statistics: &Statistics) -> Media {
+        statistics.traffic.as_ref().map_or(Media::default(), |traffic| Media {
             lines_written: traffic.lines_written(),
             lines_flushed: traffic.lines_flushed,
             fences: traffic.fences,

@@ -54,7 +54,7 @@ const BELIEVE: Duration = Duration::from_secs(24 * 3600);
 /// The result of an operation, with an errno for the kernel.
 type Answer<T> = Result<T, Errno>;
 
-/// Makes the report that a process reads as [`REPORT_ATTRIBUTE`](crate::snapshot::REPORT_ATTRIBUTE) of any file in
+/// Makes the report that a process reads as [`REPORT_ATTRIBUTE`](crate::statistics::REPORT_ATTRIBUTE) of any file in
 /// the mount.
 pub type Reporter = Box<dyn Fn(Reader) -> Vec<u8> + Send + Sync>;
 

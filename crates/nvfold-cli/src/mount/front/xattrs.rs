@@ -20,7 +20,7 @@ use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
-use crate::snapshot::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
+use crate::statistics::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
 use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 use nvfold_fuse::{Caller, Errno};

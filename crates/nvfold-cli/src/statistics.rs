@@ -22,7 +22,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The virtual extended attribute of every file in a mount whose value is a [`Snapshot`] as JSON, for root and the user
+/// The virtual extended attribute of every file in a mount whose value is a [`Statistics`] as JSON, for root and the user
 /// who mounted it; for others without the figures that change with what is written. It is not listed.
 pub const REPORT_ATTRIBUTE: &str = "user.nvfold.stats";
 
@@ -32,7 +32,7 @@ pub const USAGE_ATTRIBUTE: &str = "user.nvfold.usage";
 
 /// Everything known about a file system.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Snapshot {
+pub struct Statistics {
     /// Path of the device, or `mem:`.
     pub device: String,
     /// The mount point; absent if it is not mounted.
@@ -648,13 +648,13 @@ pub struct Process {
     pub resident_bytes: u64,
 }
 
-impl Snapshot {
+impl Statistics {
     /// Describes a file system that this process has mounted.
-    pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
+    pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Statistics> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
         let stats = fs.stats();
-        Ok(Snapshot {
+        Ok(Statistics {
             mount_point: Some(mounts::show(dir)),
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
@@ -677,16 +677,16 @@ impl Snapshot {
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
             wear: Some(wear(stats.wear, region, &superblock)),
-            ..Snapshot::of_superblock(region, &superblock, device)
+            ..Statistics::of_superblock(region, &superblock, device)
         })
     }
 
     /// The part of it that every user of the mount may see, and that is made at once. What is left out changes with each
     /// write of other users, to the byte, and so could tell what they store.
-    pub fn for_others(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Snapshot> {
+    pub fn for_others(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Statistics> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
-        Ok(Snapshot {
+        Ok(Statistics {
             mount_point: Some(mounts::show(dir)),
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
@@ -695,7 +695,7 @@ impl Snapshot {
             compress: Some(fs.compression().to_string()),
             share: Some(share_of(fs)),
             transport: Some(served.transport().to_owned()),
-            ..Snapshot::of_superblock(region, &superblock, device)
+            ..Statistics::of_superblock(region, &superblock, device)
         })
     }
 
@@ -708,8 +708,8 @@ impl Snapshot {
         }
     }
 
-    fn of_superblock(region: &Region, superblock: &Superblock, device: &str) -> Snapshot {
-        Snapshot {
+    fn of_superblock(region: &Region, superblock: &Superblock, device: &str) -> Statistics {
+        Statistics {
             device: device.to_owned(),
             mount_point: None,
             pid: None,
@@ -741,24 +741,24 @@ impl Snapshot {
 
     /// Describes the file system at a mount point, at any path below one, on a mounted device, or on an unmounted
     /// device.
-    pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
-        Snapshot::find(target, options, false)
+    pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
+        Statistics::find(target, options, false)
     }
 
     /// The same, and what every stored byte is for, which takes a look at all files.
-    pub fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Snapshot> {
-        let mut snapshot = Snapshot::find(target, options, true)?;
-        if let Some(dir) = &snapshot.mount_point {
-            snapshot.usage = match bounded::get(Path::new(dir), USAGE_ATTRIBUTE, ANSWERS_WITHIN) {
+    pub fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
+        let mut statistics = Statistics::find(target, options, true)?;
+        if let Some(dir) = &statistics.mount_point {
+            statistics.usage = match bounded::get(Path::new(dir), USAGE_ATTRIBUTE, ANSWERS_WITHIN) {
                 // Another user may not ask, and an older server does not know.
                 Err(error) if [Some(errno::EPERM), Some(errno::ENODATA)].contains(&error.raw_os_error()) => None,
                 usage => serde_json::from_slice(&usage.doing(dir)?).doing(format!("read the usage of {dir}"))?,
             };
         }
-        Ok(snapshot)
+        Ok(statistics)
     }
 
-    fn find(target: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Snapshot> {
+    fn find(target: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Statistics> {
         if let Some(mounted) = mounts::at(target) {
             return ask(&mounted.dir);
         }
@@ -788,12 +788,12 @@ impl Snapshot {
 }
 
 /// Asks the server of a mount.
-pub fn ask(dir: &Path) -> Outcome<Snapshot> {
+pub fn ask(dir: &Path) -> Outcome<Statistics> {
     ask_within(dir, ANSWERS_WITHIN)
 }
 
 /// Asks the server of a mount, which must answer within a time.
-pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Snapshot> {
+pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Statistics> {
     let value = bounded::get(dir, REPORT_ATTRIBUTE, within).map_err(|error| match error.kind() {
         ErrorKind::TimedOut => Failure::new(mounts::show(dir), error),
         _ => Failure::new(mounts::show(dir), format!("no nvfold is mounted there{}", reason(&error)))
@@ -810,24 +810,24 @@ fn reason(error: &io::Error) -> String {
     }
 }
 
-fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Snapshot> {
+fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Statistics> {
     let region = device::open(path, options, true)?;
     let (superblock, _) = nvfold::read_superblock(&region).doing(mounts::show(path))?;
-    let mut snapshot = Snapshot::of_superblock(&region, &superblock, &mounts::show(path));
-    if snapshot.superblock.clean {
+    let mut statistics = Statistics::of_superblock(&region, &superblock, &mounts::show(path));
+    if statistics.superblock.clean {
         let mount = nvfold::MountOptions { policy: Policy::Off, read_only: true, ..Default::default() };
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
-        snapshot.space = Some(space(&fs, &stats));
+        statistics.space = Some(space(&fs, &stats));
         if with_usage {
-            snapshot.usage = fs.usage().doing(mounts::show(path))?.map(Usage::of);
+            statistics.usage = fs.usage().doing(mounts::show(path))?.map(Usage::of);
         }
-        snapshot.wear = Some(wear(stats.wear, fs.region(), &superblock));
-        snapshot.denova = stats.denova.clone().map(DeNova::of);
+        statistics.wear = Some(wear(stats.wear, fs.region(), &superblock));
+        statistics.denova = stats.denova.clone().map(DeNova::of);
         let index = Index::of(&fs, &stats);
-        snapshot.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
+        statistics.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
     }
-    Ok(snapshot)
+    Ok(statistics)
 }
 
 fn share_of(fs: &FileSystem) -> String {
