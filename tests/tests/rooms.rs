@@ -25,8 +25,8 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options counters \
-                            mounts problems stop output report progress size failure text";
+const COMMANDS_USE: &str = "stored descent mount statistics bounded server unmount traffic device dedup_options \
+                            option_list counters mounts problems stop output report progress size failure text";
 
 const HOUSES: [House; 6] = [
     House {
@@ -40,14 +40,14 @@ const HOUSES: [House; 6] = [
                 "fs",
                 "dedup inode chunk space media words error chunking compression fingerprint sync padded panics refusals",
             ),
-            ("dedup", "chunk space media words error chunking compression fingerprint sync padded"),
+            ("dedup", "chunk space media words error chunking compression fingerprint sync padded serial"),
             ("inode", "space media words error fingerprint sync panics"),
             ("chunk", "space media words error compression fingerprint sync padded parallel"),
             ("space", "media error sync padded"),
             ("media", "words fingerprint"),
             ("panics", "words error sync"),
             ("refusals", "words error sync"),
-            ("words", ""),
+            ("words", "serial"),
             ("error", ""),
             ("compression", ""),
             ("fingerprint", ""),
@@ -55,24 +55,29 @@ const HOUSES: [House; 6] = [
             ("padded", "sync"),
             ("sync", ""),
             ("parallel", ""),
+            ("serial", ""),
         ],
     },
     House {
         crate_name: "nvfold-cli",
         rooms: &[
             ("names", "cli"),
+            ("research", "mount dedup_options option_list"),
             ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
-            ("stored", "descent mount snapshot device dedup_options mounts problems failure"),
-            ("mount", "snapshot bounded unmount utab stop device dedup_options counters mounts report size failure"),
-            ("snapshot", "bounded traffic device counters mounts report size failure"),
+            ("stored", "descent mount statistics device dedup_options mounts problems failure"),
+            (
+                "mount",
+                "statistics bounded unmount utab stop device dedup_options option_list counters mounts report size failure",
+            ),
+            ("statistics", "bounded traffic device counters mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
             ("server", "mounts"),
             ("unmount", "utab"),
             ("utab", "mounts"),
             ("traffic", "size"),
-            ("device", "dedup_options mounts failure"),
-            ("dedup_options", "failure"),
+            ("device", "dedup_options option_list mounts size failure"),
+            ("dedup_options", "option_list failure"),
             ("problems", "stop mounts failure text"),
             ("stop", "failure"),
             ("output", "progress"),
@@ -80,9 +85,11 @@ const HOUSES: [House; 6] = [
             ("report", "failure text"),
             ("descent", ""),
             ("counters", ""),
+            ("failure", "remedy text"),
+            ("remedy", "mounts"),
             ("mounts", ""),
             ("size", ""),
-            ("failure", "text"),
+            ("option_list", ""),
             ("text", ""),
         ],
     },

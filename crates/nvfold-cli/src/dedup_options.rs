@@ -1,7 +1,7 @@
 //! Deduplication options (`policy=nv-dedup,weak=crc32,strong=md5,...`), for mounts and for commands that store data.
 
 use crate::failure::{Doing, Failure, Outcome};
-use crate::research::Group;
+use crate::option_list::Group;
 use nvfold::fingerprint::{StrongFunction, WeakFunction};
 use nvfold::{
     AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,

@@ -3,7 +3,7 @@
 use crate::dedup_options::DedupOptions;
 use crate::failure::{Doing, Failure, Outcome, eprint_line, warn};
 use crate::mounts;
-use crate::research::RESEARCH;
+use crate::option_list::RESEARCH;
 use crate::size;
 use clap::Args;
 use nvfold::{Clock, FileSystem, MountOptions, Share, Stopwatch};

@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`cli`], [`commands`] | the command line; one file for each command |
-//! | [`research`] | which options `--help` shows, and which `--help-research` |
+//! | [`research`], [`option_list`] | which options `--help` shows, and which `--help-research`; lists of mount options |
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | the FUSE front end |
 //! | [`stored`] | access to stored files, through a mount or on a device |
@@ -32,6 +32,7 @@ mod failure;
 mod mount;
 mod mounts;
 mod names;
+mod option_list;
 mod output;
 mod problems;
 mod progress;

@@ -125,9 +125,6 @@ impl Cause {
                 "`nvfold mkfs DEVICE --size 1G` makes a device"
             }
             Cause::Missing => return None,
-            Cause::Empty if command == "mount" => {
-                "give it a size: -o size=8G for mem:, `nvfold mkfs --size` for a file"
-            }
             Cause::Empty => "`nvfold mkfs DEVICE --size 1G` makes a device of it",
             Cause::Busy { device } => return Some(busy(device)),
             Cause::ReadOnlyFile if command == "mount" => "-o ro mounts it read-only; to write, change its permissions",

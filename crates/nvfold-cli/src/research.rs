@@ -1,55 +1,12 @@
 //! The two pages of help about options: `--help` has those that people use, `--help-research` those for experiments.
 //!
-//! An option for experiments is an argument with the heading [`RESEARCH`], hidden in `--help`, or a mount option in a
-//! research [`Group`]. All of them work whether they are shown or not.
+//! An option for experiments is an argument with the heading [`RESEARCH`], hidden in `--help`, or a mount
+//! option in a [`Group`](crate::option_list::Group) for experiments. All of them work whether they are shown or not.
 
 use crate::dedup_options;
 use crate::mount::mount_research;
+use crate::option_list::{RESEARCH, listed};
 use clap::{Arg, Command};
-
-/// The heading of arguments for experiments.
-pub const RESEARCH: &str = "Options for experiments";
-
-/// The width of lines that are wrapped here, and the column of the descriptions.
-const WIDTH: usize = 90;
-const COLUMN: usize = 28;
-
-/// Mount options (`-o`) with a common subject.
-pub struct Group {
-    pub heading: &'static str,
-    /// The syntax and the description of each.
-    pub options: &'static [(&'static str, &'static str)],
-}
-
-/// Lists groups of options for a page of help.
-pub fn listed(groups: &[Group]) -> String {
-    let group = |group: &Group| {
-        let options = group.options.iter().map(|(syntax, text)| listed_option(syntax, text));
-        format!("{}:\n{}", group.heading, options.collect::<Vec<_>>().join("\n"))
-    };
-    groups.iter().map(group).collect::<Vec<_>>().join("\n\n")
-}
-
-/// Describes an option: its syntax on the left, and the wrapped text on the right or below.
-fn listed_option(syntax: &str, text: &str) -> String {
-    let mut lines = vec![format!("  {syntax}")];
-    if lines[0].len() + 2 > COLUMN {
-        lines.push(String::new());
-    }
-    for word in text.split(' ') {
-        let line = lines.last_mut().expect("there is one");
-        if line.len() <= COLUMN {
-            line.push_str(&" ".repeat(COLUMN.saturating_sub(line.len())));
-            line.push_str(word);
-        } else if line.len() + 1 + word.len() <= WIDTH {
-            line.push(' ');
-            line.push_str(word);
-        } else {
-            lines.push(" ".repeat(COLUMN) + word);
-        }
-    }
-    lines.join("\n")
-}
 
 /// Returns the mount options for experiments that `-o` of a command takes.
 fn mount_options(command: &str) -> String {
@@ -122,6 +79,7 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
     use crate::mount::mount_help;
+    use crate::option_list::{COLUMN, WIDTH};
     use clap::CommandFactory;
 
     fn cli() -> Command {

@@ -12,9 +12,7 @@ use crate::report;
 use crate::size;
 use crate::traffic::{SegmentWear, Traffic};
 use nvfold::media::superblock::{STATE_CLEAN, Superblock};
-use nvfold::{
-    DeNovaStats, FileSystem, IndexKind, Method, NvDedupStats, OriginStats, Policy, PolicyStats, Stats, errno,
-};
+use nvfold::{AutoStats, DeNovaStats, FileSystem, IndexKind, NvDedupStats, OriginStats, Policy, Stats, Usage, errno};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,7 +59,7 @@ pub struct Statistics {
     pub share: Option<String>,
     pub superblock: SuperblockFacts,
     /// Absent if the device must be recovered first.
-    pub space: Option<Space>,
+    pub space: Option<Stats>,
     /// What every stored byte is for; only where it was asked for, by a user who may, and if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -70,15 +68,15 @@ pub struct Statistics {
     /// Recovery by the mount; only if mounted.
     pub recovery: Option<Recovery>,
     /// State of policy nv-dedup; only if mounted with it.
-    pub nv_dedup: Option<NvDedup>,
+    pub nv_dedup: Option<NvDedupStats>,
     /// The choices of policy auto, and the reasons.
     #[serde(default)]
-    pub auto: Option<Auto>,
+    pub auto: Option<AutoStats>,
     /// State of policy denova, if it is used or its queue has entries.
-    pub denova: Option<DeNova>,
+    pub denova: Option<DeNovaStats>,
     /// Writes with known origins; only if mounted.
     #[serde(default)]
-    pub origins: Option<Origins>,
+    pub origins: Option<OriginStats>,
     /// Requests that the mount has served.
     pub requests: Option<Requests>,
     /// The transport of requests: `ring` (io_uring) or `device` (/dev/fuse).
@@ -185,180 +183,6 @@ impl MemoryLimit {
     }
 }
 
-/// The cost model of policy nv-dedup, with its inputs and results; see `nvfold::NvDedupStats`.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct NvDedup {
-    /// The rule that chooses the method: `auto`, `paper`, or a fixed method.
-    pub choice: String,
-    pub method: String,
-    /// Duplicate ratio, 0 to 1, of the last sampling period with a result.
-    pub ratio: Option<f64>,
-    /// Costs in nanoseconds per chunk.
-    pub costs_ns: CostsNs,
-    /// True if the costs were measured on this device.
-    pub measured: bool,
-    /// The duplicate ratio from which each method pays; a method that never pays is absent.
-    pub thresholds: BTreeMap<String, f64>,
-    pub periods: u64,
-    pub switches: u64,
-    /// Pieces since mount, by method.
-    pub pieces: BTreeMap<String, u64>,
-}
-
-/// The inputs of the cost model, under the paper's symbols (NV-Dedup 4.4.1).
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct CostsNs {
-    /// Writing a chunk.
-    pub c: u64,
-    /// Its weak fingerprint.
-    pub w: u64,
-    /// Its strong fingerprint.
-    pub s: u64,
-    /// Searching the index and inserting the chunk.
-    pub lambda: u64,
-    /// Comparing the chunk (our addition).
-    pub v: u64,
-}
-
-impl NvDedup {
-    fn of(stats: NvDedupStats) -> NvDedup {
-        let nvfold::Thresholds { w_s, strong, w_b } = stats.thresholds;
-        let thresholds = [(Method::WSFin, w_s), (Method::StrFin, strong), (Method::WBFin, w_b)];
-        let known = |(method, border): (Method, Option<f64>)| Some((method.name().to_owned(), border?));
-        NvDedup {
-            choice: stats.choice.name().to_owned(),
-            method: stats.method.name().to_owned(),
-            ratio: stats.ratio,
-            costs_ns: CostsNs::of(&stats.costs),
-            measured: stats.measured,
-            thresholds: thresholds.into_iter().filter_map(known).collect(),
-            periods: stats.periods,
-            switches: stats.switches,
-            pieces: Method::ALL.map(|method| (method.name().to_owned(), stats.pieces[method as usize])).into(),
-        }
-    }
-}
-
-/// The choices of policy auto, and the reasons; see `nvfold::AutoStats`.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Auto {
-    /// The resource that it saves: option `prefer`.
-    pub prefer: String,
-    /// Costs in nanoseconds per block.
-    pub costs_ns: CostsNs,
-    /// Time to write a block as part of a long request.
-    pub run_write_ns: u64,
-    /// True if the costs were measured on this device.
-    pub measured: bool,
-    /// The choice for the whole device.
-    pub chosen: Chosen,
-    /// The choices for the directories with the most writes.
-    pub directories: Vec<Chosen>,
-}
-
-/// The choice for a directory, or for the whole device.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Chosen {
-    /// Inode number of the directory; 0 for the whole device.
-    pub directory: u64,
-    pub policy: String,
-    /// The reason, as text.
-    pub why: String,
-    /// Duplicate ratio, 0 to 1, of the last sampling period with a result.
-    pub ratio: Option<f64>,
-    /// The part of the sampled blocks that is compressible, 0 to 1.
-    pub compressible: Option<f64>,
-    /// Mean length of a request, in blocks.
-    pub request_blocks: f64,
-    /// The expected result of each policy, best first.
-    pub estimates: Vec<Estimate>,
-    pub blocks: u64,
-    pub periods: u64,
-    pub switches: u64,
-}
-
-/// The expected result of a policy for one block.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Estimate {
-    pub policy: String,
-    pub time_ns: f64,
-    /// The parts of the bytes that occupy space, and that are written.
-    pub stored: f64,
-    pub written: f64,
-    /// The value by which policies are compared; less is better.
-    pub score: f64,
-}
-
-impl Auto {
-    fn of(stats: &nvfold::AutoStats) -> Auto {
-        Auto {
-            prefer: stats.prefer.name().to_owned(),
-            costs_ns: CostsNs::of(&stats.costs),
-            run_write_ns: stats.run_write_ns,
-            measured: stats.measured,
-            chosen: Chosen::of(&stats.device),
-            directories: stats.directories.iter().map(Chosen::of).collect(),
-        }
-    }
-}
-
-impl Chosen {
-    fn of(chosen: &nvfold::Chosen) -> Chosen {
-        let why = match chosen.reason {
-            nvfold::Reason::Unknown => "nothing is known yet".to_owned(),
-            nvfold::Reason::AsDevice => "as on the whole device".to_owned(),
-            nvfold::Reason::AtAnyRatio => "the best whatever is written".to_owned(),
-            nvfold::Reason::Best => "the best".to_owned(),
-            nvfold::Reason::Kept { better, gain } => {
-                format!("kept, though {} is better by {:.1} %", better.name(), gain * 100.0)
-            }
-        };
-        let estimate = |of: &nvfold::Estimate| Estimate {
-            policy: of.policy.name().to_owned(),
-            time_ns: of.time_ns,
-            stored: of.stored,
-            written: of.written,
-            score: of.score,
-        };
-        Chosen {
-            directory: chosen.directory,
-            policy: chosen.policy.name().to_owned(),
-            why,
-            ratio: chosen.ratio,
-            compressible: chosen.compressible,
-            request_blocks: chosen.request_blocks,
-            estimates: chosen.estimates.iter().map(estimate).collect(),
-            blocks: chosen.blocks,
-            periods: chosen.periods,
-            switches: chosen.switches,
-        }
-    }
-}
-
-impl CostsNs {
-    fn of(costs: &nvfold::Costs) -> CostsNs {
-        let nvfold::Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = *costs;
-        CostsNs { c, w, s, lambda, v }
-    }
-}
-
-/// Results for bytes with known origins since mount; see `nvfold::OriginStats`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Origins {
-    pub writes: u64,
-    pub offered_bytes: u64,
-    /// The part of `offered_bytes` that was still equal and is shared.
-    pub shared_bytes: u64,
-    pub shared_extents: u64,
-}
-
-impl Origins {
-    fn of(stats: &OriginStats) -> Origins {
-        let OriginStats { requests: writes, offered_bytes, shared_bytes, shared_extents, .. } = *stats;
-        Origins { writes, offered_bytes, shared_bytes, shared_extents }
-    }
-}
-
 /// The index, which finds entries by fingerprint, and its cost; see `nvfold::IndexStats`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Index {
@@ -411,73 +235,6 @@ impl Index {
     }
 }
 
-/// The work queue and the dedup daemon of policy denova; see `nvfold::DeNovaStats`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct DeNova {
-    pub mode: String,
-    pub paused: bool,
-    pub queue_entries: u64,
-    pub queue_bytes: u64,
-    pub queue_dram_bytes: u64,
-    /// Waiting time of the oldest entry.
-    pub lag_ns: u64,
-    /// Entries processed since mount, and the bytes examined and shared for them.
-    pub dequeued: u64,
-    pub looked_at_bytes: u64,
-    pub shared_bytes: u64,
-    /// Working time since mount.
-    pub busy_ns: u64,
-    /// Histogram of the entries' waiting times.
-    #[serde(rename = "lingered")]
-    pub queue_wait_histogram: Vec<QueueWait>,
-}
-
-/// The number of entries that waited for at most `up_to_ns`, and longer than the class before.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct QueueWait {
-    pub up_to_ns: u64,
-    pub entries: u64,
-}
-
-impl DeNova {
-    fn of(stats: DeNovaStats) -> DeNova {
-        DeNova {
-            mode: stats.mode.to_string(),
-            paused: stats.paused,
-            queue_entries: stats.queue_entries,
-            queue_bytes: stats.queue_bytes,
-            queue_dram_bytes: stats.queue_dram_bytes,
-            lag_ns: stats.lag_ns,
-            dequeued: stats.dequeued,
-            looked_at_bytes: stats.looked_at_bytes,
-            shared_bytes: stats.shared_bytes,
-            busy_ns: stats.busy_ns,
-            queue_wait_histogram: stats
-                .queue_wait_histogram
-                .into_iter()
-                .map(|(up_to_ns, entries)| QueueWait { up_to_ns, entries })
-                .collect(),
-        }
-    }
-
-    /// Returns the time within which `percent` percent of the entries left the queue: the upper bound of a class.
-    /// `None` if there are no entries.
-    pub fn queue_wait_ns(&self, percent: u64) -> Option<u64> {
-        let entries: u64 = self.queue_wait_histogram.iter().map(|class| class.entries).sum();
-        let wanted = (entries * percent).div_ceil(100).max(1);
-        let mut passed = 0;
-        self.queue_wait_histogram.iter().find_map(|class| {
-            passed += class.entries;
-            (passed >= wanted).then_some(class.up_to_ns)
-        })
-    }
-
-    /// Returns how many bytes the daemon examines in a second of work; `None` before it has worked.
-    pub fn bytes_per_busy_second(&self) -> Option<f64> {
-        (self.busy_ns > 0).then(|| self.looked_at_bytes as f64 * 1e9 / self.busy_ns as f64)
-    }
-}
-
 /// The content of the superblock.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SuperblockFacts {
@@ -505,20 +262,11 @@ pub struct SuperblockFacts {
     pub mounted_ns: i64,
 }
 
-/// How a mount learned what the device holds; see `nvfold::Recovery`.
+/// How a mount learned what the device holds, and how far recovery has come.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Recovery {
-    /// True if the saved state of a clean unmount was loaded; false if the device was scanned.
-    pub loaded: bool,
-    pub entries_scanned: u64,
-    pub inodes_scanned: u64,
-    /// True if counts and free space are exact.
-    pub reconciled: bool,
-    /// True if a block has two uses, so that reconciling is impossible.
-    pub stalled: bool,
-    /// Damaged inodes. They give EIO, and every block that they may reference is kept.
-    #[serde(default)]
-    pub unreadable: u64,
+    #[serde(flatten)]
+    pub found: nvfold::Recovery,
     /// Progress of reconciling, in percent.
     pub percent: u64,
     /// Progress of the search for missing fingerprints, in percent of the files; absent if there is no search.
@@ -526,117 +274,15 @@ pub struct Recovery {
     pub fill_percent: Option<u64>,
 }
 
-/// Sizes in bytes, and counts; see `nvfold::Stats`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct Space {
-    pub device_bytes: u64,
-    pub logical_bytes: u64,
-    pub stored_bytes: u64,
-    /// Bytes saved by sharing, less what is stored and no file maps any more: logical - stored - compressed away.
-    pub saved_bytes: u64,
-    /// Bytes saved by compression.
-    pub compressed_away_bytes: u64,
-    /// Tables, logs and attributes in use.
-    pub metadata_bytes: u64,
-    /// What is set aside for tables and not in use.
-    #[serde(default)]
-    pub reserved_bytes: u64,
-    /// What packed segments hold beside live chunks.
-    #[serde(default)]
-    pub packed_rest_bytes: u64,
-    pub free_bytes: u64,
-    pub available_bytes: u64,
-    pub device_allocated_bytes: u64,
-    pub inodes: u64,
-    pub inodes_free: u64,
-    pub data_blocks: u64,
-    pub chunks: u64,
-    pub index_entries: u64,
-    pub index_dram_bytes: u64,
-    pub space_dram_bytes: u64,
-    #[serde(default)]
-    pub tables_dram_bytes: u64,
-    #[serde(default)]
-    pub streams_dram_bytes: u64,
-    pub inode_dram_bytes: u64,
-    pub inodes_cached: u64,
-    pub pieces_offered: u64,
-    pub pieces_shared: u64,
-    pub weak_collisions: u64,
-    pub chunks_filled: u64,
-    /// Items that background work skipped since mount because they could not be read, and the last reason.
-    pub background_skipped: u64,
-    pub background_last_error: Option<String>,
-    /// Changes refused since mount because of a mistake in nvfold, and the last reason.
-    #[serde(default)]
-    pub refused: u64,
-    #[serde(default)]
-    pub refused_last_error: Option<String>,
-    /// Panics caught since mount in work beside the calls, and the last one.
-    #[serde(default)]
-    pub panicked: u64,
-    #[serde(default)]
-    pub panicked_last: Option<String>,
-    /// Dead bytes in packed segments.
-    #[serde(default)]
-    pub packed_dead_bytes: u64,
-    /// Packed segments emptied since mount, bytes moved for that, and bytes freed.
-    #[serde(default)]
-    pub reclaimed_segments: u64,
-    #[serde(default)]
-    pub reclaim_moved_bytes: u64,
-    #[serde(default)]
-    pub reclaim_freed_bytes: u64,
-    /// Chunks in use only in part that were replaced by smaller ones since mount, and the bytes saved.
-    #[serde(default)]
-    pub collected_chunks: u64,
-    #[serde(default)]
-    pub collected_bytes: u64,
-    /// Dedup transactions begun since the device was formatted.
-    pub transactions: u64,
-    /// Pieces since mount, by policy; only policies that look for equal blocks while data is written.
-    pub by_policy: BTreeMap<String, Pieces>,
-}
-
-/// What every stored byte is for, in bytes: stored + saved + compressed away = logical + dead + padding. See
-/// `nvfold::Usage`.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Usage {
-    pub logical_bytes: u64,
-    pub stored_bytes: u64,
-    pub saved_bytes: u64,
-    pub compressed_away_bytes: u64,
-    pub dead_bytes: u64,
-    pub padding_bytes: u64,
-}
-
-impl Usage {
-    /// Makes it from what the library tells.
-    pub fn of(usage: nvfold::Usage) -> Usage {
-        let nvfold::Usage { logical_bytes, stored_bytes, saved_bytes, .. } = usage;
-        let nvfold::Usage { compressed_away_bytes, dead_bytes, padding_bytes, .. } = usage;
-        Usage { logical_bytes, stored_bytes, saved_bytes, compressed_away_bytes, dead_bytes, padding_bytes }
-    }
-
-    /// Describes it in one line.
-    pub fn describe(&self) -> String {
-        let [stored, saved, compressed] =
-            [self.stored_bytes, self.saved_bytes, self.compressed_away_bytes].map(size::show);
-        let [logical, dead, padding] = [self.logical_bytes, self.dead_bytes, self.padding_bytes].map(size::show);
-        format!(
-            "stored {stored} + saved {saved} + compressed away {compressed} = logical {logical} + dead {dead} + \
-             padding {padding}"
-        )
-    }
-}
-
-/// Pieces offered to a policy, and the results.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Pieces {
-    pub offered: u64,
-    pub shared: u64,
-    pub collisions: u64,
+/// Describes in one line what every stored byte is for.
+pub fn usage_words(usage: &Usage) -> String {
+    let [stored, saved, compressed] =
+        [usage.stored_bytes, usage.saved_bytes, usage.compressed_away_bytes].map(size::show);
+    let [logical, dead, padding] = [usage.logical_bytes, usage.dead_bytes, usage.padding_bytes].map(size::show);
+    format!(
+        "stored {stored} + saved {saved} + compressed away {compressed} = logical {logical} + dead {dead} + \
+         padding {padding}"
+    )
 }
 
 /// The process that serves the mount.
@@ -664,19 +310,19 @@ impl Statistics {
             policy: Some(fs.policy().name().to_owned()),
             compress: Some(fs.compression().to_string()),
             share: Some(share_of(fs)),
-            space: Some(space(fs, &stats)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),
-            nv_dedup: stats.nv_dedup.map(NvDedup::of),
-            auto: stats.auto.as_ref().map(Auto::of),
-            denova: stats.denova.map(DeNova::of),
-            origins: Some(Origins::of(&stats.origins)),
+            nv_dedup: stats.nv_dedup.clone(),
+            auto: stats.auto.clone(),
+            denova: stats.denova.clone(),
+            origins: Some(stats.origins),
             requests: Some(served.now()),
             transport: Some(served.transport().to_owned()),
             requests_by_kind: served.by_kind(),
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
             wear: Some(wear(stats.wear, region, &superblock)),
+            space: Some(stats),
             ..Statistics::of_superblock(region, &superblock, device)
         })
     }
@@ -763,6 +409,9 @@ impl Statistics {
             return ask(&mounted.dir);
         }
         check_answers(target)?;
+        if target == Path::new("mem:") {
+            return read_device(target, options, with_usage);
+        }
         let metadata = std::fs::metadata(target).doing(mounts::show(target))?;
         if metadata.is_dir() {
             return ask(target);
@@ -774,9 +423,9 @@ impl Statistics {
     }
 
     /// Returns the space, or why it is unknown. Prints a note on stderr while the figures are not exact.
-    pub fn known_space(&self) -> Outcome<&Space> {
+    pub fn known_space(&self) -> Outcome<&Stats> {
         self.check_is_whole()?;
-        if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.reconciled) {
+        if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.found.reconciled) {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
         }
         let unknown = || {
@@ -818,14 +467,14 @@ fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcom
         let mount = nvfold::MountOptions { policy: Policy::Off, read_only: true, ..Default::default() };
         let fs = FileSystem::mount(region, mount).doing(mounts::show(path))?;
         let stats = fs.stats();
-        statistics.space = Some(space(&fs, &stats));
         if with_usage {
-            statistics.usage = fs.usage().doing(mounts::show(path))?.map(Usage::of);
+            statistics.usage = fs.usage().doing(mounts::show(path))?;
         }
         statistics.wear = Some(wear(stats.wear, fs.region(), &superblock));
-        statistics.denova = stats.denova.clone().map(DeNova::of);
+        statistics.denova = stats.denova.clone();
         let index = Index::of(&fs, &stats);
         statistics.index = Some(Index { weak: index.weak.filter(|_| fs.index_kind() == IndexKind::Pm), ..index });
+        statistics.space = Some(stats);
     }
     Ok(statistics)
 }
@@ -866,93 +515,29 @@ fn superblock_facts(superblock: &Superblock) -> SuperblockFacts {
 }
 
 fn recovery(stats: &Stats) -> Recovery {
-    let recovery = &stats.recovery;
-    Recovery {
-        loaded: recovery.loaded,
-        entries_scanned: recovery.entries_scanned,
-        inodes_scanned: recovery.inodes_scanned,
-        reconciled: recovery.reconciled,
-        stalled: recovery.stalled,
-        unreadable: recovery.unreadable,
-        percent: if recovery.reconciled { 100 } else { recovery.steps_done * 100 / recovery.steps_total.max(1) },
-        fill_percent: stats.fill_percent,
-    }
+    let found = stats.recovery.clone();
+    Recovery { percent: found.percent(), found, fill_percent: stats.fill_percent }
 }
 
 impl Recovery {
     /// Describes it in one line.
     pub fn describe(&self) -> String {
-        let found = match self.loaded {
+        let nvfold::Recovery { loaded, entries_scanned, inodes_scanned, reconciled, stalled, unreadable, .. } =
+            self.found;
+        let found = match loaded {
             true => "loaded what the last unmount saved".to_owned(),
-            false => format!("scanned {} chunk entries and {} inode slots", self.entries_scanned, self.inodes_scanned),
+            false => format!("scanned {entries_scanned} chunk entries and {inodes_scanned} inode slots"),
         };
-        match (self.stalled, self.reconciled) {
-            (true, _) => format!("{found}; cannot be reconciled: unmount it, and run `nvfold fsck`"),
-            _ if self.unreadable > 0 => {
-                format!(
-                    "{found}; {} inodes cannot be read, and their space is kept until `nvfold fsck --repair`",
-                    self.unreadable
-                )
-            }
-            (_, true) => match self.fill_percent {
-                Some(percent) => format!("{found}; counts are exact; {percent} % of the files have their fingerprints"),
-                None => format!("{found}; counts are exact"),
-            },
-            (_, false) => format!("{found}; {} % reconciled", self.percent),
+        if stalled {
+            format!("{found}; cannot be reconciled: unmount it, and run `nvfold fsck`")
+        } else if unreadable > 0 {
+            format!("{found}; {unreadable} inodes cannot be read, and their space is kept until `nvfold fsck --repair`")
+        } else if !reconciled {
+            format!("{found}; {} % reconciled", self.percent)
+        } else {
+            let filled = self.fill_percent.map(|percent| format!("; {percent} % of the files have their fingerprints"));
+            format!("{found}; counts are exact{}", filled.unwrap_or_default())
         }
-    }
-}
-
-/// Returns the space of a file system that this process has mounted.
-pub fn space(fs: &FileSystem, stats: &Stats) -> Space {
-    let statfs = fs.statfs();
-    Space {
-        device_bytes: stats.device_bytes,
-        logical_bytes: stats.logical_bytes,
-        stored_bytes: stats.stored_bytes,
-        saved_bytes: stats.saved_bytes,
-        compressed_away_bytes: stats.compressed_away_bytes,
-        metadata_bytes: stats.metadata_bytes,
-        reserved_bytes: stats.reserved_bytes,
-        packed_rest_bytes: stats.packed_rest_bytes,
-        free_bytes: stats.free_bytes,
-        available_bytes: statfs.blocks_available * u64::from(statfs.block_bytes),
-        device_allocated_bytes: stats.device_allocated_bytes,
-        inodes: stats.inodes,
-        inodes_free: statfs.inodes_free,
-        data_blocks: stats.data_blocks,
-        chunks: stats.chunks,
-        index_entries: stats.index.entries,
-        index_dram_bytes: stats.index.dram_bytes,
-        space_dram_bytes: stats.space_dram_bytes,
-        tables_dram_bytes: stats.tables_dram_bytes,
-        streams_dram_bytes: stats.streams_dram_bytes,
-        inode_dram_bytes: stats.inode_dram_bytes,
-        inodes_cached: stats.inodes_cached,
-        pieces_offered: stats.pieces_offered,
-        pieces_shared: stats.pieces_shared,
-        weak_collisions: stats.weak_collisions,
-        chunks_filled: stats.chunks_filled,
-        background_skipped: stats.skipped.count,
-        background_last_error: stats.skipped.last_error.clone(),
-        refused: stats.refused.count,
-        refused_last_error: stats.refused.last_error.clone(),
-        panicked: stats.panicked.count,
-        panicked_last: stats.panicked.last.clone(),
-        packed_dead_bytes: stats.reclaim.dead_bytes,
-        reclaimed_segments: stats.reclaim.segments,
-        reclaim_moved_bytes: stats.reclaim.moved_bytes,
-        reclaim_freed_bytes: stats.reclaim.freed_bytes,
-        collected_chunks: stats.reclaim.collected_chunks,
-        collected_bytes: stats.reclaim.collected_bytes,
-        transactions: stats.transactions,
-        by_policy: stats.by_policy.iter().map(|of| (of.policy.name().to_owned(), Pieces::of(of))).collect(),
-    }
-}
-
-impl Pieces {
-    fn of(stats: &PolicyStats) -> Pieces {
-        Pieces { offered: stats.offered, shared: stats.shared, collisions: stats.collisions }
     }
 }
 
@@ -1016,17 +601,6 @@ pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_time_that_a_part_of_the_entries_waited_is_that_of_its_class() {
-        let class = |up_to_ns, entries| QueueWait { up_to_ns, entries };
-        let denova =
-            DeNova { queue_wait_histogram: vec![class(10, 50), class(20, 49), class(40, 1)], ..DeNova::default() };
-        let waited = |percent| denova.queue_wait_ns(percent);
-        assert_eq!((waited(0), waited(50), waited(51)), (Some(10), Some(10), Some(20)));
-        assert_eq!((waited(99), waited(100)), (Some(20), Some(40)));
-        assert_eq!(DeNova::default().queue_wait_ns(50), None);
-    }
 
     #[test]
     fn a_uuid_survives_being_shown() {

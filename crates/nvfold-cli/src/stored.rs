@@ -8,11 +8,11 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
-use crate::statistics::{self, Space, Statistics};
+use crate::statistics::{self, Statistics};
 use nvfold::host;
 use nvfold::{
-    Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
-    XattrMode, errno,
+    Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Stats,
+    Whence, XattrMode, errno,
 };
 use rustix::fs::{Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::HashSet;
@@ -196,9 +196,9 @@ impl Stored {
     }
 
     /// Returns the present sizes and space.
-    pub fn space(&self, path: &Path) -> Outcome<Space> {
+    pub fn space(&self, path: &Path) -> Outcome<Stats> {
         match &self.fs {
-            Some(fs) => Ok(statistics::space(fs, &fs.stats())),
+            Some(fs) => Ok(fs.stats()),
             None => match statistics::ask(path)? {
                 // Free space is what every user may know.
                 statistics if statistics.is_in_part => space_of_statfs(path),
@@ -357,12 +357,12 @@ fn data_from(from: u64, seek: impl Fn(u64, Whence) -> Result<u64, Refused>) -> R
 }
 
 /// Returns the space of a mount by statfs(2): its size, and what is free.
-fn space_of_statfs(path: &Path) -> Outcome<Space> {
+fn space_of_statfs(path: &Path) -> Outcome<Stats> {
     let told = rustix::fs::statvfs(path).doing(mounts::show(path))?;
     let [device_bytes, free_bytes, available_bytes] =
         [told.f_blocks, told.f_bfree, told.f_bavail].map(|blocks| blocks * told.f_frsize);
     let stored_bytes = device_bytes.saturating_sub(free_bytes);
-    Ok(Space { device_bytes, stored_bytes, free_bytes, available_bytes, ..Space::default() })
+    Ok(Stats { device_bytes, stored_bytes, free_bytes, available_bytes, ..Stats::default() })
 }
 
 fn on_host<'p>(path: &'p Path, metadata: &std::fs::Metadata) -> Result<Found<'p>, Refused> {

@@ -21,7 +21,7 @@
 //! | [`chunking`], [`compression`], [`fingerprint`], `words` | pure functions of bytes; the shared vocabulary |
 //! | `error`, `padded`, `parallel`, `sync` | errors; what all rooms use of threads, locks and cache lines |
 //! | `panics` | contains panics in work beside the calls |
-//! | `serial` | how statistics are serialized (feature `serde`) |
+//! | `serial` | types that are serialized as their names (feature `serde`) |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
 //!

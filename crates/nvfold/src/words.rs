@@ -395,6 +395,9 @@ impl IndexKind {
     }
 }
 
+#[cfg(feature = "serde")]
+crate::serial::by_name! { IndexKind, IndexKind::from_name; }
+
 /// When the daemon reorders a chain of the pm index by reference counts (DeNOVA IV-E): after a lookup found an entry
 /// with at least `references` references and read at least `reads` entries until then. `reads` 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -413,6 +416,7 @@ impl Default for ReorderOptions {
 
 /// The memory and the work of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct IndexStats {
     /// The kind of index.
     pub kind: IndexKind,

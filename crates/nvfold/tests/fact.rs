@@ -433,7 +433,7 @@ fn a_wrong_hint_is_found() {
     for place in 1..4 {
         let chain = Chain::make();
         chain.store(chain.entry_at(place, PREVIOUS), chain.blocks[0] as u32);
-        chain.found_and_repaired("and it says");
+        chain.found_and_repaired("and its entry has");
     }
 }
 

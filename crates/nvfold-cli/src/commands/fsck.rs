@@ -12,9 +12,10 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::statistics::Usage;
+use crate::statistics::usage_words;
 use crate::text::{counted, escaped};
 use clap::Args;
+use nvfold::Usage;
 use nvfold::check::{CheckOptions, Report as Checked, UndoFile, check_and_keep};
 use nvfold::media::superblock::STATE_CLEAN;
 use serde::Serialize;
@@ -272,7 +273,7 @@ impl Report {
             extents: checked.extents,
             blocks: checked.blocks,
             chunks: checked.chunks,
-            usage: Usage::of(checked.usage),
+            usage: checked.usage,
             uncompared_bytes: checked.uncompared_bytes,
             metadata_blocks: checked.metadata_blocks,
             log_areas: checked.log_areas,
@@ -309,7 +310,7 @@ fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
         counted(report.blocks, "block", "blocks"),
         report.seconds
     ));
-    lines.push(report.usage.describe());
+    lines.push(usage_words(&report.usage));
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
     let errors = counted(left, "error is", "errors are");
     let given_up = counted(report.given_up.len() as u64, "inode", "inodes");

@@ -51,7 +51,7 @@ pub struct Top {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("must be a number of seconds from 0.1 to 3600"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "must be a number of seconds from 0.1 to 3600".into())
 }
 
 #[derive(Serialize)]

@@ -9,16 +9,16 @@ use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Setting, settings};
 use crate::mounts;
+use crate::option_list::RESEARCH;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
-use crate::research::RESEARCH;
 use crate::size;
-use crate::statistics::{Index, NvDedup, Statistics, mount_point_of};
+use crate::statistics::{Index, Statistics, mount_point_of};
 use clap::Args;
 use nvfold::fingerprint::WeakFunction;
 use nvfold::media::BLOCK_BYTES;
-use nvfold::{IndexKind, MethodChoice};
+use nvfold::{IndexKind, MethodChoice, NvDedupStats};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -70,7 +70,7 @@ struct Chosen {
     device: String,
     choice: String,
     /// The present state of the policy; absent while no new data goes to it.
-    nv_dedup: Option<NvDedup>,
+    nv_dedup: Option<NvDedupStats>,
 }
 
 fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcome<u8> {
@@ -81,7 +81,7 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
     let report = Chosen { device: statistics.device.clone(), choice: choice.to_owned(), nv_dedup: statistics.nv_dedup };
     let policy = statistics.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
-        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method),
+        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method.name()),
         None => format!(
             "{}: the method is chosen by {choice} once data goes to policy nv-dedup (the policy is {policy} now)",
             report.device

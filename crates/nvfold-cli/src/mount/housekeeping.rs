@@ -31,7 +31,7 @@ pub fn start(fs: FileSystem, device: String, dir: PathBuf, access: Access) -> Se
             for bad in fs.region().bad_ranges().into_iter().skip(bad_ranges_told) {
                 let (at, bytes) = (bad.start, bad.end - bad.start);
                 announce(&format!(
-                    "nvfold: {device}: {bytes} bytes at offset {at:#x} lie in bad memory; `nvfold fsck` names the files"
+                    "nvfold: {device}: {bytes} bytes at offset {at:#x} lie in bad memory; `nvfold fsck` lists the files"
                 ));
                 bad_ranges_told += 1;
             }

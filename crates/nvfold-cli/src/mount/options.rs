@@ -4,7 +4,7 @@ use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
 use crate::mount::pages::Cache;
-use crate::research::{Group, listed};
+use crate::option_list::{Group, listed};
 use crate::size;
 use fuser::{MountOption, SessionACL};
 use nvfold::{IndexKind, Policy, Share};

@@ -57,7 +57,7 @@ pub struct Stats {
     /// Chunk entries in use. With a dram index an unshared block has none.
     pub chunks: u64,
     /// The index.
-    #[cfg_attr(feature = "serde", serde(flatten, with = "crate::serial::index_sizes"))]
+    #[cfg_attr(feature = "serde", serde(flatten, with = "index_sizes"))]
     pub index: IndexStats,
     /// DRAM of the allocator, bytes.
     pub space_dram_bytes: u64,
@@ -95,7 +95,7 @@ pub struct Stats {
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// The counts of pieces, for each policy that looks for equal blocks while data is written.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serial::by_policy"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::dedup::serial::by_policy"))]
     pub by_policy: Vec<PolicyStats>,
     /// How often segments were opened for packed chunks since the device was formatted.
     #[cfg_attr(feature = "serde", serde(skip))]
@@ -115,6 +115,29 @@ pub struct Stats {
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out blocks whose use is not known yet.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub recovery: Recovery,
+}
+
+/// The two figures of the index that stand among the sizes.
+#[cfg(feature = "serde")]
+mod index_sizes {
+    use crate::words::IndexStats;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Default, Deserialize, Serialize)]
+    #[serde(default)]
+    struct Sizes {
+        index_entries: u64,
+        index_dram_bytes: u64,
+    }
+
+    pub(super) fn serialize<S: Serializer>(index: &IndexStats, out: S) -> Result<S::Ok, S::Error> {
+        Sizes { index_entries: index.entries, index_dram_bytes: index.dram_bytes }.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<IndexStats, D::Error> {
+        let Sizes { index_entries: entries, index_dram_bytes: dram_bytes } = Sizes::deserialize(from)?;
+        Ok(IndexStats { entries, dram_bytes, ..IndexStats::default() })
+    }
 }
 
 impl FileSystem {

@@ -12,6 +12,7 @@
 //! | [`stream`], [`streams`] | files written in several requests: where to cut, and the tails that wait for more |
 //! | [`work`] | background work |
 //! | `filler` | adds the fingerprints that stored blocks lack |
+//! | `serial` | how the statistics are serialized (feature `serde`) |
 //! | [`icid`] | the rec-tree of a process: from which file memory was copied. It knows nothing of devices |
 //! | [`auto`] | chooses the policy that suits a directory's data now |
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | one complete policy each: options, queue, costs, schedule |
@@ -29,6 +30,8 @@ mod inline;
 pub mod nv_dedup;
 mod off;
 pub mod policy;
+#[cfg(feature = "serde")]
+pub(crate) mod serial;
 pub mod stream;
 pub mod streams;
 pub mod work;

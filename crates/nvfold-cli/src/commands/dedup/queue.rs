@@ -13,12 +13,12 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::statistics::{DeNova, Statistics, mount_point_of};
+use crate::statistics::{Statistics, mount_point_of};
 use crate::stop::Stop;
 use crate::stored::Stored;
 use crate::text::counted;
 use clap::Args;
-use nvfold::DedupMode;
+use nvfold::{DeNovaStats, DedupMode};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
@@ -59,7 +59,7 @@ impl Steer {
 struct Changed {
     device: String,
     /// The present state of the policy; absent while no new data goes to it.
-    denova: Option<DeNova>,
+    denova: Option<DeNovaStats>,
 }
 
 /// Changes a setting of a mount.
@@ -77,7 +77,7 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
 }
 
 /// Describes mode and queue in one line.
-fn describe_queue(now: &DeNova) -> String {
+fn describe_queue(now: &DeNovaStats) -> String {
     let paused = if now.paused { ", paused" } else { "" };
     let entries = counted(now.queue_entries, "entry", "entries");
     format!("mode {}{paused}; {entries} queued ({})", now.mode, size::show(now.queue_bytes))

@@ -2,8 +2,9 @@
 
 use crate::report;
 use crate::size;
-use crate::statistics::{DeNova, Pieces, Statistics, SyncErrors};
+use crate::statistics::{Statistics, SyncErrors};
 use crate::traffic::SegmentWear;
+use nvfold::{DeNovaStats, PolicyStats};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -188,8 +189,9 @@ impl Figures {
         };
         let device_bytes = now.superblock.device_bytes;
         let written = requests.bytes_written;
-        let policy = |(name, pieces): (&String, &Pieces)| {
-            let before = space_before.by_policy.get(name).copied().unwrap_or_default();
+        let policy = |pieces: &PolicyStats| {
+            let before = space_before.by_policy.iter().find(|before| before.policy == pieces.policy);
+            let before = before.copied().unwrap_or_default();
             let figures = PolicyFigures {
                 offered_per_second: per_second(before.offered, pieces.offered),
                 shared_per_second: per_second(before.shared, pieces.shared),
@@ -197,7 +199,7 @@ impl Figures {
                 shared: pieces.shared,
                 collisions: pieces.collisions,
             };
-            (name.clone(), figures)
+            (pieces.policy.name().to_owned(), figures)
         };
         Figures {
             mount_point: now.mount_point.clone().unwrap_or_default(),
@@ -292,15 +294,15 @@ impl Figures {
 }
 
 impl Queue {
-    fn between(before: Option<&DeNova>, now: &DeNova, seconds: f64) -> Queue {
+    fn between(before: Option<&DeNovaStats>, now: &DeNovaStats, seconds: f64) -> Queue {
         // A queue that was not in the last report was empty.
-        let none = DeNova::default();
+        let none = DeNovaStats::default();
         let before = before.unwrap_or(&none);
         let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let shrinks_by = per_second(now.queue_bytes, before.queue_bytes);
         let in_seconds = |ns: u64| ns as f64 / 1e9;
         Queue {
-            mode: now.mode.clone(),
+            mode: now.mode.to_string(),
             paused: now.paused,
             entries: now.queue_entries,
             bytes: now.queue_bytes,
@@ -496,8 +498,8 @@ mod tests {
 
     #[test]
     fn a_queue_has_an_end_only_while_it_shrinks() {
-        let of = |queue_bytes| DeNova { queue_entries: 1, queue_bytes, ..DeNova::default() };
-        let eta = |before: Option<&DeNova>, now: &DeNova| Queue::between(before, now, 2.0).eta_seconds;
+        let of = |queue_bytes| DeNovaStats { queue_entries: 1, queue_bytes, ..DeNovaStats::default() };
+        let eta = |before: Option<&DeNovaStats>, now: &DeNovaStats| Queue::between(before, now, 2.0).eta_seconds;
         assert_eq!(eta(Some(&of(300)), &of(100)), Some(1.0), "100 bytes a second");
         assert_eq!(eta(Some(&of(100)), &of(100)), None);
         assert_eq!(eta(Some(&of(100)), &of(300)), None);

@@ -20,7 +20,7 @@ use crate::mount::acl::{self, Acl};
 use crate::mount::convert;
 use crate::mount::requests::{self, Request as Asked};
 use crate::mount::settings::Setting;
-use crate::statistics::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, Usage};
+use crate::statistics::{REPORT_ATTRIBUTE, USAGE_ATTRIBUTE};
 use nvfold::dedup::icid::hint::TOKEN_ATTRIBUTE;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
 use nvfold_fuse::{Caller, Errno};
@@ -150,7 +150,7 @@ impl Front {
         if size == 0 {
             return Err(Errno::EINVAL);
         }
-        let usage = self.fs.usage().map_err(convert::errno)?.map(Usage::of);
+        let usage = self.fs.usage().map_err(convert::errno)?;
         serde_json::to_vec(&usage).map_err(|_| Errno::EIO)
     }
 

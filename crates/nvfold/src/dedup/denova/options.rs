@@ -97,7 +97,7 @@ pub struct DeNovaStats {
     pub busy_ns: u64,
     /// How long entries had waited when they were processed: the upper bound of a class in nanoseconds, and the
     /// number of entries in it. Ascending, without empty classes; empty without a stopwatch.
-    #[cfg_attr(feature = "serde", serde(rename = "lingered", with = "crate::serial::wait_classes"))]
+    #[cfg_attr(feature = "serde", serde(rename = "lingered", with = "crate::dedup::serial::wait_classes"))]
     pub queue_wait_histogram: Vec<(u64, u64)>,
 }
 

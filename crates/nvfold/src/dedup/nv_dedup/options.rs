@@ -182,6 +182,6 @@ pub struct NvDedupStats {
     /// Number of times that the method changed since mount.
     pub switches: u64,
     /// Number of pieces that each method handled since mount, by number of the method.
-    #[cfg_attr(feature = "serde", serde(with = "crate::serial::pieces_by_method"))]
+    #[cfg_attr(feature = "serde", serde(with = "crate::dedup::serial::pieces_by_method"))]
     pub pieces: [u64; Method::ALL.len()],
 }
