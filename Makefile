@@ -109,7 +109,7 @@ results: lab ## All figures of all papers and all costs, from one commit: docs/r
 picture: ## Draw docs/img/demo.svg again from the last demo's figures
 	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg
 
-cli-page: build ## Write docs/cli.md from what the command says
+cli-page: build ## Write docs/cli.md from the help of the command
 	scripts/cli-page.sh >target/cli.md && mv target/cli.md docs/cli.md
 
 fmt: ## Format the code

@@ -32,8 +32,8 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored descent mount snapshot bounded server unmount traffic device dedup_options mounts \
-                            problems stop output report progress size failure text";
+const COMMANDS_USE: &str = "stored descent mount statistics bounded server unmount traffic device dedup_options \
+                            option_list mounts problems stop output report progress size failure text";
 
 const HOUSES: [House; 9] = [
     House {
@@ -50,19 +50,20 @@ const HOUSES: [House; 9] = [
             ("jobs", "fs store dedup inode chunk space media words error compression fingerprint panics"),
             ("fs", "store dedup inode space media words error compression fingerprint panics"),
             ("store", "dedup inode chunk space media words error chunking compression fingerprint panics refusals"),
-            ("dedup", "chunk space media words error chunking compression fingerprint"),
+            ("dedup", "chunk space media words error chunking compression fingerprint serial"),
             ("inode", "space media words error fingerprint panics"),
             ("chunk", "space media words error compression fingerprint parallel"),
             ("space", "media error"),
             ("media", "words fingerprint"),
             ("panics", "words error"),
             ("refusals", "words error"),
-            ("words", ""),
+            ("words", "serial"),
             ("error", ""),
             ("compression", ""),
             ("fingerprint", ""),
             ("chunking", ""),
             ("parallel", ""),
+            ("serial", ""),
         ],
     },
     House {
@@ -84,27 +85,33 @@ const HOUSES: [House; 9] = [
         crate_name: "nvfold-cli",
         rooms: &[
             ("names", "cli"),
+            ("research", "mount dedup_options option_list"),
             ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
-            ("stored", "descent mount snapshot device dedup_options mounts problems failure"),
-            ("mount", "snapshot bounded unmount utab stop device dedup_options mounts report size failure"),
-            ("snapshot", "bounded traffic device mounts report size failure"),
+            ("stored", "descent mount statistics device dedup_options mounts problems failure"),
+            (
+                "mount",
+                "statistics bounded unmount utab stop device dedup_options option_list mounts report size failure",
+            ),
+            ("statistics", "bounded traffic device mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
             ("server", "mounts"),
             ("unmount", "utab"),
             ("utab", "mounts"),
             ("traffic", "size"),
-            ("device", "dedup_options mounts failure"),
-            ("dedup_options", "failure"),
+            ("device", "dedup_options option_list mounts size failure"),
+            ("dedup_options", "option_list failure"),
             ("problems", "stop mounts failure text"),
             ("stop", "failure"),
             ("output", "progress"),
             ("progress", "size failure"),
             ("report", "failure text"),
             ("descent", ""),
+            ("failure", "remedy text"),
+            ("remedy", "mounts"),
             ("mounts", ""),
             ("size", ""),
-            ("failure", "text"),
+            ("option_list", ""),
             ("text", ""),
         ],
     },

@@ -1,6 +1,7 @@
 //! Deduplication options (`policy=nv-dedup,weak=crc32,strong=md5,...`), for mounts and for commands that store data.
 
 use crate::failure::{Doing, Failure, Outcome};
+use crate::option_list::Group;
 use nvfold::{
     AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,
     MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, StrongFunction, Verify,
@@ -8,31 +9,91 @@ use nvfold::{
 };
 use pmem::Region;
 
-/// All options with their values, for messages and help.
-pub const SYNTAX: &str = "policy=off|inline|nv-dedup|denova|deext|icid[+inline|+deext]|auto \
-                             prefer=space|balanced|speed|wear pack=auto|on|off compress=off|lz4|zstd[:LEVEL] \
-                             cut=auto|content|fixed \
-                             weak=xxh3|crc32|fletcher32|md5|sha1|sha256|blake3 \
-                             strong=md5|sha1|sha256|blake3|bytes verify=bytes|strong period=N \
-                             method=auto|paper|non|ws|str|wb generators=per-core|global \
-                             mode=inline|immediate|delayed:MS:ENTRIES cpu=PERCENT guard=PERCENT \
-                             reorder=REFERENCES:READS|never";
+/// The options that people use, for help.
+pub const GROUP: Group = Group {
+    heading: "Sharing and compression",
+    options: &[
+        (
+            "policy=NAME",
+            "How equal data is found. auto (default) chooses off, inline, denova or deext for each directory, by costs that \
+             it measures and by the data written there; off stores everything; inline shares equal blocks of 4 KiB while \
+             they are written; nv-dedup does so as far as it pays; denova shares in the background, later; deext cuts \
+             compressible data by its content and shares the pieces; icid shares what programs copy, also with \
+             icid+inline and icid+deext",
+        ),
+        (
+            "prefer=space|balanced|speed|wear",
+            "What policy auto saves: space (default), space and time equally, time of writers, or bytes written to the \
+             device",
+        ),
+        (
+            "compress=off|lz4|zstd[:LEVEL]",
+            "Compress the ends of files, and pieces of policy deext, if they are compressible. LEVEL is 1 to 22, default 3. \
+             Default: off",
+        ),
+    ],
+};
 
-/// Returns the help text about these options.
+/// The options for experiments.
+pub const RESEARCH_GROUPS: [Group; 4] = [
+    Group {
+        heading: "All policies",
+        options: &[
+            ("pack=auto|on|off", "Pack the ends of files that do not fill a block; auto packs where it pays"),
+            ("generators=per-core|global", "Where transaction numbers come from"),
+        ],
+    },
+    Group {
+        heading: "Policies inline, nv-dedup and auto",
+        options: &[
+            (
+                "weak=NAME",
+                "Weak fingerprint: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3. A pm index has its own",
+            ),
+            ("strong=NAME", "Strong fingerprint: md5, sha1, sha256, blake3 (default), or bytes for none"),
+            (
+                "verify=bytes|strong",
+                "Before data is shared, compare its bytes (default), or trust equal strong fingerprints, as the papers do",
+            ),
+            (
+                "method=NAME",
+                "Method of policy nv-dedup: auto (by measured costs), paper (the paper's methods and thresholds), non, ws, \
+                 str, wb",
+            ),
+            ("period=N", "Sampling period of policy nv-dedup, in chunks"),
+        ],
+    },
+    Group {
+        heading: "Policy denova",
+        options: &[
+            (
+                "mode=MODE",
+                "When it shares: inline (at once), immediate (as soon as anything is queued), or delayed:MS:ENTRIES (at most \
+                 ENTRIES queue entries every MS milliseconds)",
+            ),
+            ("cpu=PERCENT", "Limit of its daemon, in percent of one processor"),
+            ("guard=PERCENT", "Lift that limit while less than this part of the space is free"),
+            (
+                "reorder=REFERENCES:READS",
+                "Sort a chain of the pm index after a search that read at least READS entries to find one with at least \
+                 REFERENCES references; never: do not",
+            ),
+        ],
+    },
+    Group {
+        heading: "Policy deext",
+        options: &[(
+            "cut=auto|content|fixed",
+            "Where it cuts: compressible data by its content, other data every 16 KiB (auto, the default); all data by its \
+             content, which finds archives and model weights that an inserted byte has moved; or nothing by its content",
+        )],
+    },
+];
+
+/// Describes `-o` of commands that store data without a mount.
 pub fn help() -> String {
-    format!(
-        "{SYNTAX}. Mounts use policy auto with prefer=space unless told otherwise. Policy auto chooses off, inline, denova or \
-         deext for each directory, by measured costs on this device and by the data written there. prefer= says what to save: \
-         space, time and space equally (balanced), writers' time (speed), or bytes written to the device (wear). pack= packs \
-         ends of files that do not fill a block; auto does so where it pays. compress= compresses packed data that is \
-         compressible: ends of files and pieces of policy deext; LEVEL is 1 to 22, default 3. cut= says how deext cuts: compressible \
-         data by its content and other data every 16 KiB (auto), all by its content, which also finds archives and model weights \
-         that an inserted byte has moved, or none (fixed). For policy denova, mode= says \
-         when to share: inline (at once), immediate (as soon as anything is queued), or delayed (at most ENTRIES queue entries \
-         every MS milliseconds). cpu= limits its daemon to that percentage of one processor, unless less than guard= percent of \
-         the space is free. reorder= sorts a chain of the pm index when a look-up read at least READS entries to find one with \
-         at least REFERENCES references."
-    )
+    let names = GROUP.options.iter().map(|(syntax, _)| *syntax).collect::<Vec<_>>();
+    format!("as for `nvfold mount`, for example {}", names.join(", "))
 }
 
 /// The deduplication options, parsed.
@@ -90,7 +151,10 @@ impl DedupOptions {
     pub fn take_list(&mut self, list: &str) -> Result<(), String> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| {
             let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
-            self.take(name, value).unwrap_or_else(|| Err(format!("unknown option {name}; there are {SYNTAX}")))
+            match self.take(name, value) {
+                Some(taken) => taken.map_err(|why| format!("option {option}: {why}")),
+                None => Err(format!("unknown option {name}; --help and --help-research list the options")),
+            }
         })
     }
 
@@ -111,7 +175,7 @@ impl DedupOptions {
             "verify" => nv_dedup.verify = named(value, verify, &["bytes", "strong"])?,
             "period" => {
                 let period = value.parse().ok().filter(|period| *period > 0);
-                nv_dedup.period = period.ok_or_else(|| format!("`{value}` is not a number of chunks, 1 at least"))?;
+                nv_dedup.period = period.ok_or_else(|| "must be a number of chunks, 1 at least".to_owned())?;
             }
             "method" => nv_dedup.method = parse_method(value)?,
             "generators" => self.generators = named(value, generators, &["per-core", "global"])?,
@@ -143,9 +207,10 @@ impl DedupOptions {
             && weak != own
         {
             let (weak, own) = (weak.name(), own.name());
-            let why = format!("the pm index of this device is made of {own}");
-            return Err(Failure::usage(format!("{name}: weak={weak}"), why)
-                .hint(format!("leave the option out, or convert it: nvfold tune {name} --index pm --weak {weak}")));
+            let why = format!("the pm index of this device uses {own}");
+            return Err(Failure::usage(format!("{name}: weak={weak}"), why).hint(format!(
+                "leave the option out, or convert the index: nvfold tune {name} --index pm --weak {weak}"
+            )));
         }
         nv_dedup.weak = weak.unwrap_or_default();
         let deext = DeExtOptions { classes: cut, ..mount.deext };
@@ -156,12 +221,12 @@ impl DedupOptions {
 
 /// Parses a policy.
 pub fn parse_policy(text: &str) -> Result<Policy, String> {
-    Policy::named(text.as_bytes()).ok_or_else(|| format!("unknown policy `{text}`; there are: {}", Policy::names()))
+    Policy::named(text.as_bytes()).ok_or_else(|| format!("must be one of {}", Policy::names()))
 }
 
 /// Parses a compression and its level.
 pub fn parse_compression(text: &str) -> Result<Compression, String> {
-    Compression::named(text.as_bytes()).ok_or_else(|| format!("`{text}` is none of {}", Compression::NAMES))
+    Compression::named(text.as_bytes()).ok_or_else(|| format!("must be one of {}", Compression::NAMES))
 }
 
 /// Parses a function for weak fingerprints.
@@ -188,12 +253,12 @@ fn parse_reorder(text: &str) -> Result<ReorderOptions, String> {
         let (references, reads) = (references.parse().ok()?, reads.parse().ok()?);
         (references > 0 && reads > 0).then_some(ReorderOptions { references, reads })
     });
-    pair.ok_or_else(|| format!("`{text}` is neither REFERENCES:READS (1:1 at least) nor never"))
+    pair.ok_or_else(|| "must be REFERENCES:READS, 1:1 at least, or never".to_owned())
 }
 
 fn percent(text: &str, least: u32) -> Result<u32, String> {
     let percent = text.parse().ok().filter(|percent| (least..=100).contains(percent));
-    percent.ok_or_else(|| format!("`{text}` is not a percentage from {least} to 100"))
+    percent.ok_or_else(|| format!("must be a percentage from {least} to 100"))
 }
 
 /// Parses a method of policy nv-dedup, or the rule by which it is chosen.
@@ -218,7 +283,7 @@ fn generators(name: &str) -> Option<Generators> {
 }
 
 fn named<T>(value: &str, from_name: impl Fn(&str) -> Option<T>, names: &[&str]) -> Result<T, String> {
-    from_name(value).ok_or_else(|| format!("`{value}` is none of {}", names.join(", ")))
+    from_name(value).ok_or_else(|| format!("must be one of {}", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -293,7 +358,7 @@ mod tests {
         assert_eq!(read("compress=lz4"), Ok(Compression::Lz4));
         assert_eq!(read("compress=zstd"), Ok(Compression::Zstd(3)));
         assert_eq!(read("compress=zstd:19"), Ok(Compression::Zstd(19)));
-        assert_eq!(read("compress=zstd:23"), Err("`zstd:23` is none of off, lz4, zstd, zstd:1 to zstd:22".into()));
+        assert_eq!(read("compress=zstd:23"), Err("must be one of off, lz4, zstd, zstd:1 to zstd:22".into()));
         assert_eq!(read("compress"), Err("it needs a value: compress=zstd".into()));
     }
 
@@ -317,26 +382,26 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_what_there_is() {
         for (list, why) in [
-            ("weak=md4", "`md4` is none of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
-            ("strong=crc32", "`crc32` is none of md5, sha1, sha256, blake3, md5-salted, bytes"),
-            ("prefer=money", "`money` is none of balanced, space, speed, wear"),
+            ("weak=md4", "must be one of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
+            ("strong=crc32", "must be one of md5, sha1, sha256, blake3, md5-salted, bytes"),
+            ("prefer=money", "must be one of balanced, space, speed, wear"),
             ("prefer", "it needs a value: prefer=space"),
-            ("cut=text", "`text` is none of auto, fixed, content"),
+            ("cut=text", "must be one of auto, fixed, content"),
             ("cut", "it needs a value: cut=content"),
-            ("verify=weak", "`weak` is none of bytes, strong"),
-            ("period=0", "`0` is not a number of chunks, 1 at least"),
-            ("period=-1", "`-1` is not a number of chunks, 1 at least"),
-            ("method=fast", "`fast` is none of auto, paper, non, ws, str, wb"),
-            ("generators=many", "`many` is none of per-core, global"),
+            ("verify=weak", "must be one of bytes, strong"),
+            ("period=0", "must be a number of chunks, 1 at least"),
+            ("period=-1", "must be a number of chunks, 1 at least"),
+            ("method=fast", "must be one of auto, paper, non, ws, str, wb"),
+            ("generators=many", "must be one of per-core, global"),
             ("weak", "it needs a value: weak=xxh3"),
-            ("mode=now", "`now` is none of inline, immediate, delayed:MS:ENTRIES"),
-            ("mode=delayed:0:5", "`delayed:0:5` is none of inline, immediate, delayed:MS:ENTRIES"),
+            ("mode=now", "must be one of inline, immediate, delayed:MS:ENTRIES"),
+            ("mode=delayed:0:5", "must be one of inline, immediate, delayed:MS:ENTRIES"),
             ("mode", "it needs a value: mode=delayed:750:20000"),
-            ("cpu=0", "`0` is not a percentage from 1 to 100"),
-            ("cpu=101", "`101` is not a percentage from 1 to 100"),
-            ("guard=half", "`half` is not a percentage from 0 to 100"),
-            ("reorder=4", "`4` is neither REFERENCES:READS (1:1 at least) nor never"),
-            ("reorder=4:0", "`4:0` is neither REFERENCES:READS (1:1 at least) nor never"),
+            ("cpu=0", "must be a percentage from 1 to 100"),
+            ("cpu=101", "must be a percentage from 1 to 100"),
+            ("guard=half", "must be a percentage from 0 to 100"),
+            ("reorder=4", "must be REFERENCES:READS, 1:1 at least, or never"),
+            ("reorder=4:0", "must be REFERENCES:READS, 1:1 at least, or never"),
         ] {
             assert_eq!(DedupOptions::default().take_list(list), Err(why.to_owned()));
         }

@@ -3,6 +3,8 @@
 use crate::dedup_options::DedupOptions;
 use crate::failure::{Doing, Failure, Outcome, eprint_line, warn};
 use crate::mounts;
+use crate::option_list::RESEARCH;
+use crate::size;
 use clap::Args;
 use nvfold::{Clock, FileSystem, MountOptions, Share, Stopwatch};
 use pmem::{DeviceSpec, FlushMode, OpenOptions, PersistenceLevel, PmemError, Profile, Region, Trust};
@@ -22,10 +24,10 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Args, Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// Emulate a device: native, nvdimm-8x, optane, pcm, rram, stt-ram, or custom:NAME=VALUE,...
-    #[arg(long, value_parser = parse_profile)]
+    #[arg(long, value_parser = parse_profile, help_heading = RESEARCH, hide = true)]
     pub profile: Option<Profile>,
     /// When to issue cache-line flushes: auto (where they make data power-safe) or always
-    #[arg(long, value_parser = parse_flush, value_name = "WHEN")]
+    #[arg(long, value_parser = parse_flush, value_name = "WHEN", help_heading = RESEARCH, hide = true)]
     pub flush: Option<FlushMode>,
 }
 
@@ -39,7 +41,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
     match text {
         "auto" => Ok(FlushMode::Auto),
         "always" => Ok(FlushMode::Always),
-        _ => Err(format!("`{text}` is neither auto nor always")),
+        _ => Err("must be auto or always".into()),
     }
 }
 
@@ -62,8 +64,10 @@ pub fn spec(device: &Path) -> DeviceSpec {
 
 /// Opens an existing device.
 pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
-    let opened = Region::open(&spec(device), &options.open_options(read_only));
-    opened.doing("open the device").map_err(|failure| in_use_hint(device, failure))
+    if device == Path::new("mem:") {
+        return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
+    }
+    Region::open(&spec(device), &options.open_options(read_only)).doing("open the device")
 }
 
 /// Opens a device to mount it. If the mount is for others than its owner, nobody else may read or write the device past it.
@@ -76,11 +80,10 @@ pub fn open_to_mount(
 ) -> Outcome<Region> {
     let trust = if for_others { Trust::OwnerAlone } else { Trust::Owner };
     let open = |trust| Region::open(&spec(device), &OpenOptions { trust, ..options.open_options(read_only) });
-    let opened = open_trusted(trust, |_| force, open, "open the device");
-    opened.map_err(|failure| in_use_hint(device, failure))
+    open_trusted(trust, |_| force, open, "open the device")
 }
 
-/// Opens a device that is to be trusted so far. What is tolerated is told, and opened all the same.
+/// Opens a device that is to be trusted so far. If that is refused and tolerated, warns, and opens it all the same.
 pub fn open_trusted(
     trust: Trust,
     is_tolerated: impl Fn(&PmemError) -> bool,
@@ -102,15 +105,6 @@ pub fn open_trusted(
     }
 }
 
-/// Adds a hint: a mounted device can be reached through its mount point, and a missing one must be made first.
-fn in_use_hint(device: &Path, failure: Failure) -> Failure {
-    match mounts::of_device(device) {
-        Some(mounted) => failure.hint(format!("it is mounted on {}", mounted.dir.display())),
-        None if !device.exists() => failure.hint("make a device first: nvfold mkfs DEVICE --size 1G"),
-        None => failure,
-    }
-}
-
 /// Returns the clock of every file system we mount: the kernel's coarse one, as in other file systems.
 pub fn clock() -> Clock {
     Arc::new(pmem::clock::coarse_now_ns)
@@ -121,6 +115,22 @@ pub fn stopwatch() -> Stopwatch {
     let start = Instant::now();
     // Includes the charged time of an emulated device that the thread has not spun yet.
     Arc::new(move || pmem::clock::device_ns(start))
+}
+
+/// Checks the size of a new device. The error is part of a sentence.
+pub fn check_size(bytes: u64) -> Result<(), String> {
+    use nvfold::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
+    if (DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES) {
+        return Ok(());
+    }
+    let of = |bytes| size::show(bytes);
+    Err(if bytes < DEVICE_BYTES_MIN {
+        format!("a device of {} is too small; the smallest has {}", of(bytes), of(DEVICE_BYTES_MIN))
+    } else if bytes > DEVICE_BYTES_MAX {
+        format!("a device of {} is too large; the largest has {}", of(bytes), of(DEVICE_BYTES_MAX))
+    } else {
+        format!("a device cannot have {bytes} bytes; the size must be a multiple of {BLOCK_BYTES}")
+    })
 }
 
 /// Explains why a mount by a user other than root may have failed.
@@ -147,9 +157,6 @@ pub fn mount_embedded(
     read_only: bool,
     threads: usize,
 ) -> Outcome<FileSystem> {
-    if device == Path::new("mem:") {
-        return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
-    }
     let region = open(device, options, read_only)?;
     let (clock, stopwatch) = (clock(), Some(stopwatch()));
     let (superblock, _) = nvfold::read_superblock(&region).doing(mounts::show(device))?;

@@ -1,6 +1,10 @@
 //! The error of a command: what was being done, why it failed, and what to do about it.
 
+use crate::remedy::Cause;
 use crate::text::escaped;
+use nvfold::Error;
+use pmem::PmemError;
+use std::any::Any;
 use std::fmt::Display;
 
 /// The exit code of a command that failed.
@@ -11,9 +15,12 @@ pub const USAGE: u8 = 2;
 /// Why a command failed.
 #[derive(Debug)]
 pub struct Failure {
+    /// Empty if `why` says it.
     what: String,
     why: String,
     hint: Option<String>,
+    /// Chooses the hint, if there is no other.
+    cause: Option<Cause>,
     /// The exit code.
     pub code: u8,
     /// The signal that stopped the work. It ends the process, too.
@@ -26,7 +33,21 @@ pub type Outcome<T> = Result<T, Failure>;
 impl Failure {
     /// Makes a failure that prints as `nvfold COMMAND: what: why`.
     pub fn new(what: impl Display, why: impl Display) -> Failure {
-        Failure { what: what.to_string(), why: why.to_string(), hint: None, code: FAILED, signal: None }
+        let (what, why) = (what.to_string(), why.to_string());
+        Failure { what, why, hint: None, cause: None, code: FAILED, signal: None }
+    }
+
+    /// Makes a failure of an error. Its type chooses the hint. An error of a device names the device itself.
+    pub fn of(what: impl Display, error: impl Display + 'static) -> Failure {
+        let any: &dyn Any = &error;
+        let names_device = any.is::<PmemError>() || matches!(any.downcast_ref(), Some(Error::Device(_)));
+        let cause = Cause::of(any);
+        let what = if names_device { String::new() } else { what.to_string() };
+        let why = match any.downcast_ref() {
+            Some(Error::NotFound { what: name }) if what.ends_with(name) => "no such file or directory".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure { cause, ..Failure::new(what, why) }
     }
 
     /// Makes a failure for a mistake on the command line.
@@ -54,10 +75,14 @@ impl Failure {
 
     /// Prints the failure on stderr. `command` is the name of the command.
     pub fn report(&self, command: &str) {
-        let hint = self.hint.as_deref().map(|hint| format!("\n  hint: {}", escaped(hint))).unwrap_or_default();
+        let hint = self.hint.clone().or_else(|| self.cause.as_ref()?.hint(command));
+        let hint = hint.map(|hint| format!("\n  hint: {}", escaped(&hint))).unwrap_or_default();
         // `mem:` already ends in a colon.
-        let what = self.what.strip_suffix(':').unwrap_or(&self.what);
-        eprint_line(&format!("nvfold {command}: {}: {}{hint}", escaped(what), escaped(&without_number(&self.why))));
+        let what = match self.what.strip_suffix(':').unwrap_or(&self.what) {
+            "" => String::new(),
+            what => format!("{}: ", escaped(what)),
+        };
+        eprint_line(&format!("nvfold {command}: {what}{}{hint}", escaped(&without_number(&self.why))));
     }
 }
 
@@ -85,8 +110,8 @@ pub trait Doing<T> {
     fn doing(self, what: impl Display) -> Outcome<T>;
 }
 
-impl<T, E: Display> Doing<T> for Result<T, E> {
+impl<T, E: Display + 'static> Doing<T> for Result<T, E> {
     fn doing(self, what: impl Display) -> Outcome<T> {
-        self.map_err(|error| Failure::new(what, error))
+        self.map_err(|error| Failure::of(what, error))
     }
 }

@@ -3,17 +3,19 @@
 //! | module | content |
 //! |---|---|
 //! | [`cli`], [`commands`] | the command line; one file for each command |
+//! | [`research`], [`option_list`] | which options `--help` shows, and which `--help-research`; lists of mount options |
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | serving a mount, with `nvfold_mount`; what commands ask of one |
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`descent`] | walks over trees, of a device or of the host |
-//! | [`snapshot`], [`traffic`] | the facts in reports; traffic and wear |
+//! | [`statistics`], [`traffic`] | the facts in reports; traffic and wear |
 //! | [`device`], [`dedup_options`] | opening devices; the options for deduplication |
 //! | [`mounts`], [`utab`], [`size`] | the kernel's mount table and umount(8)'s; sizes |
 //! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
 //! | [`unmount`] | unmounting |
-//! | [`output`], [`report`], [`progress`], [`problems`], [`failure`], [`text`] | output on stdout and stderr |
-//! | [`stop`] | signals that end long work in order |
+//! | [`output`], [`report`], [`progress`], [`problems`], [`text`] | output on stdout and stderr |
+//! | [`failure`], [`remedy`] | errors of a command; what to do about errors of the library |
+//! | [`stop`] | signals that end long work cleanly |
 #![forbid(unsafe_code)]
 
 #[cfg(panic = "abort")]
@@ -29,13 +31,16 @@ mod failure;
 mod mount;
 mod mounts;
 mod names;
+mod option_list;
 mod output;
 mod problems;
 mod progress;
+mod remedy;
 mod report;
+mod research;
 mod server;
 mod size;
-mod snapshot;
+mod statistics;
 mod stop;
 mod stored;
 mod text;
@@ -43,7 +48,8 @@ mod traffic;
 mod unmount;
 mod utab;
 
-use clap::{CommandFactory, Parser};
+use clap::error::ErrorKind;
+use clap::{Command as Definition, CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
 use commands::*;
 use failure::Outcome;
@@ -57,8 +63,14 @@ fn main() -> ExitCode {
     }
     let name = names::command_in(&arguments);
     let is_fsck = name == "fsck";
-    let cli = match Cli::try_parse_from(arguments) {
+    let asks_for_research = arguments.iter().any(|argument| argument == "--help-research");
+    let parsed = definition().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_research => {
+            let _ = report::print(&research::page(definition(), &name));
+            return ExitCode::SUCCESS;
+        }
         Err(error) => {
             let _ = error.print();
             let code = match (error.use_stderr(), is_fsck) {
@@ -77,6 +89,11 @@ fn main() -> ExitCode {
         if is_fsck { fsck::OPERATIONAL } else { failure.code }
     });
     ExitCode::from(code)
+}
+
+/// Returns the definition of the whole command line.
+fn definition() -> Definition {
+    research::with_notes(Cli::command())
 }
 
 fn run(cli: &Cli) -> Outcome<u8> {
@@ -104,8 +121,8 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Estimate(command) => estimate::run(command, output),
         Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
-        Command::Completions(command) => completions::run(command, Cli::command()),
+        Command::Completions(command) => completions::run(command, research::shown(definition())),
         Command::BoundedCall(call) => bounded::run(call),
-        Command::Man(command) => man::run(command, Cli::command()),
+        Command::Man(command) => man::run(command, research::shown(definition())),
     }
 }

@@ -1,15 +1,18 @@
 //! How a command reports.
 
 use crate::progress::When;
-use clap::Args;
+use clap::{ArgAction, Args};
 
 /// How to report; the same for every command.
 #[derive(Args, Clone, Debug)]
 pub struct Output {
     /// Print the report as JSON with a format version
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
     /// Show progress on stderr
-    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN", help_heading = "Output")]
     pub progress: When,
+    /// Print the options for experiments
+    #[arg(long, global = true, hide = true, action = ArgAction::Help)]
+    help_research: Option<bool>,
 }

@@ -11,22 +11,22 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        let what = if text.starts_with('-') { "negative, and no size is" } else { "not a size" };
-        return Err(format!("`{text}` is {what}; write 4096, 64M or 1.5GiB"));
+        let what = if text.starts_with('-') { "a size cannot be negative" } else { "not a size" };
+        return Err(format!("{what}; write 4096, 64M or 1.5GiB"));
     }
-    let multiplier = multiplier(unit.trim())
-        .ok_or_else(|| format!("`{text}` has the unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
+    let multiplier =
+        multiplier(unit.trim()).ok_or_else(|| format!("unknown unit `{}`; write 4096, 64M or 1.5GiB", unit.trim()))?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let has_digits = !whole.is_empty() || !fraction.is_empty();
     if !has_digits || fraction.contains('.') || fraction.len() > 18 {
-        return Err(format!("`{text}` is not a size; write 4096, 64M or 1.5GiB"));
+        return Err("not a size; write 4096, 64M or 1.5GiB".into());
     }
-    let too_large = || format!("`{text}` is larger than 2^64 bytes");
+    let too_large = || "larger than 2^64 bytes".to_owned();
     let value = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
     let scale = 10u128.pow(fraction.len() as u32);
     let parts = value(fraction).and_then(|f| f.checked_mul(multiplier)).ok_or_else(too_large)?;
     if parts % scale != 0 {
-        return Err(format!("`{text}` is not a whole number of bytes"));
+        return Err("not a whole number of bytes".into());
     }
     let bytes = value(whole).and_then(|w| w.checked_mul(multiplier)).and_then(|w| w.checked_add(parts / scale));
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).ok_or_else(too_large)
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_told_apart_from_an_unknown_unit() {
-        assert_eq!(parse("-1").unwrap_err(), "`-1` is negative, and no size is; write 4096, 64M or 1.5GiB");
-        assert_eq!(parse("many").unwrap_err(), "`many` is not a size; write 4096, 64M or 1.5GiB");
-        assert_eq!(parse("1X").unwrap_err(), "`1X` has the unknown unit `X`; write 4096, 64M or 1.5GiB");
+        assert_eq!(parse("-1").unwrap_err(), "a size cannot be negative; write 4096, 64M or 1.5GiB");
+        assert_eq!(parse("many").unwrap_err(), "not a size; write 4096, 64M or 1.5GiB");
+        assert_eq!(parse("1X").unwrap_err(), "unknown unit `X`; write 4096, 64M or 1.5GiB");
     }
 
     #[test]

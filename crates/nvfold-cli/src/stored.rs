@@ -8,11 +8,11 @@ use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mount::requests::{self, Left, ReclaimLeft, Request};
 use crate::mounts;
 use crate::problems::Problems;
-use crate::snapshot::{self, Snapshot, Space};
+use crate::statistics::{self, Statistics};
 use nvfold::host;
 use nvfold::{
-    Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Whence,
-    XattrMode, errno,
+    Attr, Compression, FileKind, FileSystem, InodeNumber, MappedExtent, POLICY_ATTRIBUTE, Policy, Reshared, Stats,
+    Whence, XattrMode, errno,
 };
 use rustix::fs::{Mode, OFlags, SeekFrom, XattrFlags};
 use std::collections::HashSet;
@@ -64,7 +64,12 @@ impl Display for Refused {
 
 impl From<nvfold::Error> for Refused {
     fn from(error: nvfold::Error) -> Refused {
-        Refused { errno: error.errno(), why: error.to_string() }
+        // The name is that of the file at hand, which the message names.
+        let why = match &error {
+            nvfold::Error::NotFound { .. } => "no such file or directory".to_owned(),
+            error => error.to_string(),
+        };
+        Refused { errno: error.errno(), why }
     }
 }
 
@@ -97,30 +102,40 @@ impl Stored {
             for target in targets {
                 let on = std::fs::metadata(target).doing(mounts::show(target))?.dev();
                 if on != metadata.dev() {
-                    return Err(Failure::usage(mounts::show(target), "name paths on one mount"));
+                    return Err(Failure::usage(
+                        mounts::show(target),
+                        "it is not on the same mount as the paths before it",
+                    ));
                 }
             }
             if !at.is_empty() {
-                return Err(Failure::usage("--at", "names paths on a device, and this is a mount: name them directly"));
+                return Err(Failure::usage(
+                    "--at",
+                    "it is for an unmounted device; on a mount, give the paths themselves",
+                ));
             }
             if dedup.is_some() {
-                return Err(Failure::usage(
-                    "-o",
-                    "says how a device is treated, and this is a mount: it has its options",
-                ));
+                return Err(Failure::usage("-o", "it is for an unmounted device; a mount has its own options"));
             }
             return Ok((Stored { fs: None, name: mounts::show(first), number: metadata.dev() }, targets.to_vec()));
         }
         if metadata.is_dir() {
             let why = "no nvfold is mounted there";
-            return Err(Failure::new(mounts::show(first), why).hint("name paths on a mount of nvfold, or a device"));
+            return Err(Failure::new(mounts::show(first), why).hint("give paths on a mount of nvfold, or a device"));
         }
         if targets.len() > 1 {
-            return Err(Failure::usage(mounts::show(first), "name one device alone").hint("--at names paths on it"));
+            return Err(Failure::usage(mounts::show(first), "a device must be the only argument")
+                .hint("--at gives paths on it"));
         }
         let dedup = dedup.cloned().unwrap_or_default();
         let fs = mount_embedded(first, options, &dedup, read_only, device::processors())?;
         let paths = if at.is_empty() { vec![PathBuf::from("/")] } else { at.to_vec() };
+        let missing = |path: &PathBuf| fs.resolve(path.as_os_str().as_bytes()).doing(mounts::show(path)).err();
+        // One that exists is enough to begin; the others are problems in the report.
+        if let Some(failure) = paths.iter().map(missing).reduce(Option::and).flatten() {
+            fs.unmount().doing(mounts::show(first))?;
+            return Err(failure);
+        }
         Ok((Stored { fs: Some(fs), name: mounts::show(first), number: 0 }, paths))
     }
 
@@ -175,19 +190,19 @@ impl Stored {
         let open = std::fs::File::open(path).doing(mounts::show(path))?;
         if let Err(error) = rustix::fs::syncfs(&open) {
             let name = mounts::show(path);
-            eprint_line(&format!("nvfold: {name}: not all that programs wrote before could be stored: {error}"));
+            eprint_line(&format!("nvfold: {name}: not all data that programs had written could be stored: {error}"));
         }
         Ok(())
     }
 
     /// Returns the present sizes and space.
-    pub fn space(&self, path: &Path) -> Outcome<Space> {
+    pub fn space(&self, path: &Path) -> Outcome<Stats> {
         match &self.fs {
-            Some(fs) => Ok(snapshot::space(fs, &fs.stats())),
-            None => match snapshot::ask(path)? {
+            Some(fs) => Ok(fs.stats()),
+            None => match statistics::ask(path)? {
                 // Free space is what every user may know.
-                snapshot if snapshot.is_in_part => space_of_statfs(path),
-                snapshot => snapshot.known_space().cloned(),
+                statistics if statistics.is_in_part => space_of_statfs(path),
+                statistics => statistics.known_space().cloned(),
             },
         }
     }
@@ -197,7 +212,7 @@ impl Stored {
         match &self.fs {
             Some(fs) => Ok(requests::queued(fs, false)),
             None => {
-                let denova = snapshot::ask(path)?.denova;
+                let denova = statistics::ask(path)?.denova;
                 let (entries, bytes) = denova.map_or((0, 0), |denova| (denova.queue_entries, denova.queue_bytes));
                 Ok(Left { is_done: false, entries, bytes })
             }
@@ -225,7 +240,7 @@ impl Stored {
         match &self.fs {
             Some(_) => Ok(Defaults::default()),
             None => {
-                let Snapshot { policy, compress, .. } = snapshot::ask(path)?;
+                let Statistics { policy, compress, .. } = statistics::ask(path)?;
                 Ok(Defaults { policy, compression: compress })
             }
         }
@@ -341,13 +356,13 @@ fn data_from(from: u64, seek: impl Fn(u64, Whence) -> Result<u64, Refused>) -> R
     Ok(ranges)
 }
 
-/// Returns what statfs(2) tells of the space of a mount: its size, and what is free.
-fn space_of_statfs(path: &Path) -> Outcome<Space> {
+/// Returns the space of a mount by statfs(2): its size, and what is free.
+fn space_of_statfs(path: &Path) -> Outcome<Stats> {
     let told = rustix::fs::statvfs(path).doing(mounts::show(path))?;
     let [device_bytes, free_bytes, available_bytes] =
         [told.f_blocks, told.f_bfree, told.f_bavail].map(|blocks| blocks * told.f_frsize);
     let stored_bytes = device_bytes.saturating_sub(free_bytes);
-    Ok(Space { device_bytes, stored_bytes, free_bytes, available_bytes, ..Space::default() })
+    Ok(Stats { device_bytes, stored_bytes, free_bytes, available_bytes, ..Stats::default() })
 }
 
 fn on_host<'p>(path: &'p Path, metadata: &std::fs::Metadata) -> Result<Found<'p>, Refused> {

@@ -71,7 +71,7 @@ fn a_mount_compresses_as_its_option_and_its_directories_say() {
     assert_eq!(told("mnt"), ["deext", "mount", "lz4", "mount"]);
     assert_eq!(told("mnt/dir"), ["deext", "mount", "off", "own"]);
     let text_of = |path: &str| scratch.nvfold(&["policy", path]).ok().stdout;
-    assert!(text_of("mnt/dir").ends_with("policy deext (that of the mount), compression off (its own)\n"));
+    assert!(text_of("mnt/dir").ends_with("policy deext (from the mount), compression off (its own)\n"));
     let stored = || scratch.nvfold(&["dedup-stats", "mnt", "--json"]).ok().number("stored_bytes");
     let data = text(60_000);
     fs::write(dir.join("as it is"), &data).unwrap();

@@ -262,7 +262,7 @@ fn what_a_pm_index_is_made_of_is_not_changed_by_an_option() {
     scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--index", "pm", "--weak", "sha1"]).ok();
     fs::create_dir(scratch.path("mnt")).unwrap();
     fs::write(scratch.path("file"), noise(8192, 1)).unwrap();
-    let why = "the pm index of this device is made of sha1";
+    let why = "the pm index of this device uses sha1";
     let run = scratch.nvfold(&["import", "dev", "file", "-o", "weak=xxh3"]).fails(2, why);
     assert!(run.stderr.contains("nvfold tune dev --index pm --weak xxh3"), "{run:#?}");
     scratch.nvfold(&["dedup", "--drain", "dev", "-o", "weak=md5"]).fails(2, why);
@@ -289,11 +289,11 @@ fn wrong_options_are_refused_by_mount_and_import() {
     fs::create_dir(scratch.path("mnt")).unwrap();
     fs::write(scratch.path("file"), noise(8192, 1)).unwrap();
     for (options, why) in [
-        ("mode=later", "`later` is none of inline, immediate, delayed:MS:ENTRIES"),
-        ("mode=delayed:5", "`delayed:5` is none of inline, immediate, delayed:MS:ENTRIES"),
-        ("cpu=0", "`0` is not a percentage from 1 to 100"),
-        ("guard=101", "`101` is not a percentage from 0 to 100"),
-        ("reorder=0:2", "`0:2` is neither REFERENCES:READS"),
+        ("mode=later", "must be one of inline, immediate, delayed:MS:ENTRIES"),
+        ("mode=delayed:5", "must be one of inline, immediate, delayed:MS:ENTRIES"),
+        ("cpu=0", "must be a percentage from 1 to 100"),
+        ("guard=101", "must be a percentage from 0 to 100"),
+        ("reorder=0:2", "must be REFERENCES:READS"),
         ("mode", "it needs a value: mode=delayed:750:20000"),
     ] {
         scratch.nvfold(&["mount", "dev", "mnt", "-o", options]).fails(2, why);
@@ -302,8 +302,8 @@ fn wrong_options_are_refused_by_mount_and_import() {
     for wrong in [&["--pause", "--resume", "mnt"][..], &["--mode", "later", "mnt"], &["--drain", "--pause", "mnt"]] {
         scratch.nvfold(&[&["dedup"], wrong].concat()).code_is(2);
     }
-    scratch.nvfold(&["dedup", "--drain", "dev", "mnt"]).fails(2, "name one path");
-    scratch.nvfold(&["dedup", "--drain", "dev", "--at", "/x"]).fails(2, "name one path");
+    scratch.nvfold(&["dedup", "--drain", "dev", "mnt"]).fails(2, "give one path");
+    scratch.nvfold(&["dedup", "--drain", "dev", "--at", "/x"]).fails(2, "give one path");
     scratch.nvfold(&["dedup", "--drain", "mnt"]).fails(1, "no nvfold is mounted there");
     let run = scratch.nvfold(&["dedup", "--pause", "dev"]).fails(1, "no nvfold is mounted there");
     assert!(run.stderr.contains("no daemon"), "{run:#?}");

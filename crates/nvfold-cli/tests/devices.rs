@@ -62,7 +62,7 @@ fn fsck_says_of_what_it_has_no_fingerprint() {
     let found = scratch.nvfold(&["fsck", "-n", "dev", "--json"]).ok().json();
     assert_eq!(found["uncompared_bytes"], 4 * BLOCK, "{found}");
     let text = scratch.nvfold(&["fsck", "-n", "dev"]).ok().stdout;
-    let told = "not compared: 16 KiB of file data (nothing to compare it with is stored); damaged";
+    let told = "not compared: 16 KiB of file data (nothing to compare it with is stored); damage there";
     assert!(text.contains(told), "{text}");
     let text = scratch.nvfold(&["fsck", "-n", "dev", "--metadata-only"]).ok().stdout;
     assert!(text.contains("16 KiB of file data (--metadata-only)"), "{text}");
@@ -231,7 +231,7 @@ fn a_damaged_segment_table_is_read_around_repaired_and_taken_back() {
         (&kept[..kept.len() - 1], "truncated"),
         (&kept[..40], "shorter than its head"),
         (&flipped[..], "damaged"),
-        (&[0; 100][..], "no undo file"),
+        (&[0; 100][..], "not an undo file"),
     ] {
         fs::write(scratch.path("bad"), bytes).unwrap();
         scratch.nvfold(&["fsck", "--restore", "bad", "dev"]).fails(8, why);

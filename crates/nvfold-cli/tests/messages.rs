@@ -52,7 +52,11 @@ fn file_system_errors() -> Vec<Error> {
             what: "inode 7: a change of its log was refused, because it could not be read back (extent length)".into(),
         },
         Error::Panicked { what: "ending a stream, at inode 7 (attempt to subtract with overflow)".into() },
-        Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
+        Error::NoSuperblock { why: "its checksum is wrong" },
+        Error::Truncated { bytes: 32 << 20, whole_bytes: 64 << 20 },
+        Error::RepairInterrupted,
+        Error::PmIndexDamaged { at: 0x4000 },
+        Error::NotNvfold { why: "no copy of a superblock begins with nvfold's magic".into() },
         Error::Newer { what: "format version 4".into() },
         Error::Older { what: "format version 2".into() },
         Error::NotBuilt { function: "sha1" },
@@ -194,6 +198,7 @@ fn every_command_on_a_device_says_what_it_did_or_why_it_did_not() {
     told.heading("What does not");
     fs::write(scratch.path("noise"), vec![0x5a; 16 << 20]).unwrap();
     fs::write(scratch.path("odd"), vec![1; 5000]).unwrap();
+    fs::File::create(scratch.path("zeros")).unwrap().set_len(16 << 20).unwrap();
     fs::write(scratch.path("empty"), b"").unwrap();
     fs::write(scratch.path("tree/one"), vec![8; 100]).unwrap();
     let label = "x".repeat(33);
@@ -221,10 +226,22 @@ fn every_command_on_a_device_says_what_it_did_or_why_it_did_not() {
         &["mount", "dev", "none"],
         &["mount", "dev", "odd"],
         &["mount", "none", "dir"],
+        &["mount", "zeros", "dir", "-o", "noallow_other"],
+        &["mount", "mem:", "dir", "-o", "size=1M"],
+        &["mount", "mem:", "dir", "-o", "size=64M,cache=some"],
+        &["mount", "mem:", "dir", "-o", "size=64M,max_write=3"],
+        &["mount", "mem:", "dir", "-o", "size=64M,verify=strong,strong=bytes"],
         &["umount", "dir"],
+        &["umount", "none"],
+        &["sync", "none"],
         &["info", "none"],
         &["info", "dir"],
         &["info", "noise"],
+        &["info", "mem:"],
+        &["fsck", "mem:"],
+        &["fsck", "none"],
+        &["fsck", "zeros"],
+        &["fsck", "--restore", "noise", "dev"],
         &["info", "odd"],
         &["info", "empty"],
         &["info", "/dev/null"],
@@ -234,22 +251,34 @@ fn every_command_on_a_device_says_what_it_did_or_why_it_did_not() {
         &["stats", "none"],
         &["top", "dev"],
         &["policy", "dev", "fast"],
+        &["policy", "dev", "--at", "/none"],
         &["policy", "dev", "--at", "/tree/link/x"],
         &["dedup", "dir"],
+        &["dedup", "dev", "--at", "/none"],
+        &["dedup", "dev", "-o", "bogus"],
+        &["dedup", "dev", "-o", "weak=md4"],
+        &["undedup", "dev", "--at", "/none"],
         &["dedup", "--pause", "dev"],
         &["dedup", "dev", "noise"],
         &["reclaim", "dir"],
         &["tune", "dev"],
         &["tune", "dev", "--method", "auto"],
         &["tune", "dev", "--index", "dram", "--weak", "md5"],
+        &["import", "none", "tree"],
+        &["import", "zeros", "tree"],
         &["import", "dev", "none"],
+        &["import", "dev", "tree", "--threads", "0"],
         &["import", "dev", "tree", "--to", "/../x"],
         &["export", "dev", "out"],
         &["export", "dev", "new", "--from", "/none"],
+        &["export", "dev", "none/new"],
         &["verify", "dev", "tree"],
         &["verify", "dev", "none"],
         &["estimate", "none"],
+        &["estimate", "none", "missing"],
         &["run", "--device", "dev", "--", "none"],
+        &["run", "--device", "dev", "--prefix", "x", "--", "ls"],
+        &["run", "--mount", "dir", "--", "ls"],
         &["man", "none"],
         &["frobnicate"],
         &["info"],
@@ -272,6 +301,18 @@ fn every_command_on_a_device_says_what_it_did_or_why_it_did_not() {
     told.run(&["fsck", "dev"]);
     damage(&scratch, "dev", &[100, 4196, (64 << 20) - 3996]);
     for call in [&["info", "dev"][..], &["fsck", "dev"], &["mount", "dev", "dir"]] {
+        told.run(call);
+    }
+    // What a wiped start and end look like, and a device that was cut.
+    for at in [0, 4096, (64 << 20) - 4096] {
+        overwrite(&scratch, "dev", at, &[0; 4096]);
+    }
+    for call in [&["info", "dev"][..], &["fsck", "dev"], &["export", "dev", "copy"]] {
+        told.run(call);
+    }
+    told.run(&["mkfs", "short", "--size", "64M", "--uuid", uuid]);
+    fs::File::options().write(true).open(scratch.path("short")).unwrap().set_len(32 << 20).unwrap();
+    for call in [&["info", "short"][..], &["fsck", "short"]] {
         told.run(call);
     }
     insta::assert_snapshot!("commands", told.text);
@@ -393,4 +434,39 @@ fn who_may_not_open_the_fuse_device_is_told_so() {
     assert_eq!(run.code, Some(1), "{run:#?}");
     assert!(run.stderr.contains("this user may not open /dev/fuse"), "{run:#?}");
     assert!(!run.stderr.contains("fusermount3 must be installed"), "{run:#?}");
+}
+
+/// One missing path among several is a problem, as with du(1): the others are reported, and the exit code is 1.
+#[test]
+fn a_missing_path_among_others_is_a_problem_and_alone_it_is_an_error_before_any_report() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    fs::create_dir(scratch.path("tree")).unwrap();
+    fs::write(scratch.path("tree/one"), vec![7; 8192]).unwrap();
+    scratch.nvfold(&["import", "dev", "tree"]).ok();
+    for (alone, beside) in [
+        (&["estimate", "none"][..], &["estimate", "none", "tree"][..]),
+        (&["dedup", "dev", "--at", "/none"], &["dedup", "dev", "--at", "/none", "--at", "/tree"]),
+        (&["df", "none"], &["df", "none", "dev"]),
+    ] {
+        let failed = scratch.nvfold(alone).code_is(1);
+        assert!(failed.stdout.is_empty() && failed.stderr.to_lowercase().contains("no such file"), "{failed:#?}");
+        let partly = scratch.nvfold(beside).code_is(1);
+        assert!(!partly.stdout.is_empty() && partly.stderr.to_lowercase().contains("no such file"), "{partly:#?}");
+    }
+    scratch.nvfold(&["fsck", "dev"]).ok();
+}
+
+#[test]
+fn options_for_experiments_work_and_stand_on_a_page_of_their_own() {
+    let scratch = Scratch::new();
+    let help = scratch.nvfold(&["mount", "--help"]).ok().stdout;
+    assert!(help.contains("size=SIZE") && !help.contains("generators="), "{help}");
+    let research = scratch.nvfold(&["mount", "--help-research"]).ok().stdout;
+    assert!(research.contains("generators=") && !research.contains("size=SIZE"), "{research}");
+    let none = scratch.nvfold(&["umount", "--help-research"]).ok().stdout;
+    assert!(none.contains("no options for experiments"), "{none}");
+    scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--profile", "pcm", "--index", "pm", "--weak", "md5"]).ok();
+    let page = scratch.nvfold(&["man", "mount"]).ok().stdout;
+    assert!(page.contains("generators") && page.contains("profile"), "{page}");
 }

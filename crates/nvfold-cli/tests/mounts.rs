@@ -148,7 +148,7 @@ fn a_killed_mount_is_recovered_and_loses_nothing_that_was_synced() {
     mount.wait_for_end();
     let info = scratch.nvfold(&["info", "dev", "--json"]).ok().json();
     assert_eq!(info["superblock"]["clean"], false);
-    scratch.nvfold(&["df", "dev"]).fails(1, "not unmounted after its last use");
+    scratch.nvfold(&["df", "dev"]).fails(1, "not unmounted cleanly");
     let mount = scratch.mount("dev", "rw");
     assert_eq!(fs::read(mount.path("file")).unwrap(), b"acknowledged");
     mount.unmount();

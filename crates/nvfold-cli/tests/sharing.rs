@@ -160,7 +160,7 @@ fn a_policy_is_set_shown_inherited_and_kept() {
     // On a device that is not mounted.
     assert_eq!(policy(&["dev", "inline", "--at", "/moved"])["from"], "own");
     assert_eq!(policy(&["dev", "--at", "/off"])["policy"], serde_json::Value::Null);
-    scratch.nvfold(&["policy", "dev", "sometimes"]).fails_usage("there are: off, inline");
+    scratch.nvfold(&["policy", "dev", "sometimes"]).fails_usage("must be one of off, inline");
     scratch.nvfold(&["policy", "tree"]).fails(1, "no nvfold is mounted there");
     scratch.nvfold(&["fsck", "dev"]).ok();
 }

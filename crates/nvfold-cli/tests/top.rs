@@ -354,7 +354,7 @@ fn who_calls_it_wrongly_is_told_how_to() {
     scratch.nvfold(&["top", "all", "--interval", "0"]).code_is(2);
     if can_mount() {
         let mount = scratch.mount("mem:", "size=64M");
-        let run = scratch.nvfold(&["top", "mnt"]).fails(2, "stdout is no terminal");
+        let run = scratch.nvfold(&["top", "mnt"]).fails(2, "stdout is not a terminal");
         assert!(run.stderr.contains("--once"), "{run:#?}");
         mount.unmount();
     }

@@ -45,23 +45,46 @@ pub enum Error {
         blocks_free: u64,
     },
     /// EROFS.
-    #[error("{doing}: the file system is mounted read-only; mount it read-write to change it")]
+    #[error("{doing}: the file system is mounted read-only")]
     ReadOnly {
         /// The operation.
         doing: &'static str,
     },
     /// EIO: bytes on the media that nvfold did not write, or that are damaged.
-    #[error("{what} (device offset {at:#x}); `nvfold fsck` on the unmounted device tells what can be repaired")]
+    #[error("{what} (device offset {at:#x})")]
     Corrupt {
         /// The damage, as a sentence with the structure as its subject: `inode 7: its log tail is damaged`.
         what: String,
         /// Device offset in bytes.
         at: u64,
     },
+    /// EIO: every copy of the superblock is damaged, and nothing of the device can be read without one.
+    #[error("all copies of the superblock are damaged, and nothing on the device can be read without one: {why}")]
+    NoSuperblock {
+        /// What is wrong with a copy.
+        why: &'static str,
+    },
+    /// EIO: the device is shorter than the file system on it.
+    #[error("the device was truncated to {bytes} bytes, and the file system on it has {whole_bytes}")]
+    Truncated {
+        /// Its length.
+        bytes: u64,
+        /// The length that it had.
+        whole_bytes: u64,
+    },
+    /// EIO: a repair was interrupted, so the device cannot be mounted read-write.
+    #[error("a repair of this device was interrupted; until it is repeated, the device can be mounted read-only")]
+    RepairInterrupted,
+    /// EIO: the pm index is not whole. The device can be mounted read-only, or get another index.
+    #[error("segment table: segments of the pm index are missing or damaged (device offset {at:#x})")]
+    PmIndexDamaged {
+        /// Device offset of the segment table in bytes.
+        at: u64,
+    },
     /// EIO: bytes on the media that cannot be read any longer.
     #[error(
-        "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; \
-         write the data anew, or restore it from a copy"
+        "{what}: {length} bytes at device offset {at:#x} lie in bad memory and cannot be read; write them anew, or restore \
+         them from a copy"
     )]
     BadMemory {
         /// The structure in bad memory.
@@ -96,19 +119,19 @@ pub enum Error {
         what: String,
     },
     /// EINVAL: the device holds no nvfold file system.
-    #[error("this is not an nvfold device: {why}; `nvfold mkfs` formats it, which erases what it holds")]
+    #[error("this is not an nvfold device: {why}")]
     NotNvfold {
         /// What was found instead.
         why: String,
     },
     /// EINVAL: the file system was made by a newer version.
-    #[error("a newer nvfold made this file system: {what}; use that version")]
+    #[error("a newer nvfold made this file system: {what}")]
     Newer {
         /// Version or feature flags.
         what: String,
     },
     /// EINVAL: the file system was made by an older version, in a format that is no longer supported.
-    #[error("an older nvfold made this file system: {what}; export its files with that version")]
+    #[error("an older nvfold made this file system, in a format that this one does not read: {what}")]
     Older {
         /// Version.
         what: String,
@@ -123,9 +146,7 @@ pub enum Error {
         function: &'static str,
     },
     /// EINVAL: the file system was made on a machine of the other byte order.
-    #[error(
-        "a machine of the other byte order made this file system, and it cannot be read here; export its files there"
-    )]
+    #[error("a machine of the other byte order made this file system, and it cannot be read here")]
     OtherByteOrder,
     /// EINVAL: the device cannot hold a file system.
     #[error("the device cannot be formatted: {why}")]
@@ -156,7 +177,7 @@ pub(crate) trait Offset {
     /// Returns the number of bytes from `start` to this offset.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if `start` lies behind it.
+    /// [`Error::Corrupt`] if `start` lies after it.
     fn since(self, start: u64) -> Result<u64>;
 }
 
@@ -233,6 +254,10 @@ impl Error {
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
             Error::Corrupt { .. }
+            | Error::NoSuperblock { .. }
+            | Error::Truncated { .. }
+            | Error::RepairInterrupted
+            | Error::PmIndexDamaged { .. }
             | Error::BadMemory { .. }
             | Error::NotReconciled { .. }
             | Error::Refused { .. }

@@ -23,6 +23,7 @@
 //! | `chunking`, `compression`, `fingerprint`, `words` | pure functions of bytes; the shared vocabulary |
 //! | `error`, `parallel` | errors; several threads for one table. Locks and atomics: crate `nvfold-sync` |
 //! | `panics` | contains panics in work beside the calls |
+//! | `serial` | types that are serialized as their names (feature `serde`) |
 //! | `refusals` | counts changes that were refused because of a mistake in nvfold |
 //! | [`internals`] | the names of inner rooms that tests and the laboratory need |
 //! | `races` | tests that switch threads at every access (feature `shuttle`) |
@@ -56,6 +57,8 @@ mod parallel;
 #[cfg(all(test, feature = "shuttle"))]
 mod races;
 mod refusals;
+#[cfg(feature = "serde")]
+mod serial;
 mod space;
 mod store;
 mod words;

@@ -118,6 +118,7 @@ pub struct NewInode {
 
 /// What every stored byte is for: `stored + saved + compressed away = logical + dead + padding`. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Usage {
     /// Bytes that the extents of all files map, each counted once per extent.
     pub logical_bytes: u64,
@@ -145,8 +146,10 @@ impl Usage {
 
 /// Requests with origins ([`crate::Origin`]) since mount, to files whose policy follows origins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct OriginStats {
     /// Requests that had at least one origin.
+    #[cfg_attr(feature = "serde", serde(rename = "writes"))]
     pub requests: u64,
     /// Bytes for which an origin was given, plus those of short gaps before them.
     pub offered_bytes: u64,
@@ -155,6 +158,7 @@ pub struct OriginStats {
     /// Extents that reference the shared bytes.
     pub shared_extents: u64,
     /// How often a source changed between the compare and the commit, so that the request was compared again.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub changed: u64,
 }
 
@@ -284,30 +288,39 @@ pub struct MappedExtent {
 /// What background work has skipped since mount because of bad memory or damage. Every encounter counts, even with
 /// the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct Skipped {
     /// Skipped files, log entries and blocks.
+    #[cfg_attr(feature = "serde", serde(rename = "background_skipped"))]
     pub count: u64,
     /// Why the last one was skipped.
+    #[cfg_attr(feature = "serde", serde(rename = "background_last_error"))]
     pub last_error: Option<String>,
 }
 
 /// Changes that were refused since mount because of a mistake in nvfold itself
 /// ([`Error::Refused`](crate::Error::Refused)). Always 0, unless there is such a mistake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct Refused {
     /// Refused changes.
+    #[cfg_attr(feature = "serde", serde(rename = "refused"))]
     pub count: u64,
     /// Why the last one was refused.
+    #[cfg_attr(feature = "serde", serde(rename = "refused_last_error"))]
     pub last_error: Option<String>,
 }
 
 /// Panics since mount in work beside the calls ([`Error::Panicked`](crate::Error::Panicked)). Always 0, unless there is a
 /// mistake in nvfold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct Panicked {
     /// Panics that were caught. Each has stopped its job for its inode, until the next mount.
+    #[cfg_attr(feature = "serde", serde(rename = "panicked"))]
     pub count: u64,
     /// The job, the inode and the message of the last one.
+    #[cfg_attr(feature = "serde", serde(rename = "panicked_last"))]
     pub last: Option<String>,
 }
 
@@ -323,22 +336,29 @@ pub struct FileId {
 
 /// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct ReclaimStats {
+    /// Bytes in segments of packed chunks that hold no live chunk and cannot be appended to, now.
+    #[cfg_attr(feature = "serde", serde(rename = "packed_dead_bytes"))]
+    pub dead_bytes: u64,
     /// Segments that were emptied.
+    #[cfg_attr(feature = "serde", serde(rename = "reclaimed_segments"))]
     pub segments: u64,
     /// Chunks that moved.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub moved_chunks: u64,
     /// Their bytes.
+    #[cfg_attr(feature = "serde", serde(rename = "reclaim_moved_bytes"))]
     pub moved_bytes: u64,
     /// Bytes that became free: those of the segments less those that moved.
+    #[cfg_attr(feature = "serde", serde(rename = "reclaim_freed_bytes"))]
     pub freed_bytes: u64,
-    /// Bytes in segments of packed chunks that hold no live chunk and cannot be appended to, now.
-    pub dead_bytes: u64,
     /// Blocks and packed chunks that were replaced by smaller ones, because only a few of their bytes were in use.
     pub collected_chunks: u64,
     /// Bytes that this saved.
     pub collected_bytes: u64,
     /// Bytes of the segment that is kept for reclamation, now: 0 or 2 MiB.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub kept_bytes: u64,
 }
 
@@ -375,6 +395,9 @@ impl IndexKind {
     }
 }
 
+#[cfg(feature = "serde")]
+crate::serial::by_name! { IndexKind, IndexKind::from_name; }
+
 /// When the daemon reorders a chain of the pm index by reference counts (DeNOVA IV-E): after a lookup found an entry
 /// with at least `references` references and read at least `reads` entries until then. `reads` 0: never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -393,6 +416,7 @@ impl Default for ReorderOptions {
 
 /// The memory and the work of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct IndexStats {
     /// The kind of index.
     pub kind: IndexKind,

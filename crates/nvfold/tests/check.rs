@@ -455,7 +455,7 @@ fn absent_parts_without_their_feature_are_found() {
     assert_ne!(superblock.incompatible & TABLE_GAPS, 0);
     let without = Superblock { incompatible: superblock.incompatible & !TABLE_GAPS, ..superblock }.sealed();
     device.geometry.copies().for_each(|copy| device.write(copy, &without));
-    device.finds_and_repairs(0, "superblock does not tell");
+    device.finds_and_repairs(0, "superblock does not have the feature flag");
     assert_ne!(device.region.read::<Superblock>(COPIES[0]).incompatible & TABLE_GAPS, 0);
 }
 
@@ -555,7 +555,7 @@ fn a_log_area_outside_of_the_inode_table_is_found() {
     device.write(elsewhere, &device.region.to_vec(slot, INODE_BYTES)[..]);
     device.write(elsewhere, &AreaHead { next: area.next, ..AreaHead::new(elsewhere, area.number, area.owner, 1) });
     device.write(device.slot(device.crowded) + OVERFLOW_WORD, &(elsewhere + AREA_LOG));
-    device.finds_and_gives_up(4, "no slot of the inode table", &[device.crowded]);
+    device.finds_and_gives_up(4, "not a slot of the inode table", &[device.crowded]);
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_log_area_that_no_log_names_is_found_and_freed() {
     let device = Device::make();
     let free = device.slot(1000);
     device.write(free, &AreaHead::new(free, 1000, device.plain, 1));
-    device.finds_and_repairs(2, "no log names log area 1000");
+    device.finds_and_repairs(2, "log area 1000 is marked as");
     assert!(!device.region.read::<AreaHead>(free).is_whole(free));
 }
 
@@ -574,7 +574,7 @@ fn log_areas_that_the_superblock_does_not_tell_of_are_found() {
         let copy: Superblock = device.region.read(offset);
         device.write(offset, &Superblock { incompatible: copy.incompatible & !LOG_AREAS, ..copy }.sealed());
     }
-    device.finds(0, "the superblock does not tell of them");
+    device.finds(0, "the superblock does not have their feature flag");
 }
 
 #[test]
@@ -755,7 +755,7 @@ fn a_wrong_link_count_is_made_exact() {
     let (offset, attributes) = device.attributes(device.linked);
     assert_eq!(attributes.nlink, 2);
     device.write(offset, &AttributeLine { nlink: 3, ..attributes }.sealed(device.linked));
-    device.finds_and_repairs(2, "has 2 names and counts 3");
+    device.finds_and_repairs(2, "has 2 names, and its link count is 3");
     assert_eq!(device.attributes(device.linked).1.nlink, 2);
 }
 
@@ -967,7 +967,7 @@ fn names_out_of_the_order_of_their_cookies_are_found() {
 fn a_name_of_another_kind_is_found() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"pipe", device.plain, FileKind::Fifo, 99)]);
-    device.finds(3, "is no Fifo");
+    device.finds(3, "is not a Fifo");
 }
 
 #[test]
@@ -988,7 +988,7 @@ fn a_directory_with_two_names_is_found() {
 fn a_wrong_parent_is_found() {
     let device = Device::make();
     device.write(device.slot(device.inner) + PARENT_WORD, &ROOT);
-    device.finds(3, "says it is in 1");
+    device.finds(3, "its own entry has 1");
 }
 
 #[test]
@@ -1194,7 +1194,7 @@ fn a_saved_index_that_misses_a_counted_block_or_names_a_free_one_is_found() {
     let device = Device::make();
     let free = geometry(&device).blocks() - 2;
     device.change_payload(slot_of(&device, false), |slot| slot >> 32 << 32 | free);
-    device.finds_and_repairs(2, "the saved index names 1 chunks that no file has");
+    device.finds_and_repairs(2, "the saved index has 1 chunks that no file references");
 }
 
 #[test]

@@ -189,8 +189,8 @@ pub enum PmemError {
     },
     /// The errno of the host: what a cut-off sync left in the journal cannot be put in its place.
     #[error(
-        "cannot replay the journal of {device}: {source}; nothing is lost: `mount -o ro` and `nvfold export` read it \
-         without that, and a read-write mount tries again (if its disk is full, free some space there first)"
+        "cannot replay the journal of {device}: {source}; nothing is lost: the next read-write open tries again, and a \
+         read-only one does without"
     )]
     Replay {
         /// Path.
@@ -199,7 +199,7 @@ pub enum PmemError {
         source: std::io::Error,
     },
     /// EBUSY: another process owns it.
-    #[error("{device} is in use by {owner}; unmount it there first")]
+    #[error("{device} is in use by {owner}")]
     Busy {
         /// Path.
         device: String,
@@ -225,7 +225,7 @@ pub enum PmemError {
         why: &'static str,
     },
     /// EROFS: the caller wants to write a device that may only be read.
-    #[error("{device} may only be read ({source}); mount it read-only, or change its permissions")]
+    #[error("{device} cannot be written, only read ({source})")]
     ReadOnlyFile {
         /// Path.
         device: String,
@@ -274,10 +274,7 @@ pub enum PmemError {
         mode: u32,
     },
     /// EIO: bad memory.
-    #[error(
-        "cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory; \
-             `nvfold fsck` on the unmounted device names the files"
-    )]
+    #[error("cannot {doing} {device} at offset {offset:#x}: {length} bytes there lie in bad memory")]
     BadMemory {
         /// `read` or `write`.
         doing: &'static str,
@@ -289,7 +286,7 @@ pub enum PmemError {
         length: u64,
     },
     /// EINVAL: a memory device exists only once it was created with a size.
-    #[error("a memory device (mem:) needs a size, for example size=8G")]
+    #[error("mem: is a new device in memory, and needs a size")]
     MemoryNeedsSize,
 }
 
@@ -612,7 +609,7 @@ fn device_kind(path: &Path, metadata: &fs::Metadata) -> Result<bool, PmemError> 
     let what = match FileType::from_raw_mode(metadata.mode()) {
         FileType::RegularFile => return Ok(false),
         FileType::CharacterDevice if dax_size_bytes(metadata.rdev()).is_some() => return Ok(true),
-        FileType::CharacterDevice => "a character device that is no device-dax",
+        FileType::CharacterDevice => "a character device other than device-dax",
         FileType::Directory => "a directory",
         FileType::BlockDevice => "a block device (put a file on it, or use its DAX node)",
         FileType::Socket => "a socket",
@@ -641,7 +638,7 @@ fn dax_size_bytes(device_number: u64) -> Option<u64> {
 
 fn check_length(spec: &DeviceSpec, bytes: u64) -> Result<(), PmemError> {
     let why = match bytes {
-        0 => "holds nothing; give it a size, for example 1G",
+        0 => "holds nothing",
         _ if !bytes.is_multiple_of(BLOCK_BYTES) => "is not a multiple of 4096",
         _ if bytes > DEVICE_BYTES_MAX => "is larger than the largest device, 16 TiB",
         _ => return Ok(()),

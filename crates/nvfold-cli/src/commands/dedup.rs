@@ -34,7 +34,7 @@ struct Which {
     /// On a device: the files and directories [default: /]
     #[arg(long, value_name = "PATH")]
     at: Vec<PathBuf>,
-    /// On a device: options of the policies, as for a mount, for example weak=sha1
+    /// On a device: options of the policies, as for a mount, for example compress=zstd
     #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
     options: Vec<String>,
     #[command(flatten)]
@@ -65,7 +65,7 @@ pub struct Dedup {
 }
 
 fn options_help() -> String {
-    format!("On a device: options of the policies, as for a mount: {}", dedup_options::help())
+    format!("On a device: options of the policies, {}", dedup_options::help())
 }
 
 /// Undo sharing: give every file its own copy of each block
@@ -130,7 +130,7 @@ pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
         if which.targets.len() > 1 || !which.at.is_empty() {
             return Err(Failure::usage(
                 "dedup",
-                "the queue is that of a file system: name one path on it, or a device",
+                "the queue belongs to a file system: give one path on it, or a device",
             ));
         }
         return match steer.change() {
@@ -161,7 +161,7 @@ pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
             let missing = size::show(needed.bytes() - available);
             let (bytes, available) = (size::show(needed.bytes()), size::show(available));
             let why = format!("the copies take {bytes} and {available} are free: {missing} are missing");
-            return Err(Failure::new("undedup", why).hint("nothing was changed; free some space, or name fewer files"));
+            return Err(Failure::new("undedup", why).hint("nothing was changed; free some space, or give fewer files"));
         }
         work.finish(Some(needed), |stored, found, range| stored.undedup(found, range))
     })
@@ -174,7 +174,7 @@ fn on_stored<T>(which: &Which, read_only: bool, work: impl FnOnce(&Stored, &[Pat
     let Which { targets, at, options, device_options } = which;
     let mut dedup = DedupOptions::default();
     let taken = options.iter().try_for_each(|list| dedup.take_list(list));
-    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("dedup -o", why))?;
+    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("-o", why))?;
     let dedup = (!options.is_empty()).then_some(&dedup);
     let (stored, paths) = Stored::open(targets, at, dedup, device_options, read_only)?;
     let done = work(&stored, &paths);
@@ -200,7 +200,7 @@ fn describe(report: &Report, changed: &str) -> String {
         ("available", from_to(report.available_bytes_before, report.available_bytes_after)),
     ];
     if report.vanished > 0 {
-        rows.insert(1, ("skipped", format!("{}, which went away meanwhile", report.vanished)));
+        rows.insert(1, ("skipped", format!("{}, which were removed meanwhile", report.vanished)));
     }
     if let Some(needed) = &report.needed {
         let (data, logs) = (size::show(needed.data_bytes), size::show(needed.log_bytes));
@@ -321,7 +321,7 @@ impl<'a> Work<'a> {
         progress.finish(passed_bytes, || format!("{} changed", size::show(done.changed_bytes)));
         let (problem_count, told) = problems.told();
         if let Some(reason) = problems.stop_reason(what) {
-            return Err(reason.hint("start it again to go on; it passes over what is done"));
+            return Err(reason.hint("start it again to continue; what is done is skipped"));
         }
         let after = stored.space(&paths[0])?;
         Ok(Report {

@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -43,17 +43,17 @@ struct Report {
 
 /// Runs the command.
 pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
-    let snapshot = Snapshot::of(&stats.target, &stats.device_options)?;
-    let space = snapshot.known_space()?;
+    let statistics = Statistics::of(&stats.target, &stats.device_options)?;
+    let space = statistics.known_space()?;
     let ratio = (space.stored_bytes > 0).then(|| space.logical_bytes as f64 / space.stored_bytes as f64);
     let report = Report {
-        device: snapshot.device.clone(),
-        policy: snapshot.policy.clone(),
+        device: statistics.device.clone(),
+        policy: statistics.policy.clone(),
         logical_bytes: space.logical_bytes,
         stored_bytes: space.stored_bytes,
         saved_bytes: space.saved_bytes,
         compressed_away_bytes: space.compressed_away_bytes,
-        queue_bytes: snapshot.denova.as_ref().map(|denova| denova.queue_bytes),
+        queue_bytes: statistics.denova.as_ref().map(|denova| denova.queue_bytes),
         ratio,
         pieces_offered: space.pieces_offered,
         pieces_shared: space.pieces_shared,

@@ -6,7 +6,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
         false => df.targets.clone(),
     };
     // A target that does not answer must not hide the others. It is a failure only if the user named it.
-    let row = |target: &PathBuf| Snapshot::of(target, &df.device_options).and_then(row);
+    let row = |target: &PathBuf| Statistics::of(target, &df.device_options).and_then(row);
     let told = |target: &PathBuf| row(target).inspect_err(|failure| failure.report("df")).ok();
     let file_systems: Vec<Row> = targets.iter().filter_map(told).collect();
     let has_failed = !df.targets.is_empty() && file_systems.len() < targets.len();
@@ -62,8 +62,8 @@ pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
     Ok(if has_failed { FAILED } else { 0 })
 }
 
-fn row(snapshot: Snapshot) -> Outcome<Row> {
-    let space = snapshot.known_space()?;
+fn row(statistics: Statistics) -> Outcome<Row> {
+    let space = statistics.known_space()?;
     Ok(Row {
         size_bytes: space.device_bytes,
         logical_bytes: space.logical_bytes,
@@ -75,8 +75,8 @@ fn row(snapshot: Snapshot) -> Outcome<Row> {
         free_bytes: space.free_bytes,
         available_bytes: space.available_bytes,
         host_bytes: space.device_allocated_bytes,
-        device: snapshot.device.clone(),
-        mount_point: snapshot.mount_point.clone(),
+        device: statistics.device.clone(),
+        mount_point: statistics.mount_point.clone(),
     })
 }
 

@@ -3,7 +3,7 @@
 mod answer;
 
 use crate::dedup_options::parse_compression;
-use crate::failure::{Doing, Outcome, eprint_line, without_number};
+use crate::failure::{Doing, Failure, Outcome, eprint_line, without_number};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::text::{counted, escaped};
@@ -38,6 +38,7 @@ pub struct Estimate {
 
 /// Runs the command. The exit code is 1 if something could not be read, as with du(1).
 pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
+    require_one(&estimate.paths)?;
     let options = EstimateOptions {
         paths: estimate.paths.clone(),
         memory_bytes: estimate.memory,
@@ -65,6 +66,19 @@ pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     }
     report::emit(output.json, "estimate", &answer::to_json(&answer), || answer::to_text(&answer))?;
     Ok(u8::from(answer.problem_count > 0))
+}
+
+/// Fails if none of the paths exists. A missing one among others is a problem in the report, as with du(1).
+fn require_one(paths: &[PathBuf]) -> Outcome<()> {
+    let missing = |path: &PathBuf| std::fs::metadata(path).doing(mounts::show(path)).err();
+    let mut failures: Vec<Failure> = paths.iter().map_while(missing).collect();
+    match failures.pop() {
+        Some(last) if failures.len() + 1 == paths.len() => {
+            failures.iter().for_each(|failure| failure.report("estimate"));
+            Err(last)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The least memory that is useful, since the buffers alone take a few MiB.

@@ -3,7 +3,7 @@
 use super::trees::{self, Counts};
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
-use crate::failure::Outcome;
+use crate::failure::{Doing, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -50,6 +50,9 @@ struct Report {
 /// Runs the command.
 pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
+    if let Some(parent) = export.dest.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        std::fs::metadata(parent).doing(mounts::show(parent))?;
+    }
     let stop = Stop::on_signals()?;
     let fs =
         mount_embedded(&export.device, &export.device_options, &DedupOptions::of(Policy::Off), true, export.threads)?;

@@ -12,9 +12,10 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Usage;
+use crate::statistics::usage_words;
 use crate::text::{counted, escaped};
 use clap::Args;
+use nvfold::Usage;
 use nvfold::check::{CheckOptions, CheckReport as Checked, UndoFile, check_and_keep};
 use serde::Serialize;
 use std::fs::File;
@@ -54,7 +55,7 @@ pub struct Fsck {
     /// Repair as at boot; skip a cleanly unmounted device unless -f is given
     #[arg(short = 'p', long, visible_short_alias = 'a')]
     preen: bool,
-    /// Change nothing, whatever other options say
+    /// Change nothing, even if other options ask for it
     #[arg(short = 'n', long)]
     no_changes: bool,
     /// Check even a cleanly unmounted device (only -p skips it)
@@ -177,7 +178,10 @@ fn restore(fsck: &Fsck, undo: &Path, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&fsck.device);
     let file = std::fs::read(undo).doing(mounts::show(undo))?;
     let region = device::open(&fsck.device, &fsck.device_options, false)?;
-    let bytes = nvfold::check::restore(&region, &file).doing(&name)?;
+    let bytes = nvfold::check::restore(&region, &file).map_err(|error| match error {
+        nvfold::Error::Undo { why } => Failure::new(mounts::show(undo), format!("the repair cannot be undone: {why}")),
+        error => Failure::of(&name, error),
+    })?;
     let report = Restored { device: name, undo: mounts::show(undo), bytes };
     report::emit(output.json, "fsck-restore", &report, || {
         format!(
@@ -199,7 +203,7 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     if fsck.preen && !fsck.force && nvfold::read_superblock(&region).is_ok_and(|(found, _)| found.is_clean()) {
         let report = Report::new(&name, Checked { clean: true, ..Checked::default() }, 0.0);
         report::emit(output.json, "fsck", &report, || {
-            format!("{name}: it was unmounted in order, so it is not checked (-f checks it all the same)")
+            format!("{name}: it was unmounted cleanly, so it is not checked (-f checks it all the same)")
         })?;
         return Ok(CONSISTENT);
     }
@@ -211,9 +215,13 @@ pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
         Ok(Box::new(Appended(file)) as Box<dyn UndoFile>)
     };
     let checked = match check_and_keep(&region, &CheckOptions { repair, data: !fsck.metadata_only }, keep) {
-        Err(error @ nvfold::Error::Corrupt { .. }) => {
+        Err(
+            error @ (nvfold::Error::Corrupt { .. }
+            | nvfold::Error::NoSuperblock { .. }
+            | nvfold::Error::Truncated { .. }),
+        ) => {
             // The damage prevents any check. That leaves errors, but the command itself did not fail.
-            Failure::new(&name, error).report("fsck");
+            Failure::of(&name, error).report("fsck");
             return Ok(LEFT);
         }
         checked => checked.doing(&name)?,
@@ -263,7 +271,7 @@ impl Report {
             extents: checked.extents,
             blocks: checked.blocks,
             chunks: checked.chunks,
-            usage: Usage::of(checked.usage),
+            usage: checked.usage,
             uncompared_bytes: checked.uncompared_bytes,
             metadata_blocks: checked.metadata_blocks,
             log_areas: checked.log_areas,
@@ -300,17 +308,17 @@ fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
         counted(report.blocks, "block", "blocks"),
         report.seconds
     ));
-    lines.push(report.usage.describe());
+    lines.push(usage_words(&report.usage));
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
     let errors = counted(left, "error is", "errors are");
     let given_up = counted(report.given_up.len() as u64, "inode", "inodes");
     lines.push(match (report.consistent, report.clean) {
         (false, _) if repair => format!("{errors} left; copy what can be read with `nvfold export`"),
         (false, _) if report.given_up.is_empty() => {
-            format!("{errors} found; `nvfold fsck --repair` repairs the device")
+            format!("{errors} found; -y repairs the device")
         }
         (false, _) => format!(
-            "{errors} found; `nvfold export` copies what can be read, then `nvfold fsck --repair` gives up the \
+            "{errors} found; copy what can be read with `nvfold export`, then -y repairs the device and gives up the \
              {given_up} above"
         ),
         (true, false) if !repair => {
@@ -321,7 +329,7 @@ fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
     if report.uncompared_bytes > 0 {
         let why = if metadata_only { "--metadata-only" } else { "nothing to compare it with is stored" };
         let bytes = size::show(report.uncompared_bytes);
-        lines.push(format!("not compared: {bytes} of file data ({why}); damaged content there is not seen"));
+        lines.push(format!("not compared: {bytes} of file data ({why}); damage there is not found"));
     }
     if let Some(undo) = &report.undo {
         lines.push(format!(

@@ -40,7 +40,7 @@ pub struct Import {
     /// everything
     #[arg(long, default_value = "inline", value_parser = parse_policy)]
     policy: Policy,
-    /// Options of the policy, as for a mount, for example weak=crc32,strong=bytes,method=wb
+    /// Options of the policy, as for a mount, for example compress=zstd
     #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
     options: Vec<String>,
     /// Stay on the file system of each SRC
@@ -51,14 +51,14 @@ pub struct Import {
 }
 
 fn options_help() -> String {
-    format!("Options of the policy, as for a mount: {}", dedup_options::help())
+    format!("Options of the policy, {}", dedup_options::help())
 }
 
 /// Parses --policy and -o.
 fn dedup_options(import: &Import) -> Outcome<DedupOptions> {
     let mut dedup = DedupOptions::of(import.policy);
     let taken = import.options.iter().try_for_each(|list| dedup.take_list(list));
-    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("import -o", why))?;
+    taken.and_then(|()| dedup.check()).map_err(|why| Failure::usage("-o", why))?;
     Ok(dedup)
 }
 
@@ -110,7 +110,7 @@ pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
     is_shared?;
     let counts = match done {
         Err(host::TreeError::FileSystem { path, source, .. }) => {
-            return Err(Failure::new(mounts::show(path.file_name().unwrap_or_default()), source));
+            return Err(Failure::of(mounts::show(path.file_name().unwrap_or_default()), source));
         }
         done => trees::finish("import", &name, done, &stop)?,
     };

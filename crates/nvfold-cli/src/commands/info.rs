@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -22,20 +22,20 @@ pub struct Info {
 
 /// Runs the command.
 pub fn run(info: &Info, output: &Output) -> Outcome<u8> {
-    let snapshot = Snapshot::of(&info.target, &info.device_options)?;
-    report::emit(output.json, "info", &snapshot, || describe(&snapshot))?;
+    let statistics = Statistics::of(&info.target, &info.device_options)?;
+    report::emit(output.json, "info", &statistics, || describe(&statistics))?;
     Ok(0)
 }
 
-fn describe(snapshot: &Snapshot) -> String {
-    let superblock = &snapshot.superblock;
-    let mounted = match (&snapshot.mount_point, snapshot.pid) {
+fn describe(statistics: &Statistics) -> String {
+    let superblock = &statistics.superblock;
+    let mounted = match (&statistics.mount_point, statistics.pid) {
         (Some(dir), Some(pid)) => {
-            format!("on {dir}, by process {pid}{}", if snapshot.read_only { ", read-only" } else { "" })
+            format!("on {dir}, by process {pid}{}", if statistics.read_only { ", read-only" } else { "" })
         }
         _ => "no".into(),
     };
-    let state = match (superblock.clean, &snapshot.mount_point) {
+    let state = match (superblock.clean, &statistics.mount_point) {
         (true, _) => "clean",
         (false, Some(_)) => "in use",
         (false, None) => "not unmounted; the next mount recovers it",
@@ -49,10 +49,10 @@ fn describe(snapshot: &Snapshot) -> String {
         superblock.data_offset,
     ];
     let [journal, segments, chunks, data] = offsets.map(|offset| format!("{offset:#x}"));
-    let index = snapshot.index.as_ref().map(|index| index.describe(superblock.device_bytes));
+    let index = statistics.index.as_ref().map(|index| index.describe(superblock.device_bytes));
     let index = index.or_else(|| superblock.index.clone()).unwrap_or_default();
     let mut facts = vec![
-        ("device", snapshot.device.clone()),
+        ("device", statistics.device.clone()),
         ("label", superblock.label.clone()),
         ("uuid", superblock.uuid.clone()),
         (
@@ -63,21 +63,21 @@ fn describe(snapshot: &Snapshot) -> String {
             ),
         ),
         ("size", format!("{} ({} bytes)", size::show(superblock.device_bytes), superblock.device_bytes)),
-        ("persistence", snapshot.persistence.clone()),
+        ("persistence", statistics.persistence.clone()),
         ("state", state.into()),
         ("mounted", mounted),
-        ("policy", snapshot.policy.clone().unwrap_or_else(|| "chosen at mount".into())),
-        ("compress", snapshot.compress.clone().unwrap_or_else(|| "chosen at mount".into())),
-        ("share", snapshot.share.clone().unwrap_or_else(|| "chosen at mount".into())),
+        ("policy", statistics.policy.clone().unwrap_or_else(|| "chosen at mount".into())),
+        ("compress", statistics.compress.clone().unwrap_or_else(|| "chosen at mount".into())),
+        ("share", statistics.share.clone().unwrap_or_else(|| "chosen at mount".into())),
         ("layout", format!("journal {journal}, segment table {segments}, chunk table {chunks}, data {data}")),
         ("index", index),
         ("created", show_time(superblock.created_ns)),
         ("last mounted", show_time(superblock.mounted_ns)),
         ("read-write mounts", superblock.read_write_mounts.to_string()),
     ];
-    facts.extend(snapshot.memory_limit.as_ref().map(|limit| ("memory limit", limit.describe())));
-    facts.extend(snapshot.sync_errors.as_ref().map(|errors| ("syncs", errors.describe())));
-    facts.extend(snapshot.recovery.as_ref().map(|recovery| ("recovery", recovery.describe())));
+    facts.extend(statistics.memory_limit.as_ref().map(|limit| ("memory limit", limit.describe())));
+    facts.extend(statistics.sync_errors.as_ref().map(|errors| ("syncs", errors.describe())));
+    facts.extend(statistics.recovery.as_ref().map(|recovery| ("recovery", recovery.describe())));
     report::facts(&facts)
 }
 

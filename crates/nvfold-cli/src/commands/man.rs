@@ -40,7 +40,7 @@ pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
         Some(name) => {
             let found = cli.find_subcommand(name).cloned();
             let found = found.ok_or_else(|| {
-                Failure::usage(format!("command `{name}`"), "nvfold has no such command; `nvfold --help` lists them")
+                Failure::usage(name, "there is no such command").hint("`nvfold --help` lists the commands")
             })?;
             let page_name = found.get_bin_name().unwrap_or(name).replace(' ', "-");
             found.name(clap::builder::Str::from(page_name.leak() as &'static str))

@@ -4,12 +4,13 @@ use crate::dedup_options::{parse_index, parse_weak};
 use crate::device::{self, DeviceOptions, level_words};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
+use crate::option_list::RESEARCH;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Snapshot, parse_uuid};
+use crate::statistics::{Statistics, parse_uuid};
 use clap::Args;
-use nvfold::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, FileSystem, IndexKind, MkfsOptions, WeakFunction};
+use nvfold::{FileSystem, IndexKind, MkfsOptions, WeakFunction};
 use pmem::{OpenOptions, PmemError, Region, Trust};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "KIND", default_value = "dram", value_parser = parse_index)]
     index: IndexKind,
     /// Weak fingerprint of the pm index: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3
-    #[arg(long, value_name = "NAME", value_parser = parse_weak)]
+    #[arg(long, value_name = "NAME", value_parser = parse_weak, help_heading = RESEARCH, hide = true)]
     weak: Option<WeakFunction>,
     /// Format even if the device contains data, or belongs to another user
     #[arg(short, long)]
@@ -53,7 +54,7 @@ pub struct Mkfs {
 #[derive(Serialize)]
 struct Formatted {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    statistics: Statistics,
     capacity_bytes: u64,
     table_bytes: u64,
     seconds: f64,
@@ -68,14 +69,14 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     }
     if mkfs.label.len() > LABEL_BYTES_MAX {
         return Err(Failure::usage(
-            format!("label `{}`", mkfs.label),
+            format!("label {}", mkfs.label),
             format!("it is longer than {LABEL_BYTES_MAX} bytes"),
         ));
     }
     if mkfs.weak.is_some() && mkfs.index != IndexKind::Pm {
         return Err(Failure::usage(
             "--weak",
-            "only a pm index is bound to one function; for a dram index each mount says",
+            "only a pm index has one fingerprint function; with a dram index each mount chooses",
         )
         .hint("add --index pm, or mount with -o weak=NAME"));
     }
@@ -95,10 +96,10 @@ pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let level = level_words(region.level());
     drop(region);
     let seconds = started.elapsed().as_secs_f64();
-    let snapshot = Snapshot::of(&mkfs.device, &mkfs.device_options)?;
-    let capacity_bytes = snapshot.known_space()?.available_bytes;
-    let table_bytes = snapshot.superblock.data_offset;
-    let formatted = Formatted { snapshot, capacity_bytes, table_bytes, seconds };
+    let statistics = Statistics::of(&mkfs.device, &mkfs.device_options)?;
+    let capacity_bytes = statistics.known_space()?.available_bytes;
+    let table_bytes = statistics.superblock.data_offset;
+    let formatted = Formatted { statistics, capacity_bytes, table_bytes, seconds };
     report::emit(output.json, "mkfs", &formatted, || describe(&formatted, level))?;
     Ok(0)
 }
@@ -116,7 +117,7 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
         return Err(Failure::new(name, "it holds an nvfold file system already").hint("--force erases it"));
     }
     if let Some(at) = device::first_data(device).doing(name)?.filter(|_| !mkfs.force) {
-        let why = format!("it holds data (the first at byte {at}) that is no file system mkfs knows");
+        let why = format!("it holds data of an unknown kind, from byte {at} on");
         return Err(
             Failure::new(name, why).hint("--force erases it; a file that is empty or all zeros needs no --force")
         );
@@ -127,18 +128,17 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
         Some(size) => size,
         None if is_dax || present_bytes > 0 => return trusted(mkfs, &open_options, |open| Region::open(&spec, open)),
         None => {
-            return Err(Failure::usage(name, "the device does not exist, and a new one needs a size")
-                .hint("for example: --size 1G"));
+            return Err(
+                Failure::usage(name, "it does not exist, and a new device needs a size").hint("for example: --size 1G")
+            );
         }
     };
-    if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&size) || !size.is_multiple_of(BLOCK_BYTES) {
-        return Err(Failure::new(name, unusable(size)));
-    }
+    device::check_size(size).map_err(|why| Failure::new(name, why))?;
     trusted(mkfs, &open_options, |open| Region::create(&spec, size, open))
 }
 
-/// Opens a device of this user or root. That others may read or write the file is refused when it is mounted for others;
-/// here it is told.
+/// Opens a device of this user or root. If others may read or write the file, a mount for others refuses it; here that
+/// is a warning.
 fn trusted(
     mkfs: &Mkfs,
     options: &OpenOptions,
@@ -149,16 +149,6 @@ fn trusted(
     device::open_trusted(Trust::OwnerAlone, is_tolerated, open, OPENING)
 }
 
-fn unusable(bytes: u64) -> String {
-    if bytes < DEVICE_BYTES_MIN {
-        format!("a device of {} is too small; the smallest has {}", size::show(bytes), size::show(DEVICE_BYTES_MIN))
-    } else if bytes > DEVICE_BYTES_MAX {
-        format!("a device of {} is too large; the largest has {}", size::show(bytes), size::show(DEVICE_BYTES_MAX))
-    } else {
-        format!("a device of {bytes} bytes cannot be made; the size must be a multiple of {BLOCK_BYTES}")
-    }
-}
-
 /// Returns true if the device holds an nvfold file system of any version, intact or damaged. False for a device in
 /// use, which the caller's open then refuses.
 fn holds_nvfold(device: &Path) -> bool {
@@ -167,10 +157,10 @@ fn holds_nvfold(device: &Path) -> bool {
 }
 
 fn describe(formatted: &Formatted, level: &'static str) -> String {
-    let Formatted { snapshot, capacity_bytes, table_bytes, seconds } = formatted;
-    let superblock = &snapshot.superblock;
+    let Formatted { statistics, capacity_bytes, table_bytes, seconds } = formatted;
+    let superblock = &statistics.superblock;
     let mut rows = vec![
-        ("device", snapshot.device.clone()),
+        ("device", statistics.device.clone()),
         ("size", size::show(superblock.device_bytes)),
         ("capacity", size::show(*capacity_bytes)),
         ("tables", format!("{} (they take no memory until they are used)", size::show(*table_bytes))),
@@ -181,7 +171,7 @@ fn describe(formatted: &Formatted, level: &'static str) -> String {
         ("persistence", level.to_owned()),
         ("uuid", superblock.uuid.clone()),
     ];
-    rows.extend(snapshot.index.as_ref().map(|index| ("index", index.describe(superblock.device_bytes))));
+    rows.extend(statistics.index.as_ref().map(|index| ("index", index.describe(superblock.device_bytes))));
     if !superblock.label.is_empty() {
         rows.push(("label", superblock.label.clone()));
     }

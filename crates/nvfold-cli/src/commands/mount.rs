@@ -11,7 +11,7 @@ use crate::mount::{Options, Plan, mount_help, remount, serve};
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use crate::stop::Stop;
 use crate::text::escaped;
 use clap::Args;
@@ -29,6 +29,7 @@ const HEARD: u8 = 1;
 /// Mount a device (or `mem:`, a new one in memory) on a directory
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
+#[command(after_long_help = options_help())]
 pub struct Mount {
     /// Device, or mem: for a new one in memory (set its size with -o size=8G)
     #[arg(value_name = "DEVICE")]
@@ -36,8 +37,13 @@ pub struct Mount {
     /// Mount point
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Mount options, for example size=8G,policy=nv-dedup,ro,allow_other,threads=4
-    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    /// Mount options, for example size=8G,compress=zstd,ro; listed below
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        help = "Mount options, for example size=8G,compress=zstd,ro (--help lists them)",
+        long_help = "Mount options, for example size=8G,compress=zstd,ro; listed below"
+    )]
     options: Vec<String>,
     /// Serve in the foreground, until unmounted
     #[arg(short, long)]
@@ -74,8 +80,7 @@ pub struct Mount {
 }
 
 fn options_help() -> String {
-    let example = "size=8G,policy=nv-dedup,ro,allow_other,threads=4";
-    format!("Mount options, for example {example}. Besides those of mount(8): {}", mount_help())
+    format!("Mount options (-o NAME=VALUE,...), besides those of mount(8):\n\n{}", mount_help())
 }
 
 /// Runs the command.
@@ -93,9 +98,9 @@ pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).doing("watch the command")?;
     }
     if mount.foreground || mount.background_child {
-        serve(&plan, |snapshot| match mount.background_child {
-            true => report_and_detach(snapshot, mount.with_parent),
-            false => describe(mount, snapshot, output.json),
+        serve(&plan, |statistics| match mount.background_child {
+            true => report_and_detach(statistics, mount.with_parent),
+            false => describe(mount, statistics, output.json),
         })?;
         return Ok(0);
     }
@@ -112,6 +117,9 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     options.device.profile = profile.or(options.device.profile);
     options.device.flush = flush.or(options.device.flush);
     let is_memory = mount.device == Path::new("mem:");
+    if let Some(bytes) = options.size_bytes.filter(|_| is_memory) {
+        device::check_size(bytes).map_err(|why| Failure::new("mem:", why))?;
+    }
     // The background process changes its directory to /, so the paths must be absolute.
     let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
     Ok(Plan { device, dir: device::absolute(&mount.dir)?, options, force: mount.force })
@@ -139,11 +147,11 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
             _ => Err(Failure::new("mount", format!("the serving process ended early ({status})"))),
         };
     }
-    let snapshot: Snapshot = serde_json::from_str(&line).doing("read the report of the serving process")?;
+    let statistics: Statistics = serde_json::from_str(&line).doing("read the report of the serving process")?;
     // A signal that came before has ended this command, and the server takes the mount down. From here on the mount stays.
     let _stop = Stop::on_signals()?;
     (&here).write_all(&[HEARD]).doing(doing)?;
-    describe(mount, &snapshot, json)?;
+    describe(mount, &statistics, json)?;
     Ok(0)
 }
 
@@ -166,11 +174,11 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
 
 /// Tells the waiting parent that the mount works, and detaches from terminal, session and directory. Fails if the parent
 /// has ended: nobody knows of the mount then.
-fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
+fn report_and_detach(statistics: &Statistics, with_parent: bool) -> Outcome<()> {
     let doing = "go to the background";
     rustix::process::setsid().doing(doing)?;
     rustix::process::chdir("/").doing(doing)?;
-    let line = serde_json::to_string(snapshot).doing(doing)?;
+    let line = serde_json::to_string(statistics).doing(doing)?;
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").doing(doing)?;
     let mut stdout = std::io::stdout().lock();
     if with_parent {
@@ -187,16 +195,16 @@ fn report_and_detach(snapshot: &Snapshot, with_parent: bool) -> Outcome<()> {
     rustix::stdio::dup2_stderr(&null).doing(doing)
 }
 
-fn describe(mount: &Mount, snapshot: &Snapshot, json: bool) -> Outcome<()> {
+fn describe(mount: &Mount, statistics: &Statistics, json: bool) -> Outcome<()> {
     if mount.quiet && !json {
         return Ok(());
     }
-    report::emit(json, "mount", snapshot, || {
-        let dir = snapshot.mount_point.as_deref().unwrap_or_default();
-        let level = &snapshot.persistence;
-        let policy = snapshot.policy.as_deref().unwrap_or_default();
-        let size = size::show(snapshot.superblock.device_bytes);
-        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", snapshot.device);
+    report::emit(json, "mount", statistics, || {
+        let dir = statistics.mount_point.as_deref().unwrap_or_default();
+        let level = &statistics.persistence;
+        let policy = statistics.policy.as_deref().unwrap_or_default();
+        let size = size::show(statistics.superblock.device_bytes);
+        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", statistics.device);
         escaped(&text)
     })
 }

@@ -26,7 +26,7 @@ pub struct Policy {
     /// File or directory on a mount, or an unmounted device
     #[arg(value_name = "PATH|DEVICE")]
     target: PathBuf,
-    /// Policy to set: off, inline, ..., or default for that of the mount
+    /// Policy to set: off, inline, ..., or default for the policy of the mount
     #[arg(value_name = "POLICY", value_parser = parse_wanted)]
     wanted: Option<Wanted>,
     /// Also set it for everything below a directory
@@ -46,7 +46,7 @@ struct Wanted(Option<Name>);
 fn parse_wanted(text: &str) -> Result<Wanted, String> {
     match Name::named(text.as_bytes()) {
         None if text == "default" => Ok(Wanted(None)),
-        None => Err(format!("unknown policy `{text}`; there are: {}, default", Name::names())),
+        None => Err(format!("must be one of {}, default", Name::names())),
         policy => Ok(Wanted(policy)),
     }
 }
@@ -158,8 +158,8 @@ fn describe_choice(value: &Option<String>, from: &str, attribute: &Option<String
     let Some(value) = value else { return "is chosen when the device is mounted".into() };
     let why = match (from, attribute) {
         ("own", _) => "its own".to_owned(),
-        (_, None) => "that of the mount".to_owned(),
-        (_, Some(unknown)) => format!("that of the mount; its own, `{unknown}`, is unknown to this version"),
+        (_, None) => "from the mount".to_owned(),
+        (_, Some(unknown)) => format!("from the mount; its own, `{unknown}`, is unknown to this version"),
     };
     format!("{value} ({why})")
 }

@@ -69,7 +69,7 @@ fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> 
     let stop = Stop::on_signals()?;
     stored.settle(path)?;
     let (before, started) = (stored.space(path)?, Instant::now());
-    let dead_bytes = before.packed_dead_bytes;
+    let dead_bytes = before.reclaim.dead_bytes;
     let mut progress = Progress::new(output.progress, "reclaim", dead_bytes);
     loop {
         let asked = stored.reclaim_some(path);
@@ -89,12 +89,12 @@ fn reclaim_all(stored: &Stored, path: &Path, target: &Path, output: &Output) -> 
     let after = stored.space(path)?;
     Ok(Report {
         dead_bytes_before: dead_bytes,
-        dead_bytes_after: after.packed_dead_bytes,
-        segments: after.reclaimed_segments - before.reclaimed_segments,
-        moved_bytes: after.reclaim_moved_bytes - before.reclaim_moved_bytes,
-        freed_bytes: after.reclaim_freed_bytes - before.reclaim_freed_bytes,
-        collected_chunks: after.collected_chunks - before.collected_chunks,
-        collected_bytes: after.collected_bytes - before.collected_bytes,
+        dead_bytes_after: after.reclaim.dead_bytes,
+        segments: after.reclaim.segments - before.reclaim.segments,
+        moved_bytes: after.reclaim.moved_bytes - before.reclaim.moved_bytes,
+        freed_bytes: after.reclaim.freed_bytes - before.reclaim.freed_bytes,
+        collected_chunks: after.reclaim.collected_chunks - before.reclaim.collected_chunks,
+        collected_bytes: after.reclaim.collected_bytes - before.reclaim.collected_bytes,
         available_bytes_before: before.available_bytes,
         available_bytes_after: after.available_bytes,
         seconds: started.elapsed().as_secs_f64(),

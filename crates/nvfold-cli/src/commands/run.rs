@@ -7,7 +7,7 @@
 mod program;
 
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::{mounts, snapshot};
+use crate::{mounts, statistics};
 use clap::Args;
 use nvfold::Policy;
 use std::convert::Infallible;
@@ -27,14 +27,14 @@ const CANNOT_RUN: u8 = 126;
 #[command(after_help = "\
 The program is not changed. Files below the prefix are on the device; all other files are on the host. nvfold follows \
 the program's own copies through memory, so data that it copies from one file to another is shared, unless the options \
-name another policy.
+contain another policy.
 
 One process owns the device: the one that `nvfold run` becomes, and programs that it executes in its place. If a child \
 process uses the prefix, the call fails with EIO, and a message says so once. Statically linked programs, setuid \
 programs, Go programs and programs that use io_uring are refused, because their calls cannot be intercepted. \
-docs/run.md says what works and what does not.
+docs/run.md lists what works and what does not.
 
-Exit code: that of the program; 125 if the device cannot be opened, 126 if the program cannot be run, 127 if it does \
+Exit code: the code of the program; 125 if the device cannot be opened, 126 if the program cannot be run, 127 if it does \
 not exist.
 
 With --mount no device is opened: the program and its children use the mount through the kernel, and send the \
@@ -52,8 +52,8 @@ pub struct Run {
     /// Path at which the program sees the device: absolute, need not exist
     #[arg(long, default_value = "/nvfold", value_name = "PATH")]
     prefix: PathBuf,
-    /// Options of the device, as for nvfold_device_open in the C library: create, size=SIZE, policy=NAME (default
-    /// icid), ro, label=, index=, pack=, compress=, mode=, threads=, profile=, ...
+    /// Options of the device, for example create, size=SIZE, ro, policy=NAME (default icid), compress=CODEC; docs/c.md lists
+    /// all
     #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// At exit, print on stderr how much the program wrote, and how much of it is shared
@@ -69,7 +69,7 @@ pub fn run(command: &Run) -> Outcome<Infallible> {
     let mut variables = match (&command.mount, &command.device) {
         (Some(dir), _) => of_mount(dir)?,
         (None, Some(device)) => of_device(command, device)?,
-        (None, None) => return Err(Failure::usage("run", "name a device or a mount")),
+        (None, None) => return Err(Failure::usage("run", "give a device or a mount")),
     };
     let library = library()?;
     let (name, arguments) = command.command.split_first().expect("clap asks for one");
@@ -124,14 +124,14 @@ fn of_device(command: &Run, device: &Path) -> Outcome<Variables> {
 fn of_mount(dir: &Path) -> Outcome<Variables> {
     let name = dir.display();
     let mounted = mounts::at(dir).ok_or_else(|| {
-        Failure::new(format!("run on {name}"), "no nvfold is mounted there")
-            .hint("name the mount point; `nvfold mount DEVICE DIR` makes a mount")
+        Failure::new(&name, "no nvfold is mounted there")
+            .hint("give the mount point itself; `nvfold mount DEVICE DIR` makes a mount")
     })?;
-    let policy = snapshot::ask(&mounted.dir)?.policy.unwrap_or_default();
+    let policy = statistics::ask(&mounted.dir)?.policy.unwrap_or_default();
     if !Policy::named(policy.as_bytes()).is_some_and(Policy::follows_origins) {
         eprint_line(&format!(
-            "nvfold: warning: run on {name}: policy {policy} of the mount does not share what is copied, unless a \
-             directory has another; mount it with -o policy=icid"
+            "nvfold: warning: {name}: its policy {policy} does not share what is copied, except in directories with \
+             another policy; mount it with -o policy=icid"
         ));
     }
     Ok(vec![("NVFOLD_RUN_MOUNT", mounted.dir.into())])
@@ -141,8 +141,8 @@ fn of_mount(dir: &Path) -> Outcome<Variables> {
 fn check_options(options: &[String]) -> Outcome<()> {
     match options.iter().flat_map(|list| list.split(',')).any(|option| option.trim() == "format") {
         true => {
-            Err(Failure::usage("option format", "it would empty the device again with each program that is executed")
-                .hint("format it by nvfold mkfs; create makes a device where there is none"))
+            Err(Failure::usage("option format", "it would erase the device again with each program that is executed")
+                .hint("format it with `nvfold mkfs`; option create makes a device if there is none"))
         }
         false => Ok(()),
     }
@@ -180,11 +180,11 @@ fn library() -> Outcome<PathBuf> {
     };
     let found = found.ok_or_else(|| {
         Failure::new(format!("find {LIBRARY}"), "it is neither beside this command nor in ../lib/nvfold")
-            .hint("`make install` puts it there; the variable NVFOLD_PRELOAD names another place")
+            .hint("`make install` puts it there; the variable NVFOLD_PRELOAD can give another path")
     })?;
     let path = found.canonicalize().doing(format!("find {}", found.display()))?;
     if path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b':' | b' ')) {
-        let why = "the loader takes a : or a space in LD_PRELOAD for the end of a name";
+        let why = "its path contains a colon or a space, which separate the entries of LD_PRELOAD";
         return Err(Failure::new(format!("preload {}", path.display()), why));
     }
     Ok(path)

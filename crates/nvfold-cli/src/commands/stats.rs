@@ -5,10 +5,11 @@ use crate::failure::Outcome;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Auto, Chosen, CostsNs, DeNova, Index, NvDedup, Origins, Snapshot, Space, Usage};
+use crate::statistics::{Index, Statistics};
 use crate::text::counted;
 use crate::traffic::{SegmentWear, Traffic, lines_words};
 use clap::Args;
+use nvfold::{AutoStats, Chosen, Costs, DeNovaStats, Method, NvDedupStats, OriginStats, ReclaimStats, Usage};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,7 +29,7 @@ pub struct Stats {
 #[derive(Serialize)]
 struct Report {
     #[serde(flatten)]
-    snapshot: Snapshot,
+    statistics: Statistics,
     dram: Dram,
 }
 
@@ -43,33 +44,33 @@ struct Dram {
 
 /// Runs the command.
 pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
-    let snapshot = Snapshot::with_usage(&stats.target, &stats.device_options)?;
-    let space = snapshot.known_space()?.clone();
-    let served = snapshot.mount_point.is_some();
+    let statistics = Statistics::with_usage(&stats.target, &stats.device_options)?;
+    let space = statistics.known_space()?.clone();
+    let served = statistics.mount_point.is_some();
     let per_block = |bytes: u64| (served && space.data_blocks > 0).then(|| bytes as f64 / space.data_blocks as f64);
     let dram = Dram {
-        index_bytes_per_block: per_block(space.index_dram_bytes),
-        index_and_allocator_bytes_per_block: per_block(space.index_dram_bytes + space.space_dram_bytes),
-        process_bytes_per_block: snapshot.process.as_ref().and_then(|process| per_block(process.anonymous_bytes)),
+        index_bytes_per_block: per_block(space.index.dram_bytes),
+        index_and_allocator_bytes_per_block: per_block(space.index.dram_bytes + space.space_dram_bytes),
+        process_bytes_per_block: statistics.process.as_ref().and_then(|process| per_block(process.anonymous_bytes)),
     };
-    let report = Report { snapshot, dram };
+    let report = Report { statistics, dram };
     report::emit(output.json, "stats", &report, || describe(&report, &space))?;
     Ok(0)
 }
 
 /// Describes the choices of policy auto, and the reasons.
-fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
+fn describe_auto(auto: &AutoStats) -> Vec<(&'static str, String)> {
     let of = |chosen: &Chosen| {
         let percent = |part: Option<f64>| part.map_or("unknown".to_owned(), |part| format!("{:.1} %", part * 100.0));
         let estimates: Vec<String> = chosen
             .estimates
             .iter()
-            .map(|of| format!("{} {:.0} ns and {:.1} % stored", of.policy, of.time_ns, of.stored * 100.0))
+            .map(|of| format!("{} {:.0} ns and {:.1} % stored", of.policy.name(), of.time_ns, of.stored * 100.0))
             .collect();
         format!(
             "{} ({}); duplicates {}, requests of {:.1} blocks, {} switches in {} periods{}{}",
-            chosen.policy,
-            chosen.why,
+            chosen.policy.name(),
+            chosen.reason,
             percent(chosen.ratio),
             chosen.request_blocks,
             chosen.switches,
@@ -78,13 +79,14 @@ fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
             estimates.join(", "),
         )
     };
-    let CostsNs { c, w, lambda, v, .. } = auto.costs_ns;
+    let Costs { write_ns: c, weak_ns: w, lookup_ns: lambda, compare_ns: v, .. } = auto.costs;
     let whence = if auto.measured { "measured" } else { "given" };
     let costs = format!(
         "c {c}, {} in a long request, w {w}, lambda {lambda}, v {v} ns a block, {whence}; prefers {}",
-        auto.run_write_ns, auto.prefer
+        auto.run_write_ns,
+        auto.prefer.name()
     );
-    let mut rows = vec![("auto, costs", costs), ("auto, whole device", of(&auto.chosen))];
+    let mut rows = vec![("auto, costs", costs), ("auto, whole device", of(&auto.device))];
     let named = |chosen: &Chosen| ("auto, a directory", format!("inode {}: {}", chosen.directory, of(chosen)));
     // The others do as the whole device does.
     rows.extend(auto.directories.iter().filter(|chosen| chosen.periods > 0).map(named));
@@ -92,22 +94,22 @@ fn describe_auto(auto: &Auto) -> Vec<(&'static str, String)> {
 }
 
 /// Describes the cost model of policy nv-dedup.
-fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
-    let percent = |ratio: Option<&f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
-    let CostsNs { c, w, s, lambda, v } = model.costs_ns;
+fn describe_model(model: &NvDedupStats) -> Vec<(&'static str, String)> {
+    let percent = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.1} %", ratio * 100.0));
+    let Costs { write_ns: c, weak_ns: w, strong_ns: s, lookup_ns: lambda, compare_ns: v } = model.costs;
     let source = if model.measured { "measured" } else { "given" };
-    let pieces: Vec<String> = model.pieces.iter().map(|(method, pieces)| format!("{method} {pieces}")).collect();
+    let pieces = Method::ALL.map(|method| format!("{} {}", method.name(), model.pieces[method as usize]));
     vec![
-        ("method", format!("{} (chosen by {})", model.method, model.choice)),
-        ("duplicate ratio", percent(model.ratio.as_ref())),
+        ("method", format!("{} (chosen by {})", model.method.name(), model.choice.name())),
+        ("duplicate ratio", percent(model.ratio)),
         ("cost of a write, c", format!("{c} ns ({source})")),
         ("of a weak fingerprint, w", format!("{w} ns")),
         ("of a strong fingerprint, s", format!("{s} ns")),
         ("of a lookup and an insertion, lambda", format!("{lambda} ns")),
         ("of a compare, v", format!("{v} ns")),
-        ("ws pays from", percent(model.thresholds.get("ws"))),
-        ("str pays from", percent(model.thresholds.get("str"))),
-        ("wb pays from", percent(model.thresholds.get("wb"))),
+        ("ws pays from", percent(model.thresholds.w_s)),
+        ("str pays from", percent(model.thresholds.strong)),
+        ("wb pays from", percent(model.thresholds.w_b)),
         ("sampling periods", model.periods.to_string()),
         ("switches of the method", model.switches.to_string()),
         ("pieces by method", pieces.join(", ")),
@@ -115,7 +117,7 @@ fn describe_model(model: &NvDedup) -> Vec<(&'static str, String)> {
 }
 
 /// Describes the queue and the dedup daemon of policy denova.
-fn describe_queue(denova: &DeNova) -> Vec<(&'static str, String)> {
+fn describe_queue(denova: &DeNovaStats) -> Vec<(&'static str, String)> {
     let seconds = |ns: u64| format!("{:.3} s", ns as f64 / 1e9);
     let waited = |percent| denova.queue_wait_ns(percent).map_or("-".into(), |ns| format!("up to {}", seconds(ns)));
     let rate = denova.bytes_per_busy_second().map_or("-".into(), |rate| format!("{}/s", size::show(rate as u64)));
@@ -167,10 +169,10 @@ fn describe_wear(wear: &SegmentWear) -> Vec<(&'static str, String)> {
 }
 
 /// Describes the cost and the gain of emptying packed segments.
-fn reclaimed_words(space: &Space) -> String {
-    let Space { reclaimed_segments: segments, reclaim_moved_bytes: moved, reclaim_freed_bytes: freed, .. } = space;
-    let ratio = *moved as f64 / (*freed).max(1) as f64;
-    format!("{} from {segments} segments, {ratio:.2} bytes moved per byte freed", size::show(*freed))
+fn reclaimed_words(reclaim: &ReclaimStats) -> String {
+    let ReclaimStats { segments, moved_bytes: moved, freed_bytes: freed, .. } = *reclaim;
+    let ratio = moved as f64 / freed.max(1) as f64;
+    format!("{} from {segments} segments, {ratio:.2} bytes moved per byte freed", size::show(freed))
 }
 
 /// Describes the savings by chunks that were replaced by smaller ones.
@@ -188,15 +190,15 @@ fn kinds_words(by_kind: &BTreeMap<String, u64>) -> String {
 }
 
 /// Describes the results for bytes with known origins.
-fn origin_words(origins: &Origins) -> String {
-    let Origins { writes, offered_bytes, shared_bytes, shared_extents } = *origins;
+fn origin_words(origins: &OriginStats) -> String {
+    let OriginStats { requests: writes, offered_bytes, shared_bytes, shared_extents, .. } = *origins;
     let (shared, offered) = (size::show(shared_bytes), size::show(offered_bytes));
-    format!("{shared} of {offered} that {writes} writes told an origin for, in {shared_extents} extents")
+    format!("{shared} of {offered} with a known origin, in {writes} writes and {shared_extents} extents")
 }
 
 /// Describes what the stored bytes are for: stored + saved + compressed away = logical + dead + padding. Without
 /// the usage, what is dead and padding is subtracted from what is saved.
-fn usage_rows(space: &Space, usage: Option<&Usage>) -> Vec<(&'static str, String)> {
+fn usage_rows(space: &nvfold::Stats, usage: Option<&Usage>) -> Vec<(&'static str, String)> {
     let Some(usage) = usage else {
         return vec![
             ("saved by sharing, less dead bytes", with_bytes(space.saved_bytes)),
@@ -214,18 +216,18 @@ fn usage_rows(space: &Space, usage: Option<&Usage>) -> Vec<(&'static str, String
 }
 
 /// Describes the memory of the server, or of this process where nothing is mounted, part by part.
-fn memory_rows(space: &Space, snapshot: &Snapshot) -> Vec<(&'static str, String)> {
+fn memory_rows(space: &nvfold::Stats, statistics: &Statistics) -> Vec<(&'static str, String)> {
     let parts = [
-        ("memory, index", space.index_dram_bytes),
+        ("memory, index", space.index.dram_bytes),
         ("memory, allocator", space.space_dram_bytes),
         ("memory, used bits of tables", space.tables_dram_bytes),
         ("memory, cached inodes", space.inode_dram_bytes),
         ("memory, open streams", space.streams_dram_bytes),
-        ("memory, work queue", snapshot.denova.as_ref().map_or(0, |denova| denova.queue_dram_bytes)),
+        ("memory, work queue", statistics.denova.as_ref().map_or(0, |denova| denova.queue_dram_bytes)),
     ];
     let known = parts.iter().map(|(_, bytes)| bytes).sum::<u64>();
     let mut rows: Vec<_> = parts.into_iter().map(|(part, bytes)| (part, with_bytes(bytes))).collect();
-    if let Some(process) = &snapshot.process {
+    if let Some(process) = &statistics.process {
         rows.push(("memory, threads, buffers, the rest", with_bytes(process.anonymous_bytes.saturating_sub(known))));
         rows.push(("memory, all of the process", with_bytes(process.anonymous_bytes)));
     }
@@ -236,7 +238,7 @@ fn with_bytes(bytes: u64) -> String {
     format!("{} ({bytes})", size::show(bytes))
 }
 
-fn describe(report: &Report, space: &Space) -> String {
+fn describe(report: &Report, space: &nvfold::Stats) -> String {
     let per_block = |figure: Option<f64>| figure.map_or("-".into(), |bytes| format!("{bytes:.2} B"));
     let mut rows = vec![
         ("device size", with_bytes(space.device_bytes)),
@@ -249,7 +251,7 @@ fn describe(report: &Report, space: &Space) -> String {
         ("inodes", space.inodes.to_string()),
         ("data blocks", space.data_blocks.to_string()),
         ("chunks", space.chunks.to_string()),
-        ("index entries", space.index_entries.to_string()),
+        ("index entries", space.index.entries.to_string()),
         ("inodes cached", space.inodes_cached.to_string()),
         ("DRAM per stored block, index", per_block(report.dram.index_bytes_per_block)),
         ("DRAM per stored block, index + allocator", per_block(report.dram.index_and_allocator_bytes_per_block)),
@@ -259,45 +261,45 @@ fn describe(report: &Report, space: &Space) -> String {
         ("weak collisions", space.weak_collisions.to_string()),
         ("fingerprints filled in", space.chunks_filled.to_string()),
         ("dedup transactions", space.transactions.to_string()),
-        ("dead bytes of packed chunks", with_bytes(space.packed_dead_bytes)),
-        ("reclaimed", reclaimed_words(space)),
-        ("collected", collected_words(space.collected_chunks, space.collected_bytes)),
-        ("skipped in the background", space.background_skipped.to_string()),
+        ("dead bytes of packed chunks", with_bytes(space.reclaim.dead_bytes)),
+        ("reclaimed", reclaimed_words(&space.reclaim)),
+        ("collected", collected_words(space.reclaim.collected_chunks, space.reclaim.collected_bytes)),
+        ("skipped in the background", space.skipped.count.to_string()),
     ];
-    rows.splice(6..6, usage_rows(space, report.snapshot.usage.as_ref()));
-    rows.extend(memory_rows(space, &report.snapshot));
-    rows.extend(report.snapshot.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
-    rows.extend(report.snapshot.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
-    rows.extend(space.background_last_error.iter().map(|error| ("skipped last", error.clone())));
-    if space.refused > 0 {
-        rows.push(("refused, by a mistake in nvfold", space.refused.to_string()));
+    rows.splice(6..6, usage_rows(space, report.statistics.usage.as_ref()));
+    rows.extend(memory_rows(space, &report.statistics));
+    rows.extend(report.statistics.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
+    rows.extend(report.statistics.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
+    rows.extend(space.skipped.last_error.iter().map(|error| ("skipped last", error.clone())));
+    if space.refused.count > 0 {
+        rows.push(("refused, because of a mistake in nvfold", space.refused.count.to_string()));
     }
-    rows.extend(space.refused_last_error.iter().map(|error| ("refused last", error.clone())));
-    if space.panicked > 0 {
-        rows.push(("ended by a panic, in the background", space.panicked.to_string()));
+    rows.extend(space.refused.last_error.iter().map(|error| ("refused last", error.clone())));
+    if space.panicked.count > 0 {
+        rows.push(("ended by a panic, in the background", space.panicked.count.to_string()));
     }
-    rows.extend(space.panicked_last.iter().map(|what| ("ended last", what.clone())));
-    rows.extend(report.snapshot.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
-    rows.extend(report.snapshot.nv_dedup.iter().flat_map(describe_model));
-    rows.extend(report.snapshot.auto.iter().flat_map(describe_auto));
-    rows.extend(report.snapshot.denova.iter().flat_map(describe_queue));
-    let origins = report.snapshot.origins.as_ref().filter(|origins| origins.writes > 0);
+    rows.extend(space.panicked.last.iter().map(|what| ("ended last", what.clone())));
+    rows.extend(report.statistics.index.iter().flat_map(|index| describe_index(index, space.device_bytes)));
+    rows.extend(report.statistics.nv_dedup.iter().flat_map(describe_model));
+    rows.extend(report.statistics.auto.iter().flat_map(describe_auto));
+    rows.extend(report.statistics.denova.iter().flat_map(describe_queue));
+    let origins = report.statistics.origins.as_ref().filter(|origins| origins.requests > 0);
     rows.extend(origins.map(|origins| ("shared by origin", origin_words(origins))));
-    if let Some(requests) = &report.snapshot.requests {
+    if let Some(requests) = &report.statistics.requests {
         rows.push(("reads", format!("{}, {}", requests.reads, with_bytes(requests.bytes_read))));
         rows.push(("writes", format!("{}, {}", requests.writes, with_bytes(requests.bytes_written))));
         rows.push(("changes of names and attributes", requests.changes.to_string()));
-        let by_ring = report.snapshot.transport.as_deref() == Some("ring");
+        let by_ring = report.statistics.transport.as_deref() == Some("ring");
         rows.push(("requests come by", if by_ring { "io_uring" } else { "/dev/fuse" }.into()));
-        rows.push(("requests of the kernel", kinds_words(&report.snapshot.requests_by_kind)));
+        rows.push(("requests of the kernel", kinds_words(&report.statistics.requests_by_kind)));
     }
-    if let Some(process) = &report.snapshot.process {
+    if let Some(process) = &report.statistics.process {
         rows.push(("process, resident", with_bytes(process.resident_bytes)));
     }
-    if let Some(traffic) = &report.snapshot.traffic {
-        let bytes_written = report.snapshot.requests.map_or(0, |requests| requests.bytes_written);
+    if let Some(traffic) = &report.statistics.traffic {
+        let bytes_written = report.statistics.requests.map_or(0, |requests| requests.bytes_written);
         rows.extend(describe_traffic(traffic, bytes_written));
     }
-    rows.extend(report.snapshot.wear.iter().flat_map(describe_wear));
+    rows.extend(report.statistics.wear.iter().flat_map(describe_wear));
     report::facts(&rows)
 }

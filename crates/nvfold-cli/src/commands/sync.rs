@@ -5,7 +5,7 @@ use crate::mount::requests;
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
-use crate::snapshot::mount_point_of;
+use crate::statistics::mount_point_of;
 use crate::text::escaped;
 use clap::Args;
 use serde::Serialize;

@@ -10,7 +10,7 @@ use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
-use crate::snapshot::{self, mount_point_of};
+use crate::statistics::{self, mount_point_of};
 use crate::stop::{self, Stop};
 use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -43,7 +43,7 @@ pub struct Top {
     /// Seconds between updates
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
     interval: Duration,
-    /// Print one snapshot as text and exit; with --json, as JSON. --json without --once prints one line of JSON per
+    /// Print the figures once as text and exit; with --json, as JSON. --json without --once prints one line of JSON per
     /// interval until stopped
     #[arg(long)]
     once: bool,
@@ -51,7 +51,7 @@ pub struct Top {
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("`{text}` is not a number of seconds from 0.1 to 3600"))
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "must be a number of seconds from 0.1 to 3600".into())
 }
 
 #[derive(Serialize)]
@@ -69,8 +69,8 @@ pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
         return Ok(0);
     }
     if !std::io::stdout().is_terminal() {
-        return Err(Failure::usage("top", "stdout is no terminal")
-            .hint("for scripts: --once prints one look in lines, --json a line of JSON each interval"));
+        return Err(Failure::usage("top", "stdout is not a terminal")
+            .hint("for scripts: --once prints the figures once, --json prints a line of JSON at each interval"));
     }
     end_on_hang_up().doing("watch the terminal")?;
     let mut terminal = ratatui::try_init().doing("take over the terminal")?;
@@ -191,11 +191,11 @@ impl Watch {
         };
         let mut before = std::mem::take(&mut self.mounts);
         for dir in dirs {
-            match snapshot::ask(&dir).and_then(|snapshot| snapshot.check_is_whole().map(|()| snapshot)) {
-                Ok(snapshot) => {
+            match statistics::ask(&dir).and_then(|statistics| statistics.check_is_whole().map(|()| statistics)) {
+                Ok(statistics) => {
                     let known = before.iter().position(|mount| mount.dir == dir).map(|at| before.remove(at));
                     let mut mount = known.unwrap_or_else(|| Watched::new(dir));
-                    mount.add(snapshot, Instant::now());
+                    mount.add(statistics, Instant::now());
                     self.mounts.push(mount);
                 }
                 Err(failure) if self.only.is_some() => return Err(failure),

@@ -12,7 +12,10 @@ use serde::Serialize;
 
 /// Parses a number of threads.
 pub fn threads(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|threads| (1..=256).contains(threads)).ok_or_else(|| format!("`{text}` is not 1 to 256"))
+    text.parse()
+        .ok()
+        .filter(|threads| (1..=256).contains(threads))
+        .ok_or_else(|| "must be a number from 1 to 256".to_owned())
 }
 
 /// Runs `work` in the library, shows its progress, and stops it if a signal asks for that. `note` describes the
@@ -93,7 +96,7 @@ impl Counts {
 pub fn finish(command: &str, device: &str, done: host::TreeResult<host::TreeReport>, stop: &Stop) -> Outcome<Counts> {
     let (report, reason) = match done {
         Ok(report) => (report, None),
-        Err(host::TreeError::Full { path, source, done, .. }) => (*done, Some(Failure::new(path.display(), source))),
+        Err(host::TreeError::Full { path, source, done, .. }) => (*done, Some(Failure::of(path.display(), source))),
         Err(host::TreeError::Stopped { done, .. }) => (*done, None),
         Err(error) => return Err(failure_before_start(device, error)),
     };
@@ -108,14 +111,14 @@ pub fn finish(command: &str, device: &str, done: host::TreeResult<host::TreeRepo
 /// Makes the failure for work that never began.
 fn failure_before_start(device: &str, error: host::TreeError) -> Failure {
     match error {
-        host::TreeError::Host { path, source, .. } => Failure::new(mounts::show(&path), source),
+        host::TreeError::Host { path, source, .. } => Failure::of(mounts::show(&path), source),
         host::TreeError::FileSystem { path, source, .. } => {
-            Failure::new(format!("{device}: {}", mounts::show(&path)), source)
+            Failure::of(format!("{device}: {}", mounts::show(&path)), source)
         }
         host::TreeError::ParentInPath { path } => {
             Failure::usage(mounts::show(&path), "a path on the device has no .. in it")
         }
         host::TreeError::IsDirectory { path } => Failure::new(mounts::show(&path), "is a directory; name the new file"),
-        error => Failure::new(device, error),
+        error => Failure::of(device, error),
     }
 }

@@ -9,13 +9,14 @@ use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Setting, settings};
 use crate::mounts;
+use crate::option_list::RESEARCH;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::snapshot::{Index, NvDedup, Snapshot, mount_point_of};
+use crate::statistics::{Index, Statistics, mount_point_of};
 use clap::Args;
-use nvfold::{BLOCK_BYTES, IndexKind, MethodChoice, WeakFunction};
+use nvfold::{BLOCK_BYTES, IndexKind, MethodChoice, NvDedupStats, WeakFunction};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -31,9 +32,9 @@ pub struct Tune {
     target: PathBuf,
     #[command(flatten)]
     change: Change,
-    /// Weak fingerprint of the pm index: xxh3, crc32, fletcher32, md5, sha1, sha256, blake3 [default: that of the
-    /// existing pm index, else xxh3]
-    #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index")]
+    /// Weak fingerprint of the pm index: xxh3, crc32, fletcher32, md5, sha1, sha256, blake3 [default: the one of
+    /// the existing pm index, else xxh3]
+    #[arg(long, value_name = "NAME", value_parser = parse_weak, requires = "index", help_heading = RESEARCH, hide = true)]
     weak: Option<WeakFunction>,
     #[command(flatten)]
     device_options: DeviceOptions,
@@ -58,7 +59,7 @@ pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
     match (tune.change.method, tune.change.index) {
         (Some(choice), _) => choose_method(&tune.target, choice, output),
         (_, Some(to)) => convert(tune, to, output),
-        (None, None) => Err(Failure::usage("tune", "say what to change: --method or --index")),
+        (None, None) => Err(Failure::usage("tune", "give what to change: --method or --index")),
     }
 }
 
@@ -67,18 +68,18 @@ struct Chosen {
     device: String,
     choice: String,
     /// The present state of the policy; absent while no new data goes to it.
-    nv_dedup: Option<NvDedup>,
+    nv_dedup: Option<NvDedupStats>,
 }
 
 fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcome<u8> {
     let dir = mount_point_of(target)?;
     let choice = choice.name();
     settings::ask(&dir, Setting::Method, choice)?;
-    let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
-    let report = Chosen { device: snapshot.device.clone(), choice: choice.to_owned(), nv_dedup: snapshot.nv_dedup };
-    let policy = snapshot.policy.unwrap_or_default();
+    let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
+    let report = Chosen { device: statistics.device.clone(), choice: choice.to_owned(), nv_dedup: statistics.nv_dedup };
+    let policy = statistics.policy.unwrap_or_default();
     report::emit(output.json, "tune", &report, || match &report.nv_dedup {
-        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method),
+        Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method.name()),
         None => format!(
             "{}: the method is chosen by {choice} once data goes to policy nv-dedup (the policy is {policy} now)",
             report.device
@@ -105,7 +106,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     if weak.is_some() && to != IndexKind::Pm {
         return Err(Failure::usage(
             "--weak",
-            "only a pm index is bound to one function; for a dram index each mount says",
+            "only a pm index has one fingerprint function; with a dram index each mount chooses",
         ));
     }
     if let Some(mounted) = mounts::of_device(target).or_else(|| mounts::at(target)) {
@@ -113,7 +114,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
         let why = format!("it is mounted on {dir}, and the index of a mounted device cannot change");
         return Err(Failure::new(&name, why).hint(format!("unmount it first: nvfold umount {dir}")));
     }
-    let before = Snapshot::of(target, device_options)?;
+    let before = Statistics::of(target, device_options)?;
     let started = Instant::now();
     let region = device::open(target, device_options, false)?;
     let (mut progress, mut done_bytes) = (None, 0);
@@ -132,7 +133,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
     drop(region);
     done.map_err(|error| convert_failure(&name, &before, to, error))?;
     let seconds = started.elapsed().as_secs_f64();
-    let after = Snapshot::of(target, device_options)?;
+    let after = Statistics::of(target, device_options)?;
     let free_bytes_after = after.known_space()?.free_bytes;
     let converted = Converted {
         device: name,
@@ -148,9 +149,9 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
 }
 
 /// Explains why the conversion failed and the index is unchanged.
-fn convert_failure(name: &str, device: &Snapshot, to: IndexKind, error: nvfold::Error) -> Failure {
+fn convert_failure(name: &str, device: &Statistics, to: IndexKind, error: nvfold::Error) -> Failure {
     let is_full = error.errno() == nvfold::errno::ENOSPC;
-    let failure = Failure::new(name, error);
+    let failure = Failure::of(name, error);
     if !is_full || to != IndexKind::Pm {
         return failure;
     }

@@ -7,7 +7,7 @@ use crate::mounts::{self, Mounted};
 use crate::output::Output;
 use crate::report;
 use crate::server::Server;
-use crate::snapshot::{self, mount_of};
+use crate::statistics::{self, mount_of};
 use crate::text::escaped;
 use crate::unmount::unmount;
 use clap::Args;
@@ -68,7 +68,7 @@ pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     if released && was_left_unclean(&mounted) {
         let what = format!("unmount {}", mounted.dir.display());
         let why = "it is unmounted, but its server could not leave the device clean";
-        let hint = "the kernel's log (dmesg) says why; what was not synced before may be lost. `nvfold info` shows the \
+        let hint = "the kernel's log (dmesg) has the reason; what was not synced before may be lost. `nvfold info` shows the \
                     state of the device, and the next mount recovers it";
         return Err(Failure::new(escaped(&what), why).hint(hint));
     }
@@ -96,7 +96,7 @@ fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
     let end = Instant::now() + Duration::from_secs(timeout_seconds.into());
     // The server is looked for before the unmount, which ends it.
     let left = || end.saturating_duration_since(Instant::now());
-    let told = || snapshot::ask_within(&mounted.dir, left().min(ANSWERS_WITHIN)).ok()?.pid.map(Server);
+    let told = || statistics::ask_within(&mounted.dir, left().min(ANSWERS_WITHIN)).ok()?.pid.map(Server);
     let server = Server::of(mounted).or_else(told);
     let process = server.and_then(Server::watch);
     bounded::unmount_within(&mounted.dir, left()).map_err(|error| not_unmounted(mounted, error))?;
@@ -108,9 +108,7 @@ fn unmount_and_wait(mounted: &Mounted, timeout_seconds: u32) -> Outcome<bool> {
         }
         if left().is_zero() {
             let why = format!("the serving process has not ended within {timeout_seconds} s");
-            return Err(
-                failure(why).hint("it is unmounted, and being finished; the device is clean once the process is gone")
-            );
+            return Err(failure(why).hint("it is unmounted; the device is clean once the process has ended"));
         }
     }
     Ok(true)
@@ -141,14 +139,14 @@ fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
     let failure = Failure::new(format!("unmount {}", mounted.dir.display()), &error);
     match error.kind() {
         io::ErrorKind::ResourceBusy => failure.hint(
-            "a process has a file open there or works in it: `fuser -vm DIR` names it; --lazy detaches the mount now",
+            "a process has a file open there or works in it: `fuser -vm DIR` shows it; --lazy detaches the mount now",
         ),
         io::ErrorKind::PermissionDenied => {
             let user = mounted.user.map_or("another user".into(), |uid| format!("user {uid}"));
             failure.hint(format!("{user} mounted it, and only root and that user can unmount it"))
         }
         io::ErrorKind::TimedOut => {
-            failure.hint("the kernel waits for the server, to hand over what is cached; --lazy detaches the mount now")
+            failure.hint("the kernel waits for the server to take what is cached; --lazy detaches the mount now")
         }
         _ => failure,
     }

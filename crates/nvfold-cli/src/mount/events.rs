@@ -2,7 +2,7 @@
 
 use super::{GRACE, announce};
 use crate::failure::FAILED;
-use crate::snapshot::SyncErrors;
+use crate::statistics::SyncErrors;
 use crate::utab;
 use nvfold_mount::Event;
 use pmem::Region;
@@ -25,7 +25,7 @@ pub fn handler(region: Region, device: String, dir: PathBuf) -> Arc<dyn Fn(Event
 fn message(event: &Event, region: &Region, device: &str, dir: &Path) -> Option<String> {
     Some(match event {
         Event::BadMemory { offset, bytes } => {
-            format!("{device}: {bytes} bytes at offset {offset:#x} lie in bad memory; `nvfold fsck` names the files")
+            format!("{device}: {bytes} bytes at offset {offset:#x} lie in bad memory; `nvfold fsck` lists the files")
         }
         Event::Syncs(_) => format!("{device}: syncs: {}", SyncErrors::of(region)?.describe()),
         Event::Unreadable { inodes } => format!(

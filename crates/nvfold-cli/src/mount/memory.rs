@@ -3,7 +3,7 @@
 
 use crate::failure::eprint_line;
 use crate::size;
-use crate::snapshot::{OOM_SCORE_ADJ, oom_score_adj};
+use crate::statistics::{OOM_SCORE_ADJ, oom_score_adj};
 use pmem::{MemoryLimit, PersistenceLevel, Region};
 
 /// The value of oom_score_adj with which the kernel kills any other process first. It may still kill this one: without

@@ -17,7 +17,7 @@ mod remount;
 pub mod requests;
 pub mod settings;
 
-pub use options::{Options, help as mount_help};
+pub use options::{Options, help as mount_help, research as mount_research};
 pub use remount::remount;
 pub use settings::{Setting, yes_or_no};
 
@@ -25,7 +25,7 @@ use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
 use crate::mounts;
 use crate::report;
-use crate::snapshot::{Snapshot, Usage};
+use crate::statistics::Statistics;
 use crate::stop;
 use crate::unmount::unmount;
 use crate::utab;
@@ -57,7 +57,7 @@ pub struct Plan {
 
 /// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
 /// device clean and released.
-pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outcome<()> {
+pub fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
     let dir = check_dir(&plan.dir)?;
     let region = open_device(plan)?;
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
@@ -75,8 +75,8 @@ pub fn serve(plan: &Plan, ready: impl FnOnce(&Snapshot) -> Outcome<()>) -> Outco
     };
     utab::record(&dir, &plan.options.for_umount);
     start_unmounting_on(signals, fs.clone(), dir.clone());
-    let described = Snapshot::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device);
-    if let Err(failure) = described.and_then(|snapshot| ready(&snapshot)) {
+    let described = Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device);
+    if let Err(failure) = described.and_then(|statistics| ready(&statistics)) {
         let _ = unmount(&dir, UnmountFlags::DETACH);
         drop(mount);
         fs.unmount().doing(&device)?;
@@ -185,16 +185,16 @@ struct Reporter {
 impl Reports for Reporter {
     fn stats(&self, served: &Counters, reader: Reader) -> Vec<u8> {
         let Reporter { fs, device, dir } = self;
-        let snapshot = match reader {
-            Reader::Manager => Snapshot::of_mounted(fs, device, dir, served),
-            Reader::Other => Snapshot::for_others(fs, device, dir, served),
+        let statistics = match reader {
+            Reader::Manager => Statistics::of_mounted(fs, device, dir, served),
+            Reader::Other => Statistics::for_others(fs, device, dir, served),
         };
-        let json = snapshot.ok().and_then(|snapshot| report::json("report", &snapshot).ok());
+        let json = statistics.ok().and_then(|statistics| report::json("report", &statistics).ok());
         json.unwrap_or_default().into_bytes()
     }
 
     fn usage(&self, usage: Option<nvfold::Usage>) -> Option<Vec<u8>> {
-        serde_json::to_vec(&usage.map(Usage::of)).ok()
+        serde_json::to_vec(&usage).ok()
     }
 }
 

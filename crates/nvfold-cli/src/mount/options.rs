@@ -3,6 +3,7 @@
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
+use crate::option_list::{Group, listed};
 use crate::size;
 use nvfold::{Clock, IndexKind, Policy, Share};
 use nvfold_fuse::SPIN;
@@ -14,17 +15,85 @@ use std::time::Duration;
 /// Largest write request of the kernel, in bytes: its own limit of 256 pages.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
-const OURS: &str = "size=N index=dram|pm ro rw remount allow_other noallow_other threads=N share=all|owner \
-                    idmap discard nodiscard profile=NAME flush=auto|always max_write=N writeback=auto|on|off \
-                    cache=none|auto|full transport=auto|ring|device spin=MICROSECONDS|off fsname=NAME";
 
-/// Returns the text that lists all options, with those of the policies, for the help.
+/// The options that people use, for help.
+const GROUPS: [Group; 4] = [
+    Group {
+        heading: "Size and space",
+        options: &[
+            ("size=SIZE", "Size of a new device in memory (mem:), for example 8G"),
+            (
+                "discard, nodiscard",
+                "Give freed space back to the host at once, or keep it. Default: discard if the device is in memory",
+            ),
+        ],
+    },
+    dedup_options::GROUP,
+    Group {
+        heading: "Access",
+        options: &[
+            ("ro, rw", "Mount read-only, or read-write (default); with remount, change a mount that exists"),
+            (
+                "allow_other, noallow_other",
+                "Serve all users, or only the one who mounts. Default: all users if that is root",
+            ),
+            (
+                "share=all|owner",
+                "Share equal data of all users, or only data of the same owner, so that no user can find out what others \
+                 store. Default: owner with allow_other, else all",
+            ),
+            ("idmap", "Allow idmapped mounts of this one"),
+        ],
+    },
+    Group {
+        heading: "Speed",
+        options: &[
+            ("threads=N", "Threads that serve requests, 1 to 256. Default: the number of processors, 2 to 16"),
+            (
+                "cache=auto|full|none",
+                "File pages that the kernel caches: with a device in memory a limited number, else any (auto, the \
+                 default); any number (full); only pages of mapped files (none)",
+            ),
+            (
+                "writeback=auto|on|off",
+                "Whether the kernel collects writes before it sends them. Default: yes, unless the mount has option sync",
+            ),
+        ],
+    },
+];
+
+/// The options for experiments; those of the policies are added.
+const RESEARCH_GROUPS: [Group; 2] = [
+    Group {
+        heading: "Device",
+        options: &[
+            ("index=dram|pm", "Index of a new device in memory (mem:): a table in DRAM (default), or on the device"),
+            ("profile=NAME", "As --profile"),
+            ("flush=auto|always", "As --flush"),
+            ("fsname=NAME", "Name of the device in the mount table"),
+        ],
+    },
+    Group {
+        heading: "Requests of the kernel",
+        options: &[
+            (
+                "transport=auto|ring|device",
+                "How they come: by io_uring (ring) or /dev/fuse; auto uses io_uring if it works",
+            ),
+            ("spin=MICROSECONDS|off", "How long a thread spins for the next request before it sleeps"),
+            ("max_write=SIZE", "The largest write request: a multiple of 4K, from 4K to 1M (default)"),
+        ],
+    },
+];
+
+/// Lists the options that people use, for the help.
 pub fn help() -> String {
-    format!(
-        "{OURS} {} share= says whose equal data is shared: that of one owner (owner), which mounts with allow_other do unless \
-         told otherwise, or all. By sharing, a user could find out what others store.",
-        dedup_options::help()
-    )
+    listed(&GROUPS)
+}
+
+/// Lists the options for experiments, with those of the policies.
+pub fn research() -> String {
+    format!("{}\n\n{}", listed(&dedup_options::RESEARCH_GROUPS), listed(&RESEARCH_GROUPS))
 }
 
 /// Whether the kernel caches writes and sends them later.
@@ -42,7 +111,7 @@ impl Writeback {
             "auto" => Ok(Writeback::Auto),
             "on" => Ok(Writeback::On),
             "off" => Ok(Writeback::Off),
-            _ => Err(format!("`{text}` is none of auto, on and off")),
+            _ => Err("must be auto, on or off".into()),
         }
     }
 }
@@ -52,7 +121,7 @@ fn parse_transport(text: &str) -> Result<WantedTransport, String> {
         "auto" => Ok(WantedTransport::Auto),
         "ring" => Ok(WantedTransport::Ring),
         "device" => Ok(WantedTransport::Device),
-        _ => Err(format!("`{text}` is none of auto, ring and device")),
+        _ => Err("must be auto, ring or device".into()),
     }
 }
 
@@ -61,7 +130,7 @@ fn parse_cache(text: &str) -> Result<Cache, String> {
         "auto" => Ok(Cache::Auto),
         "full" => Ok(Cache::Full),
         "none" => Ok(Cache::None),
-        _ => Err(format!("`{text}` is none of none, auto and full")),
+        _ => Err("must be none, auto or full".into()),
     }
 }
 
@@ -178,15 +247,16 @@ impl Options {
             "max_write" => {
                 let bytes = size::parse(value("1M")?).map_err(wrong)?;
                 let fits = (4096..=u64::from(MAX_WRITE_BYTES)).contains(&bytes) && bytes % 4096 == 0;
-                self.max_write_bytes =
-                    fits.then_some(bytes as u32).ok_or_else(|| wrong("it must be 4K to 1M".into()))?;
+                self.max_write_bytes = fits
+                    .then_some(bytes as u32)
+                    .ok_or_else(|| wrong("must be a multiple of 4K, from 4K to 1M".into()))?;
             }
             "writeback" => self.writeback = Writeback::parse(value("auto")?).map_err(wrong)?,
             "cache" => self.cache = parse_cache(value("auto")?).map_err(wrong)?,
             "transport" => self.transport = parse_transport(value("auto")?).map_err(wrong)?,
             "spin" if value("50")? == "off" => self.spin = None,
             "spin" => {
-                let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, nor off")))?;
+                let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, or off")))?;
                 self.spin = Some(Duration::from_micros(us as u64));
             }
             "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
@@ -234,10 +304,8 @@ impl Options {
             name if name.starts_with("X-") => {}
             name if name.starts_with("x-") || name == "_netdev" => self.for_umount.push(option.to_owned()),
             _ => {
-                let why = "there is no such option";
-                return Err(
-                    Failure::usage(format!("mount option {option}"), why).hint("nvfold mount --help lists them")
-                );
+                let hint = "`nvfold mount --help` and `--help-research` list the options";
+                return Err(Failure::usage(format!("mount option {option}"), "there is no such option").hint(hint));
             }
         }
         Ok(())
@@ -322,13 +390,13 @@ fn parse_share(text: &str) -> Result<Share, String> {
     match text {
         "all" => Ok(Share::All),
         "owner" => Ok(by_owner()),
-        _ => Err(format!("`{text}` is none of all and owner")),
+        _ => Err("must be all or owner".into()),
     }
 }
 
 fn number(text: &str, least: usize, most: usize) -> Result<usize, String> {
     let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a number from {least} to {most}"))
+    number.ok_or_else(|| format!("must be a number from {least} to {most}"))
 }
 
 #[cfg(test)]

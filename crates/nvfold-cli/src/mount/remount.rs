@@ -4,7 +4,7 @@
 use super::Options;
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mounts;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -15,10 +15,10 @@ pub fn remount(dir: &Path, options: &Options) -> Outcome<()> {
     if mounts::at(dir).is_none() {
         return Err(Failure::new(name, "no nvfold is mounted there, so it cannot be remounted"));
     }
-    let snapshot = Snapshot::of(dir, &Default::default())?;
+    let statistics = Statistics::of(dir, &Default::default())?;
     let current = rustix::fs::statvfs(dir).doing(&name)?.f_flag;
     let read_only = options.said_read_only.unwrap_or(current.contains(StatVfsMountFlags::RDONLY));
-    if snapshot.read_only && !read_only {
+    if statistics.read_only && !read_only {
         let why = "it was mounted read-only, and its process has opened the device for reading alone";
         return Err(Failure::new(name, why).hint("unmount it and mount it again, with -o rw"));
     }

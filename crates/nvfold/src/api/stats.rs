@@ -13,7 +13,11 @@ use crate::space::SegmentWear;
 use crate::words::{IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Skipped, Usage};
 
 /// Statistics of the device, its space and its policies. Sizes are in bytes.
+///
+/// With feature `serde`, the sizes and counts are serialized. The parts that describe a policy, the index, recovery and wear
+/// are serialized each by itself.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct Stats {
     /// Size of the device.
     pub device_bytes: u64,
@@ -37,17 +41,23 @@ pub struct Stats {
     /// Free bytes. With the four figures above and `stored_bytes` they are the whole device, unless the host lacks the
     /// memory or the disk for a part of it.
     pub free_bytes: u64,
+    /// Free bytes that writers can use: less than `free_bytes` by what keeps deletion possible on a full device.
+    pub available_bytes: u64,
     /// Bytes of host memory or disk that the device takes now (allocated ranges of the backing file).
     pub device_allocated_bytes: u64,
     /// Inodes in use.
     pub inodes: u64,
+    /// Inodes that could still be created.
+    pub inodes_free: u64,
     /// Log areas in use: slots of the inode table that hold logs instead of inodes.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub log_areas: u64,
     /// Data blocks in use.
     pub data_blocks: u64,
     /// Chunk entries in use. With a dram index an unshared block has none.
     pub chunks: u64,
     /// The index.
+    #[cfg_attr(feature = "serde", serde(flatten, with = "index_sizes"))]
     pub index: IndexStats,
     /// DRAM of the allocator, bytes.
     pub space_dram_bytes: u64,
@@ -59,40 +69,75 @@ pub struct Stats {
     pub inode_dram_bytes: u64,
     /// Inodes cached.
     pub inodes_cached: u64,
-    /// How often segments were opened for packed chunks since the device was formatted.
-    pub wear: SegmentWear,
-    /// Dedup transactions that began since the device was formatted.
-    pub transactions: u64,
     /// Pieces offered to the policy since mount.
     pub pieces_offered: u64,
     /// Pieces shared since mount.
     pub pieces_shared: u64,
     /// Pieces whose weak fingerprint matched and whose bytes did not.
     pub weak_collisions: u64,
-    /// The three counts above, for each policy that looks for equal blocks while data is written.
-    pub by_policy: Vec<PolicyStats>,
-    /// Sharing through origins: bytes shared with the file they were copied from.
-    pub origins: OriginStats,
-    /// Policy `nv-dedup`, if new data goes there.
-    pub nv_dedup: Option<NvDedupStats>,
-    /// Policy `auto`, if new data goes there.
-    pub auto: Option<AutoStats>,
-    /// Policy `denova`, if new data goes there or anything is queued.
-    pub denova: Option<DeNovaStats>,
     /// Chunks whose missing fingerprint was computed in the background since mount.
     pub chunks_filled: u64,
     /// Progress of the pass that computes missing fingerprints, in percent; `None` when it does not run.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub fill_percent: Option<u64>,
-    /// Reclamation of segments of packed chunks.
-    pub reclaim: ReclaimStats,
     /// Items that background work has skipped since mount because they could not be read.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub skipped: Skipped,
     /// Changes refused since mount because of a mistake in nvfold.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub refused: Refused,
     /// Panics since mount in work beside the calls.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub panicked: Panicked,
+    /// Reclamation of segments of packed chunks.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub reclaim: ReclaimStats,
+    /// Dedup transactions that began since the device was formatted.
+    pub transactions: u64,
+    /// The counts of pieces, for each policy that looks for equal blocks while data is written.
+    #[cfg_attr(feature = "serde", serde(with = "crate::dedup::serial::by_policy"))]
+    pub by_policy: Vec<PolicyStats>,
+    /// How often segments were opened for packed chunks since the device was formatted.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub wear: SegmentWear,
+    /// Sharing through origins: bytes shared with the file they were copied from.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub origins: OriginStats,
+    /// Policy `nv-dedup`, if new data goes there.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub nv_dedup: Option<NvDedupStats>,
+    /// Policy `auto`, if new data goes there.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub auto: Option<AutoStats>,
+    /// Policy `denova`, if new data goes there or anything is queued.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub denova: Option<DeNovaStats>,
     /// Recovery at mount. Until it is `reconciled`, the figures above leave out blocks whose use is not known yet.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub recovery: Recovery,
+}
+
+/// The two figures of the index that stand among the sizes.
+#[cfg(feature = "serde")]
+mod index_sizes {
+    use crate::words::IndexStats;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Default, Deserialize, Serialize)]
+    #[serde(default)]
+    struct Sizes {
+        index_entries: u64,
+        index_dram_bytes: u64,
+    }
+
+    pub(super) fn serialize<S: Serializer>(index: &IndexStats, out: S) -> Result<S::Ok, S::Error> {
+        Sizes { index_entries: index.entries, index_dram_bytes: index.dram_bytes }.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<IndexStats, D::Error> {
+        let Sizes { index_entries: entries, index_dram_bytes: dram_bytes } = Sizes::deserialize(from)?;
+        Ok(IndexStats { entries, dram_bytes, ..IndexStats::default() })
+    }
 }
 
 impl FileSystem {
@@ -122,7 +167,10 @@ impl FileSystem {
         let of_tables =
             in_segments.saturating_sub(data_blocks.saturating_mul(BLOCK_BYTES)).saturating_sub(packed_bytes);
         let set_aside = core.geometry.device_bytes - core.space.total_blocks() * BLOCK_BYTES;
+        let statfs = self.statfs();
         let mut stats = Stats {
+            available_bytes: statfs.blocks_available * u64::from(statfs.block_bytes),
+            inodes_free: statfs.inodes_free,
             device_bytes: core.geometry.device_bytes,
             logical_bytes,
             stored_bytes,

@@ -82,7 +82,11 @@ impl Survey<'_> {
             let extents = || state.extents().into_iter().flat_map(|extents| extents.iter());
             for chunk in extents().filter_map(|(_, extent)| extent.packed()) {
                 if self.packed.contested.contains(&chunk) {
-                    self.plan.condemn(ino, Some(slot), format!("it names packed chunk {}, which is lost", chunk.0));
+                    self.plan.condemn(
+                        ino,
+                        Some(slot),
+                        format!("it references packed chunk {}, which is lost", chunk.0),
+                    );
                 }
                 if self.packed.doubtful.contains(&chunk) {
                     doubtful.push((ino, chunk.into()));
@@ -90,7 +94,7 @@ impl Survey<'_> {
             }
             for block in extents().flat_map(|(_, extent)| extent.blocks().blocks()) {
                 if self.contested.contains(&block.0) {
-                    let why = format!("it names block {}, which is used for something else too", block.0);
+                    let why = format!("it references block {}, which is also used for something else", block.0);
                     self.plan.condemn(ino, Some(slot), why);
                 }
                 if self.doubtful.contains(&block.0) {

@@ -111,7 +111,7 @@ impl Survey<'_> {
         }
         if entry.is_empty() {
             if references > 1 {
-                self.find(1, format!("block {} is named by {references} extents and not counted", block.0), at);
+                self.find(1, format!("block {} is referenced by {references} extents and not counted", block.0), at);
             }
             return;
         }
@@ -127,9 +127,13 @@ impl Survey<'_> {
         } else if entry.taken() < u64::from(references)
             || self.is_unfinished(entry) && !may_be_unfinished(entry, references)
         {
-            self.find(1, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
+            self.find(1, format!("block {} is referenced by {references} extents and {}", block.0, counted(entry)), at);
         } else if entry.count != references || entry.update_count != 0 {
-            self.trace(2, format!("block {} is named by {references} extents and {}", block.0, counted(entry)), at);
+            self.trace(
+                2,
+                format!("block {} is referenced by {references} extents and {}", block.0, counted(entry)),
+                at,
+            );
         } else if self.is_unfinished(entry) {
             self.trace(1, format!("block {}: the transaction that counted it last did not end", block.0), at);
         } else if entry.address() != block.address() || entry.class() != 0 || entry.content_bytes_less_one != 0 {

@@ -130,7 +130,7 @@ impl Survey<'_> {
             // During a reorder, `previous` already has the new order.
             if entry.previous != before && head.order == 0 {
                 let told = entry.previous;
-                self.trace(6, format!("chain {chain}: before {chunk} is {before}, and it says {told}"), at);
+                self.trace(6, format!("chain {chain}: before {chunk} is {before}, and its entry has {told}"), at);
             }
             (before, next) = (next, entry.next);
         }

@@ -143,19 +143,27 @@ impl Survey<'_> {
         let mut unnamed = self.areas.clone();
         for (slot, ino) in std::mem::take(&mut self.named_areas) {
             if unnamed.remove(&slot).is_none() {
-                self.find(4, format!("inode {ino}: a log area that it names is no slot of the inode table"), slot);
+                self.find(
+                    4,
+                    format!("inode {ino}: a log area that it references is not a slot of the inode table"),
+                    slot,
+                );
                 let at = self.inodes.get(&ino).map(|facts| facts.slot);
                 self.plan.condemn(ino, at, "its log goes on outside of the inode table");
             }
         }
         let feature = self.superblock_features & LOG_AREAS;
         if feature == 0 && !self.areas.is_empty() {
-            self.find(0, "there are log areas, and the superblock does not tell of them".into(), 0);
+            self.find(0, "there are log areas, and the superblock does not have their feature flag".into(), 0);
         }
         for (slot, AreaHead { number, owner, .. }) in unnamed {
             let is_unreadable = self.unreadable.iter().any(|(ino, _, _)| *ino == owner) || self.bad.took(owner);
             if !is_unreadable {
-                self.trace(2, format!("no log names log area {number}, which says that it is inode {owner}'s"), slot);
+                self.trace(
+                    2,
+                    format!("log area {number} is marked as inode {owner}'s, and no log references it"),
+                    slot,
+                );
             }
         }
     }

@@ -272,7 +272,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(C
         doubtful: BTreeSet::new(),
     };
     if superblock.state == STATE_REPAIR {
-        survey.find(0, "a repair was cut off".into(), 0);
+        survey.find(0, "a repair was interrupted".into(), 0);
     }
     survey.superblocks(&superblock);
     survey.generators();

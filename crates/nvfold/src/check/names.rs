@@ -44,7 +44,10 @@ impl Survey<'_> {
             for name in names.iter().filter(|name| name.kind != kind) {
                 self.find(
                     3,
-                    format!("directory {}: inode {target} is no {:?} as its name says", name.directory, name.kind),
+                    format!(
+                        "directory {}: inode {target} is not a {:?}, as its name records",
+                        name.directory, name.kind
+                    ),
                     name.at,
                 );
             }
@@ -57,7 +60,7 @@ impl Survey<'_> {
             } else if kind == FileKind::Directory && names.len() != 1 {
                 self.find(3, format!("directory {target} has {} names", names.len()), slot);
             } else if kind == FileKind::Directory && parent != names[0].directory {
-                let what = format!("directory {target} is in {} and says it is in {parent}", names[0].directory);
+                let what = format!("directory {target} is in {}, and its own entry has {parent}", names[0].directory);
                 self.find(3, what, slot);
             }
         }
@@ -74,7 +77,7 @@ impl Survey<'_> {
                 self.trace(2, format!("inode {ino} has no name"), slot);
             } else if nlink != if kind == FileKind::Directory { 1 } else { count } {
                 // No crash leaves that: names and link counts change in one commit.
-                self.find(2, format!("inode {ino} has {count} names and counts {nlink}"), slot);
+                self.find(2, format!("inode {ino} has {count} names, and its link count is {nlink}"), slot);
             } else if kind == FileKind::Directory && !self.leads_to_root(ino, &mut reachable) {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
             }

@@ -87,7 +87,8 @@ impl Survey<'_> {
         let mut without: Vec<(PackedNumber, PackedUse)> = self.packed.named.drain().collect();
         without.sort_unstable_by_key(|(number, _)| *number);
         for (number, named) in without {
-            let what = format!("packed chunk {} is named by {} extents, and has no entry", number.0, named.references);
+            let what =
+                format!("packed chunk {} is referenced by {} extents, and has no entry", number.0, named.references);
             self.find(1, what, self.packed.entries.packed_offset(number).unwrap_or(0));
             self.packed.contested.insert(number);
         }
@@ -99,7 +100,7 @@ impl Survey<'_> {
         let PackedUse { references, bytes } = named.unwrap_or_default();
         if entry.is_empty() {
             if let Some(named) = named {
-                let what = format!("packed chunk {} is named by {references} extents and not counted", number.0);
+                let what = format!("packed chunk {} is referenced by {references} extents and not counted", number.0);
                 self.find(1, what, at);
                 self.packed.lost.push((number, named));
             }
@@ -121,7 +122,7 @@ impl Survey<'_> {
             self.report.uncompared_bytes += entry.content_bytes();
         }
         self.report.chunks += 1;
-        let told = || format!("packed chunk {} is named by {references} extents and {}", number.0, counted(entry));
+        let told = || format!("packed chunk {} is referenced by {references} extents and {}", number.0, counted(entry));
         if entry.taken() < u64::from(references) || self.is_unfinished(entry) && !may_be_unfinished(entry, references) {
             self.find(1, told(), at);
         } else if entry.count != references || entry.update_count != 0 {

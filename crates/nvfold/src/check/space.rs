@@ -103,7 +103,7 @@ impl Survey<'_> {
             return;
         }
         let Some(saved) = Saved::read(self.region, &self.geometry, superblock) else {
-            return self.find(0, "the saved state is damaged; a mount finds out anew what it says".into(), at);
+            return self.find(0, "the saved state is damaged; a mount scans the tables instead".into(), at);
         };
         let lies_in_use = saved.runs.iter().flat_map(|run| run.blocks()).find(|block| self.space.is_used(*block));
         if let Some(block) = lies_in_use {
@@ -124,7 +124,7 @@ impl Survey<'_> {
         let in_chains = self.chains.expected.len() as u64;
         if self.chains.is_pm() && header.index_entries != in_chains {
             let told = header.index_entries;
-            self.find(2, format!("the saved state tells of {told} fingerprints, and {in_chains} are in chains"), at);
+            self.find(2, format!("the saved state counts {told} fingerprints, and {in_chains} are in chains"), at);
         }
         let totals = (header.mapped_bytes, header.data_blocks, header.extra_references);
         let counted = (self.report.usage.logical_bytes, self.report.blocks, self.space.extra_references);
@@ -180,7 +180,7 @@ impl Survey<'_> {
         let may_be_there = |slot: &&u64| self.packed.entries.chunk(**slot as u32).block().is_some_and(is_data);
         let lost = indexed.difference(&expected).filter(|slot| is_saved && !may_be_there(slot)).count();
         if lost > 0 {
-            self.find(2, format!("the saved index names {lost} chunks that no file has"), at);
+            self.find(2, format!("the saved index has {lost} chunks that no file references"), at);
         }
     }
 
@@ -214,7 +214,7 @@ impl Survey<'_> {
             return;
         }
         if saved.packed_words != self.packed.used_words {
-            self.find(2, "the saved state has other packed chunks in use than their entries say".into(), at);
+            self.find(2, "the saved state and the entries of packed chunks differ in which are in use".into(), at);
         }
         let live: BTreeMap<u64, u64> = saved.packed.iter().map(|record| (record.segment, record.live)).collect();
         if live != self.packed.live {
@@ -224,23 +224,22 @@ impl Survey<'_> {
             let bytes =
                 |live: Option<&u64>| live.map_or("no packed chunks".into(), |bytes| format!("{bytes} live bytes"));
             let (told, found) = (bytes(live.get(&segment)), bytes(self.packed.live.get(&segment)));
-            self.find(2, format!("segment {segment}: the saved state tells of {told}, the entries of {found}"), at);
+            self.find(2, format!("segment {segment}: the saved state counts {told}, the entries {found}"), at);
         }
         if saved.packed_saved_bytes != self.packed.saved_bytes {
             let (told, counted) = (saved.packed_saved_bytes, self.packed.saved_bytes);
-            let what =
-                format!("the saved state says that sharing packed chunks saves {told} bytes, and it is {counted}");
+            let what = format!("by the saved state, sharing packed chunks saves {told} bytes, and it is {counted}");
             self.find(2, what, at);
         }
         if saved.compressed_away_bytes != self.packed.compressed_away_bytes {
             let (told, counted) = (saved.compressed_away_bytes, self.packed.compressed_away_bytes);
-            let what = format!("the saved state says that compression saves {told} bytes, and it is {counted}");
+            let what = format!("by the saved state, compression saves {told} bytes, and it is {counted}");
             self.find(2, what, at);
         }
         for (_, open) in saved.packed.iter().filter_map(|record| record.open) {
             let front = open.segment * SEGMENT_BYTES + open.front;
             if self.packed.lives_behind(front) {
-                let what = format!("segment {}: packed chunks lie behind the place where it goes on", open.segment);
+                let what = format!("segment {}: packed chunks lie after its append position", open.segment);
                 self.find(4, what, front);
             }
         }
@@ -261,7 +260,7 @@ impl Survey<'_> {
         }
         let (told, found) = (saved.header.log_areas, self.areas.len() as u64);
         if told != found {
-            self.find(2, format!("the saved state tells of {told} log areas, and there are {found}"), at);
+            self.find(2, format!("the saved state counts {told} log areas, and there are {found}"), at);
         }
     }
 }

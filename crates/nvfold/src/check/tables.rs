@@ -53,13 +53,14 @@ impl Survey<'_> {
             let told = parts[ordinal as usize].map_or(0, |part| part.absent_before);
             if told != exact.absent_before {
                 let TablePart { segment, absent_before } = exact;
-                let what = format!("segment {segment}: it tells of {told} absent parts of the inode table before it");
+                let what = format!("segment {segment}: it counts {told} absent parts of the inode table before it");
                 let at = self.geometry.segment_entry_offset(segment);
                 self.trace(0, format!("{what}, and {absent_before} are absent"), at);
             }
         }
         if self.superblock_features & TABLE_GAPS == 0 && parts.iter().any(Option::is_none) {
-            let what = "parts of the inode table are absent, and the superblock does not tell of that";
+            let what =
+                "parts of the inode table are absent, and the superblock does not have the feature flag for that";
             self.find(0, what.into(), self.geometry.segment_table_offset);
         }
     }

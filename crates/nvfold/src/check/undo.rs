@@ -164,7 +164,7 @@ impl Undo<'_> {
     fn read(file: &[u8]) -> Result<Undo<'_>> {
         let (header, mut rest) = Header::read_from_prefix(file).map_err(|_| refused("it is shorter than its head"))?;
         if header.magic != MAGIC {
-            return Err(refused("it is no undo file"));
+            return Err(refused("this is not an undo file"));
         }
         if header.sealed().check != header.check {
             return Err(refused("its head is damaged"));
@@ -219,10 +219,10 @@ pub fn restore(region: &Region, file: &[u8]) -> Result<u64> {
     // A repair counts as a mount: the difference is 0 before it began, and 1 afterwards.
     let mounts_since = superblock.mount_epoch.wrapping_sub(mount_epoch);
     if mounts_since > 1 {
-        return Err(refused("the device was mounted, or repaired again (put that back first), since then"));
+        return Err(refused("the device was mounted since then, or repaired again (undo that repair first)"));
     }
     if !undo.is_ended && superblock.state != STATE_REPAIR && !(mounts_since == 0 && is_put_back) {
-        return Err(refused("it was truncated: its end is missing, and the repair was not cut off"));
+        return Err(refused("it was truncated: its end is missing, and the repair was not interrupted"));
     }
     if !undo.records.iter().any(differs) {
         return Ok(0);

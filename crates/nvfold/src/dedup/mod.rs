@@ -12,6 +12,7 @@
 //! | [`stream`], [`streams`] | files written in several requests: where to cut, and the tails that wait for more |
 //! | [`work`] | background work |
 //! | `filler` | adds the fingerprints that stored blocks lack |
+//! | `serial` | how the statistics are serialized (feature `serde`) |
 //! | [`auto`] | chooses the policy that suits a directory's data now |
 //! | `off`, `inline`, [`nv_dedup`], [`denova`], [`deext`] | one complete policy each: options, queue, costs, schedule |
 //!
@@ -27,6 +28,8 @@ mod inline;
 pub mod nv_dedup;
 mod off;
 pub mod policy;
+#[cfg(feature = "serde")]
+pub(crate) mod serial;
 pub mod stream;
 pub mod streams;
 pub mod work;

@@ -170,8 +170,10 @@ pub enum Verify {
 
 /// Counters of one policy since mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct PolicyStats {
     /// The policy.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub policy: Policy,
     /// Number of pieces offered to it.
     pub offered: u64,

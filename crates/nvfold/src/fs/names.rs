@@ -306,7 +306,7 @@ impl Core {
         let at = self.table.slot(name.ino).unwrap_or(self.geometry.segment_table_offset);
         let what = |what| Error::Corrupt { what: format!("inode {}: {what}", name.ino), at };
         let error = match found {
-            Ok(_) => what("it is not of the kind that its name says"),
+            Ok(_) => what("it is of another kind than its name records"),
             Err(Error::NotFound { .. }) => what("a name leads to it, and its slot is damaged"),
             Err(error) => error,
         };

@@ -41,11 +41,12 @@ impl Core {
 pub(super) fn check_attribute(doing: &'static str, kind: FileKind, name: &[u8], value: &[u8]) -> Result<()> {
     let (is_right, why) = match name {
         POLICY_ATTRIBUTE => {
-            (Policy::named(value).is_some(), "user.nvfold.dedup names a policy, and there is none of that name")
+            (Policy::named(value).is_some(), "the value of user.nvfold.dedup must be the name of a policy")
         }
-        COMPRESSION_ATTRIBUTE => {
-            (Compression::named(value).is_some(), "user.nvfold.compress is off, lz4, zstd or zstd:1 to zstd:22")
-        }
+        COMPRESSION_ATTRIBUTE => (
+            Compression::named(value).is_some(),
+            "the value of user.nvfold.compress must be off, lz4, zstd or zstd:1 to zstd:22",
+        ),
         _ => return Ok(()),
     };
     let why = match kind {

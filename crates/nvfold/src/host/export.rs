@@ -331,7 +331,7 @@ impl ExportWalk<'_, '_> {
     fn directory(&mut self, dir: &Dir, name: &OsStr, attr: Attr) -> io::Result<bool> {
         let Export { fs, tally, .. } = self.export;
         if !self.met.insert(attr.ino) {
-            return Err(io::Error::other("names on the device lead to this directory twice; run nvfold fsck"));
+            return Err(io::Error::other("damage: names on the device lead to this directory twice"));
         }
         // The caller's own path may end in a symbolic link.
         let is_top = self.top.is_none();

@@ -79,7 +79,7 @@ use std::path::Path;
 /// Reports names of a directory on the device that are damage: no listing has them.
 fn note_damaged_names(fs: &FileSystem, dir: InodeNumber, path: &Path, tally: &tally::Tally) {
     if let Ok(count @ 1..) = fs.damaged_names(dir) {
-        tally.problem(path, format!("damaged names left out: {count}; run nvfold fsck on the device"));
+        tally.problem(path, format!("damaged names left out: {count}"));
     }
 }
 

@@ -334,7 +334,7 @@ impl ComparisonWalk<'_, '_> {
         let TreeComparison { fs, tally, .. } = self.verify;
         Tally::count(&tally.directories);
         if !self.met.insert(attr.ino) {
-            tally.problem(&self.path, "names on the device lead to this directory twice; run nvfold fsck");
+            tally.problem(&self.path, "damage: names on the device lead to this directory twice");
             return false;
         }
         note_damaged_names(fs, attr.ino, &self.path, tally);

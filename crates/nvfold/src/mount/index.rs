@@ -57,8 +57,7 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
     found.sort_unstable();
     let is_whole = (0..index_segments(geometry.blocks())).eq(found.iter().map(|(ordinal, _)| u64::from(*ordinal)));
     if !is_whole || found.iter().any(|(_, segment)| geometry.blocks_in_segment(*segment) != SEGMENT_BLOCKS) {
-        let what = "segment table: segments of the pm index are missing or damaged; `nvfold tune --index dram` replaces the index".into();
-        return Err(Error::Corrupt { what, at: geometry.segment_table_offset });
+        return Err(Error::PmIndexDamaged { at: geometry.segment_table_offset });
     }
     Ok(found.into_iter().map(|(_, segment)| segment).collect())
 }

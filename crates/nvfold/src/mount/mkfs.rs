@@ -45,7 +45,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         return Err(Error::ReadOnly { doing: "mkfs" });
     }
     if !options.force && !matches!(read_superblock(region), Err(Error::NotNvfold { .. })) {
-        let why = "it holds an nvfold file system already; force the format to erase it".into();
+        let why = "it holds an nvfold file system already".into();
         return Err(Error::Format { why });
     }
     if options.label.len() > 32 {

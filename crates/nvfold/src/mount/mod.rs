@@ -96,6 +96,7 @@ impl Mounted {
 
 /// Reports what the mount found, and how far recovery has come (ARCHITECTURE.md, Recovery).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
 pub struct Recovery {
     /// True if the mount loaded the DRAM state that a clean unmount had saved. Otherwise it scanned the tables.
     pub loaded: bool,
@@ -111,7 +112,16 @@ pub struct Recovery {
     /// has decided.
     pub unreadable: u64,
     /// Number of completed steps of reconcile, for a progress report.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub steps_done: u64,
     /// Number of all steps of reconcile.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub steps_total: u64,
+}
+
+impl Recovery {
+    /// Returns the progress of reconcile in percent.
+    pub fn percent(&self) -> u64 {
+        if self.reconciled { 100 } else { self.steps_done * 100 / self.steps_total.max(1) }
+    }
 }

@@ -5,7 +5,7 @@ use super::journal::{journal_stores, replay_journal};
 use super::options::{MountOptions, Share};
 use super::saved::Saved;
 use super::superblock::{read_superblock, require_known_features};
-use super::tables::Tables;
+use super::tables::{TableDamage, Tables};
 use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
@@ -142,19 +142,20 @@ fn adopt_packed(core: &Core, uses: &[(u64, SegmentUse)]) {
 fn require_whole_tables(
     geometry: &Geometry,
     superblock: &Superblock,
-    damage: Option<&'static str>,
+    damage: Option<TableDamage>,
     for_repair: bool,
 ) -> Result<()> {
     if superblock.state == STATE_REPAIR && !for_repair {
-        let what =
-            "a repair of this device was cut off: `nvfold fsck --repair` finishes it, and a read-only mount reads what \
-                    is there"
-                .into();
-        return Err(Error::Corrupt { what, at: 0 });
+        return Err(Error::RepairInterrupted);
     }
-    let Some(damage) = damage else { return Ok(()) };
-    let what = format!("segment table: {damage}; a read-only mount reads what is there");
-    Err(Error::Corrupt { what, at: geometry.segment_table_offset })
+    let at = geometry.segment_table_offset;
+    match damage {
+        None => Ok(()),
+        Some(TableDamage::PmIndex) => Err(Error::PmIndexDamaged { at }),
+        Some(damage) => {
+            Err(Error::Corrupt { what: format!("segment table: {damage}; a read-only mount reads what is there"), at })
+        }
+    }
 }
 
 /// Returns the superblock with a secret if the mount shares by owner. It is durable before the mount stores anything.

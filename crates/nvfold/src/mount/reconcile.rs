@@ -315,12 +315,12 @@ impl Mounted {
             self.core.space.mark_used(block);
         };
         let twice = |block: BlockNumber| {
-            let what = format!("inode {ino}: a block that it names is free, or used for something else");
+            let what = format!("inode {ino}: a block that it references is free, or used for something else");
             Err(Error::Corrupt { what, at: block.address() })
         };
         for slot in state.log.areas() {
             let Some(area) = self.core.table.area_in(slot).filter(|area| self.core.table.is_used(area.number)) else {
-                let what = format!("inode {ino}: a log area that it names is free, or is no log area");
+                let what = format!("inode {ino}: a log area that it references is free, or is not a log area");
                 return Err(Error::Corrupt { what, at: slot });
             };
             self.core.table.note_name_found(area.number);
@@ -344,7 +344,8 @@ impl Mounted {
                 if !self.core.chunks.packed.is_used(chunk) {
                     blocks().for_each(keep);
                     let at = self.core.chunks.entries.packed_offset(chunk).unwrap_or(0);
-                    let what = format!("inode {ino}: packed chunk {}, which it names, has a damaged entry", chunk.0);
+                    let what =
+                        format!("inode {ino}: packed chunk {}, which it references, has a damaged entry", chunk.0);
                     return Err(Error::Corrupt { what, at });
                 }
                 recount.count(chunk, false);

@@ -49,11 +49,7 @@ fn fits(region: &Region, superblock: Superblock, geometry: Geometry) -> Result<(
     if whole <= here {
         return Ok((superblock, geometry));
     }
-    let what = format!(
-        "the device was truncated to {here} bytes, and the file system on it has {whole}: make it as long again with \
-         `truncate -s {whole}`, then save the rest with `nvfold fsck --repair`"
-    );
-    Err(Error::Corrupt { what, at: here })
+    Err(Error::Truncated { bytes: here, whole_bytes: whole })
 }
 
 /// Chooses the most informative refusal: a damaged copy says more than a foreign one.
@@ -69,13 +65,8 @@ fn refused(refusals: &[Refusal]) -> Error {
         return error;
     }
     match refusals.iter().find_map(|refusal| if let Refusal::Damaged(what) = refusal { Some(*what) } else { None }) {
-        Some(what) => Error::Corrupt {
-            what: format!(
-                "superblock: all copies are damaged, and nothing of the device can be read without one: {what}"
-            ),
-            at: 0,
-        },
-        None => Error::NotNvfold { why: "none of its superblocks begins as those of nvfold do".into() },
+        Some(why) => Error::NoSuperblock { why },
+        None => Error::NotNvfold { why: "no copy of a superblock begins with nvfold's magic".into() },
     }
 }
 
@@ -85,7 +76,5 @@ pub(crate) fn require_known_features(superblock: &Superblock) -> Result<()> {
     if unknown == 0 {
         return Ok(());
     }
-    Err(Error::Newer {
-        what: format!("feature flags {unknown:#x} are unknown here and allow reading only: mount it read-only, or"),
-    })
+    Err(Error::Newer { what: format!("feature flags {unknown:#x} are unknown here, and allow only a read-only mount") })
 }

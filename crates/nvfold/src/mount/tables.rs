@@ -35,6 +35,25 @@ use crate::space::packed::headers;
 use crate::words::IndexKind;
 use pmem::{PmemError, Region};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+
+/// What is wrong with a segment table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TableDamage {
+    /// Parts of the pm index are missing; another index replaces it.
+    PmIndex,
+    /// Anything else, in words.
+    Other(&'static str),
+}
+
+impl Display for TableDamage {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            TableDamage::PmIndex => "parts of the pm index are missing",
+            TableDamage::Other(what) => what,
+        })
+    }
+}
 
 /// The tables of a device as they are, or as they must have been.
 pub(crate) struct Tables {
@@ -46,7 +65,7 @@ pub(crate) struct Tables {
     /// The parts of the inode table; empty if none could be found. A part that was lost counts as absent.
     pub(crate) inodes: Parts,
     /// Why the segment table cannot be trusted.
-    pub(crate) damage: Option<&'static str>,
+    pub(crate) damage: Option<TableDamage>,
     /// The error if part of the segment table is in bad memory.
     pub(crate) bad: Option<PmemError>,
 }
@@ -65,18 +84,18 @@ impl Tables {
             !entry.is_half(*segment) && times_opened(region, geometry, *segment).is_some()
         };
         let damage = match &inodes {
-            Err(_) => Some("the parts of the inode table do not follow one another"),
-            Ok(_) if has_pm_index && index_segments_in(geometry, &uses).is_err() => {
-                Some("the parts of the pm index are not all there (`nvfold tune --index dram` does without)")
-            }
+            Err(_) => Some(TableDamage::Other("the parts of the inode table do not follow one another")),
+            Ok(_) if has_pm_index && index_segments_in(geometry, &uses).is_err() => Some(TableDamage::PmIndex),
             Ok(found) if saved.is_some_and(|saved| !knew_of(saved, found)) => {
-                Some("the last unmount knew of another inode table")
+                Some(TableDamage::Other("the last unmount knew of another inode table"))
             }
-            Ok(_) if torn().any(holds_inodes) => Some("a segment without an entry holds inodes"),
-            Ok(_) if torn().any(holds_packed) => Some("a segment without an entry holds packed chunks"),
-            Ok(_) if !contested(geometry, uses.iter().copied()).is_empty() => {
-                Some("two segments are one part of the packed entries, or one is a part that there cannot be")
+            Ok(_) if torn().any(holds_inodes) => Some(TableDamage::Other("a segment without an entry holds inodes")),
+            Ok(_) if torn().any(holds_packed) => {
+                Some(TableDamage::Other("a segment without an entry holds packed chunks"))
             }
+            Ok(_) if !contested(geometry, uses.iter().copied()).is_empty() => Some(TableDamage::Other(
+                "two segments are one part of the packed entries, or one is a part that there cannot be",
+            )),
             Ok(_) => None,
         };
         match damage {

@@ -43,7 +43,7 @@ impl Store {
             Unreadable::Entry => self.lost_chunk(chunk.into()),
             Unreadable::Lost => Error::Posix {
                 doing: "read",
-                why: "the compressed content of this range was damaged, as fsck has told; write it anew",
+                why: "the compressed content of this range was damaged, and fsck has given it up; write it again",
                 errno: errno::EIO,
             },
             Unreadable::Frame(at, FrameError::Damaged) => {
@@ -51,7 +51,7 @@ impl Store {
             }
             Unreadable::Frame(_, FrameError::UnknownCodec(_)) => Error::Posix {
                 doing: "read",
-                why: "a codec that this nvfold does not know compressed it; use a newer nvfold",
+                why: "it is compressed with a codec that this nvfold does not know; use a newer nvfold",
                 errno: errno::EIO,
             },
         }

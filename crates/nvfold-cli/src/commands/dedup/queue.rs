@@ -13,12 +13,12 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::report;
 use crate::size;
-use crate::snapshot::{DeNova, Snapshot, mount_point_of};
+use crate::statistics::{Statistics, mount_point_of};
 use crate::stop::Stop;
 use crate::stored::Stored;
 use crate::text::counted;
 use clap::Args;
-use nvfold::DedupMode;
+use nvfold::{DeNovaStats, DedupMode};
 use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
@@ -59,7 +59,7 @@ impl Steer {
 struct Changed {
     device: String,
     /// The present state of the policy; absent while no new data goes to it.
-    denova: Option<DeNova>,
+    denova: Option<DeNovaStats>,
 }
 
 /// Changes a setting of a mount.
@@ -67,8 +67,8 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
     let dir =
         mount_point_of(target).map_err(|failure| failure.hint("a device has no daemon while it is not mounted"))?;
     settings::ask(&dir, setting, &value)?;
-    let snapshot = Snapshot::of(&dir, &DeviceOptions::default())?;
-    let changed = Changed { device: snapshot.device, denova: snapshot.denova };
+    let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
+    let changed = Changed { device: statistics.device, denova: statistics.denova };
     report::emit(output.json, "dedup", &changed, || match &changed.denova {
         Some(now) => format!("{}: {}", changed.device, describe_queue(now)),
         None => format!("{}: this is set for when data goes to policy denova", changed.device),
@@ -77,7 +77,7 @@ pub fn change(target: &Path, (setting, value): (Setting, String), output: &Outpu
 }
 
 /// Describes mode and queue in one line.
-fn describe_queue(now: &DeNova) -> String {
+fn describe_queue(now: &DeNovaStats) -> String {
     let paused = if now.paused { ", paused" } else { "" };
     let entries = counted(now.queue_entries, "entry", "entries");
     format!("mode {}{paused}; {entries} queued ({})", now.mode, size::show(now.queue_bytes))

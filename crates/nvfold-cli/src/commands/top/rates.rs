@@ -2,8 +2,9 @@
 
 use crate::report;
 use crate::size;
-use crate::snapshot::{DeNova, Pieces, Snapshot, SyncErrors};
+use crate::statistics::{Statistics, SyncErrors};
 use crate::traffic::SegmentWear;
+use nvfold::{DeNovaStats, PolicyStats};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ const HISTORY: usize = 240;
 /// A mount and its latest figures.
 pub struct Watched {
     pub dir: PathBuf,
-    last: Option<(Instant, Snapshot)>,
+    last: Option<(Instant, Statistics)>,
     /// `None` before the second report.
     pub figures: Option<Figures>,
     /// Bytes written and read per second, oldest first.
@@ -32,11 +33,11 @@ impl Watched {
     }
 
     /// Adds a report.
-    pub fn add(&mut self, snapshot: Snapshot, at: Instant) {
+    pub fn add(&mut self, statistics: Statistics, at: Instant) {
         // A new server process starts its counters at 0.
-        let before = self.last.take().filter(|(_, before)| before.pid == snapshot.pid);
+        let before = self.last.take().filter(|(_, before)| before.pid == statistics.pid);
         if let Some((then, before)) = before {
-            let figures = Figures::between(&before, &snapshot, (at - then).as_secs_f64().max(1e-3));
+            let figures = Figures::between(&before, &statistics, (at - then).as_secs_f64().max(1e-3));
             for (history, rate) in
                 [(&mut self.written, figures.rates.written_bytes), (&mut self.read, figures.rates.read_bytes)]
             {
@@ -45,7 +46,7 @@ impl Watched {
             }
             self.figures = Some(figures);
         }
-        self.last = Some((at, snapshot));
+        self.last = Some((at, statistics));
     }
 }
 
@@ -168,7 +169,7 @@ pub struct Energy {
 }
 
 impl Figures {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Figures {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> Figures {
         let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let space = now.space.clone().unwrap_or_default();
         let space_before = before.space.clone().unwrap_or_default();
@@ -188,8 +189,9 @@ impl Figures {
         };
         let device_bytes = now.superblock.device_bytes;
         let written = requests.bytes_written;
-        let policy = |(name, pieces): (&String, &Pieces)| {
-            let before = space_before.by_policy.get(name).copied().unwrap_or_default();
+        let policy = |pieces: &PolicyStats| {
+            let before = space_before.by_policy.iter().find(|before| before.policy == pieces.policy);
+            let before = before.copied().unwrap_or_default();
             let figures = PolicyFigures {
                 offered_per_second: per_second(before.offered, pieces.offered),
                 shared_per_second: per_second(before.shared, pieces.shared),
@@ -197,7 +199,7 @@ impl Figures {
                 shared: pieces.shared,
                 collisions: pieces.collisions,
             };
-            (name.clone(), figures)
+            (pieces.policy.name().to_owned(), figures)
         };
         Figures {
             mount_point: now.mount_point.clone().unwrap_or_default(),
@@ -292,15 +294,15 @@ impl Figures {
 }
 
 impl Queue {
-    fn between(before: Option<&DeNova>, now: &DeNova, seconds: f64) -> Queue {
+    fn between(before: Option<&DeNovaStats>, now: &DeNovaStats, seconds: f64) -> Queue {
         // A queue that was not in the last report was empty.
-        let none = DeNova::default();
+        let none = DeNovaStats::default();
         let before = before.unwrap_or(&none);
         let per_second = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds;
         let shrinks_by = per_second(now.queue_bytes, before.queue_bytes);
         let in_seconds = |ns: u64| ns as f64 / 1e9;
         Queue {
-            mode: now.mode.clone(),
+            mode: now.mode.to_string(),
             paused: now.paused,
             entries: now.queue_entries,
             bytes: now.queue_bytes,
@@ -351,7 +353,7 @@ impl Queue {
 }
 
 impl IndexFigures {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> IndexFigures {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> IndexFigures {
         let Some(index) = &now.index else { return IndexFigures::default() };
         let (lookups_before, reads_before) =
             before.index.as_ref().map_or((0, 0), |before| (before.lookups, before.reads));
@@ -408,7 +410,7 @@ impl Wear {
 }
 
 impl Energy {
-    fn between(before: &Snapshot, now: &Snapshot, seconds: f64) -> Option<Energy> {
+    fn between(before: &Statistics, now: &Statistics, seconds: f64) -> Option<Energy> {
         let traffic = now.traffic.as_ref()?;
         let joules = traffic.joules?;
         let joules_before = before.traffic.as_ref().and_then(|traffic| traffic.joules).unwrap_or(0.0);
@@ -435,8 +437,8 @@ struct Media {
 }
 
 impl Media {
-    fn of(snapshot: &Snapshot) -> Media {
-        snapshot.traffic.as_ref().map_or(Media::default(), |traffic| Media {
+    fn of(statistics: &Statistics) -> Media {
+        statistics.traffic.as_ref().map_or(Media::default(), |traffic| Media {
             lines_written: traffic.lines_written(),
             lines_flushed: traffic.lines_flushed,
             fences: traffic.fences,
@@ -496,8 +498,8 @@ mod tests {
 
     #[test]
     fn a_queue_has_an_end_only_while_it_shrinks() {
-        let of = |queue_bytes| DeNova { queue_entries: 1, queue_bytes, ..DeNova::default() };
-        let eta = |before: Option<&DeNova>, now: &DeNova| Queue::between(before, now, 2.0).eta_seconds;
+        let of = |queue_bytes| DeNovaStats { queue_entries: 1, queue_bytes, ..DeNovaStats::default() };
+        let eta = |before: Option<&DeNovaStats>, now: &DeNovaStats| Queue::between(before, now, 2.0).eta_seconds;
         assert_eq!(eta(Some(&of(300)), &of(100)), Some(1.0), "100 bytes a second");
         assert_eq!(eta(Some(&of(100)), &of(100)), None);
         assert_eq!(eta(Some(&of(100)), &of(300)), None);

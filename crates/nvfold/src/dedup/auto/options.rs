@@ -2,6 +2,7 @@
 
 use crate::dedup::nv_dedup::options::Costs;
 use crate::dedup::policy::Policy;
+use std::fmt::{self, Display};
 
 /// What policy `auto` optimises for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,6 +57,7 @@ impl Default for AutoOptions {
 
 /// The expected cost and saving of a policy for a block of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct PolicyEstimate {
     /// The policy.
     pub policy: Policy,
@@ -90,14 +92,44 @@ pub enum Reason {
     },
 }
 
+impl Display for Reason {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Unknown => out.write_str("nothing is known yet"),
+            Reason::AsDevice => out.write_str("as on the whole device"),
+            Reason::AtAnyRatio => out.write_str("the best whatever is written"),
+            Reason::Best => out.write_str("the best"),
+            Reason::Kept { better, gain } => {
+                write!(out, "kept, though {} is better by {:.1} %", better.name(), gain * 100.0)
+            }
+        }
+    }
+}
+
+impl Reason {
+    /// Returns the reason that is written so.
+    #[cfg(feature = "serde")]
+    pub(crate) fn parse(text: &str) -> Option<Reason> {
+        let without_figures = [Reason::Unknown, Reason::AsDevice, Reason::AtAnyRatio, Reason::Best];
+        without_figures.into_iter().find(|reason| reason.to_string() == text).or_else(|| {
+            let (better, percent) =
+                text.strip_prefix("kept, though ")?.strip_suffix(" %")?.split_once(" is better by ")?;
+            let (better, percent) = (Policy::named(better.as_bytes())?, percent.parse::<f64>().ok()?);
+            Some(Reason::Kept { better, gain: percent / 100.0 })
+        })
+    }
+}
+
 /// The choice of policy `auto` in a directory or on the whole device, and the reason.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Chosen {
     /// The directory's inode number; 0 stands for the whole device.
     pub directory: u64,
     /// The policy of new data.
     pub policy: Policy,
     /// Why it was chosen.
+    #[cfg_attr(feature = "serde", serde(rename = "why"))]
     pub reason: Reason,
     /// Duplicate ratio of the last sampling period that saw enough data to tell it, 0 to 1.
     pub ratio: Option<f64>,
@@ -117,16 +149,19 @@ pub struct Chosen {
 
 /// Statistics of policy `auto`.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct AutoStats {
     /// What it optimises for.
     pub prefer: Prefer,
     /// The costs that the model uses.
+    #[cfg_attr(feature = "serde", serde(rename = "costs_ns"))]
     pub costs: Costs,
     /// Time to write a block of a long request, nanoseconds.
     pub run_write_ns: u64,
     /// True if the costs were measured on this device, false if they were given.
     pub measured: bool,
     /// The choice for the whole device.
+    #[cfg_attr(feature = "serde", serde(rename = "chosen"))]
     pub device: Chosen,
     /// The choices for the directories that were written to most, at most [`AutoStats::DIRECTORIES_MAX`].
     pub directories: Vec<Chosen>,

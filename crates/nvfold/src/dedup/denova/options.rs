@@ -73,6 +73,7 @@ impl Default for DeNovaOptions {
 
 /// Statistics of policy `denova`.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct DeNovaStats {
     /// When it shares.
     pub mode: DedupMode,
@@ -96,5 +97,39 @@ pub struct DeNovaStats {
     pub busy_ns: u64,
     /// How long entries had waited when they were processed: the upper bound of a class in nanoseconds, and the
     /// number of entries in it. Ascending, without empty classes; empty without a stopwatch.
+    #[cfg_attr(feature = "serde", serde(rename = "lingered", with = "crate::dedup::serial::wait_classes"))]
     pub queue_wait_histogram: Vec<(u64, u64)>,
+}
+
+impl DeNovaStats {
+    /// Returns the time within which `percent` percent of the entries left the queue: the upper bound of a class.
+    /// `None` if there are no entries.
+    pub fn queue_wait_ns(&self, percent: u64) -> Option<u64> {
+        let entries: u64 = self.queue_wait_histogram.iter().map(|(_, entries)| entries).sum();
+        let wanted = (entries * percent).div_ceil(100).max(1);
+        let mut passed = 0;
+        self.queue_wait_histogram.iter().find_map(|(up_to_ns, entries)| {
+            passed += entries;
+            (passed >= wanted).then_some(*up_to_ns)
+        })
+    }
+
+    /// Returns how many bytes the daemon examines in a second of work; `None` before it has worked.
+    pub fn bytes_per_busy_second(&self) -> Option<f64> {
+        (self.busy_ns > 0).then(|| self.looked_at_bytes as f64 * 1e9 / self.busy_ns as f64)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_wait_of_a_percentile_is_the_upper_bound_of_its_class() {
+        let denova = DeNovaStats { queue_wait_histogram: vec![(10, 50), (20, 49), (40, 1)], ..DeNovaStats::default() };
+        let waited = |percent| denova.queue_wait_ns(percent);
+        assert_eq!((waited(0), waited(50), waited(51)), (Some(10), Some(10), Some(20)));
+        assert_eq!((waited(99), waited(100)), (Some(20), Some(40)));
+        assert_eq!(DeNovaStats::default().queue_wait_ns(50), None);
+    }
 }

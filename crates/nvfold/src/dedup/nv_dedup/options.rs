@@ -72,16 +72,22 @@ impl MethodChoice {
 
 /// Costs of one 4 KiB chunk on this device in nanoseconds: the inputs of the cost model (NV-Dedup, Table 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Costs {
     /// Writing it durably (the paper's c).
+    #[cfg_attr(feature = "serde", serde(rename = "c"))]
     pub write_ns: u64,
     /// Computing its weak fingerprint (the paper's w).
+    #[cfg_attr(feature = "serde", serde(rename = "w"))]
     pub weak_ns: u64,
     /// Computing its strong fingerprint (the paper's s).
+    #[cfg_attr(feature = "serde", serde(rename = "s"))]
     pub strong_ns: u64,
     /// Searching the index and writing the entry (the paper's lambda).
+    #[cfg_attr(feature = "serde", serde(rename = "lambda"))]
     pub lookup_ns: u64,
     /// Comparing it with a stored chunk (v in the model; the paper has no compare).
+    #[cfg_attr(feature = "serde", serde(rename = "v"))]
     pub compare_ns: u64,
 }
 
@@ -109,13 +115,17 @@ pub(crate) fn smooth(old: u64, new: u64) -> u64 {
 
 /// Duplicate ratios above which a method takes less time than storing everything; `None` if it never does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct Thresholds {
-    /// w_s_Fin: equation 6, (w + lambda) / (c - s).
-    pub w_s: Option<f64>,
     /// Str_Fin: equation 4, (s + lambda) / c.
+    #[cfg_attr(feature = "serde", serde(rename = "str", default, skip_serializing_if = "Option::is_none"))]
     pub strong: Option<f64>,
     /// w_b_Fin: (w + lambda) / (c - v).
+    #[cfg_attr(feature = "serde", serde(rename = "wb", default, skip_serializing_if = "Option::is_none"))]
     pub w_b: Option<f64>,
+    /// w_s_Fin: equation 6, (w + lambda) / (c - s).
+    #[cfg_attr(feature = "serde", serde(rename = "ws", default, skip_serializing_if = "Option::is_none"))]
+    pub w_s: Option<f64>,
 }
 
 /// Options of policy `nv-dedup`.
@@ -152,6 +162,7 @@ impl Default for NvDedupOptions {
 
 /// Statistics of policy `nv-dedup`.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub struct NvDedupStats {
     /// What chooses the method.
     pub choice: MethodChoice,
@@ -160,6 +171,7 @@ pub struct NvDedupStats {
     /// Duplicate ratio of the last period that looked pieces up, 0 to 1.
     pub ratio: Option<f64>,
     /// The costs that the model uses.
+    #[cfg_attr(feature = "serde", serde(rename = "costs_ns"))]
     pub costs: Costs,
     /// True if the costs were measured on this device, false if they were given.
     pub measured: bool,
@@ -170,5 +182,6 @@ pub struct NvDedupStats {
     /// Number of times that the method changed since mount.
     pub switches: u64,
     /// Number of pieces that each method handled since mount, by number of the method.
+    #[cfg_attr(feature = "serde", serde(with = "crate::dedup::serial::pieces_by_method"))]
     pub pieces: [u64; Method::ALL.len()],
 }

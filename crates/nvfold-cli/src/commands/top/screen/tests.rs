@@ -3,14 +3,14 @@
 //! The snapshots are in `snapshots/`. `INSTA_UPDATE=always cargo test -p nvfold-cli screen` renews them.
 
 use super::*;
-use crate::snapshot::Snapshot;
+use crate::statistics::Statistics;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use serde_json::{Value, json};
 use std::time::Instant;
 
 /// Makes a report of a mount with these figures.
-fn report(policy: &str, figures: Value) -> Snapshot {
+fn report(policy: &str, figures: Value) -> Statistics {
     let mut report = json!({
         "device": "/dev/pmem0", "mount_point": format!("/mnt/{policy}"), "pid": 4711, "persistence": "dax",
         "read_only": false, "policy": policy,
@@ -26,7 +26,7 @@ fn report(policy: &str, figures: Value) -> Snapshot {
 }
 
 /// Makes the report of a mount with policy denova that has worked for `n` tenths of a second.
-fn denova(n: u64) -> Snapshot {
+fn denova(n: u64) -> Statistics {
     let mib = |n: u64| n << 20;
     let figures = json!({
         "space": {
@@ -60,11 +60,11 @@ fn denova(n: u64) -> Snapshot {
 }
 
 /// Makes a mount with a report at each of these tenths of a second.
-fn watched(tenths: &[u64], snapshot: impl Fn(u64) -> Snapshot) -> Watched {
+fn watched(tenths: &[u64], statistics: impl Fn(u64) -> Statistics) -> Watched {
     let start = Instant::now();
-    let mut mount = Watched::new(snapshot(0).mount_point.unwrap().into());
+    let mut mount = Watched::new(statistics(0).mount_point.unwrap().into());
     for tenth in tenths {
-        mount.add(snapshot(*tenth), start + Duration::from_millis(100 * tenth));
+        mount.add(statistics(*tenth), start + Duration::from_millis(100 * tenth));
     }
     mount
 }
@@ -155,9 +155,9 @@ fn nothing_is_made_up_before_the_second_look() {
 fn a_new_process_on_the_same_directory_counts_anew() {
     let mut mount = watched(&[0, 10], denova);
     let rates = mount.figures.clone().unwrap().rates;
-    mount.add(Snapshot { pid: Some(1), ..denova(0) }, Instant::now());
+    mount.add(Statistics { pid: Some(1), ..denova(0) }, Instant::now());
     assert_eq!(mount.figures.as_ref().unwrap().rates.writes, rates.writes, "there is nothing to compare with");
-    mount.add(Snapshot { pid: Some(1), ..denova(1) }, Instant::now() + Duration::from_secs(1));
+    mount.add(Statistics { pid: Some(1), ..denova(1) }, Instant::now() + Duration::from_secs(1));
     assert!(mount.figures.unwrap().rates.writes < rates.writes);
 }
 

@@ -1,0 +1,148 @@
+//! The two pages of help about options: `--help` has those that people use, `--help-research` those for experiments.
+//!
+//! An option for experiments is an argument with the heading [`RESEARCH`], hidden in `--help`, or a mount
+//! option in a [`Group`](crate::option_list::Group) for experiments. All of them work whether they are shown or not.
+
+use crate::dedup_options;
+use crate::mount::mount_research;
+use crate::option_list::{RESEARCH, listed};
+use clap::{Arg, Command};
+
+/// Returns the mount options for experiments that `-o` of a command takes.
+fn mount_options(command: &str) -> String {
+    match command {
+        "mount" => mount_research(),
+        "import" | "dedup" | "undedup" => listed(&dedup_options::RESEARCH_GROUPS),
+        _ => String::new(),
+    }
+}
+
+fn is_research(arg: &Arg) -> bool {
+    arg.get_help_heading() == Some(RESEARCH)
+}
+
+/// Ends the help of each command that has options for experiments with a line about them.
+pub fn with_notes(command: Command) -> Command {
+    command.mut_subcommands(|command| {
+        let command = with_notes(command);
+        if !command.get_arguments().any(is_research) {
+            return command;
+        }
+        let note = format!("Options for experiments: nvfold {} --help-research", command.get_name());
+        let after = |text: Option<String>| text.map_or(note.clone(), |text| format!("{text}\n\n{note}"));
+        let short = command.get_after_help().map(ToString::to_string);
+        let long = command.get_after_long_help().map(ToString::to_string);
+        let command = match long {
+            Some(long) => command.after_long_help(after(Some(long))),
+            None => command,
+        };
+        command.after_help(after(short))
+    })
+}
+
+/// Returns the page of `--help-research` of a command; `cli` is the definition of the whole command line.
+pub fn page(cli: Command, command: &str) -> String {
+    let mut cli = cli;
+    cli.build();
+    let Some(found) = cli.find_subcommand(command).filter(|found| found.get_arguments().any(is_research)) else {
+        return format!("nvfold {command} has no options for experiments").replace("  ", " ");
+    };
+    let options = match mount_options(command) {
+        options if options.is_empty() => options,
+        options => format!("Mount options (-o NAME=VALUE,...):\n\n{options}"),
+    };
+    let page = found.clone().mut_args(|arg| {
+        let is_hidden = !is_research(&arg);
+        arg.hide(is_hidden)
+    });
+    let page = page.before_help("").about(format!("Options of nvfold {command} for experiments")).long_about(None);
+    let mut page = page.after_help("").after_long_help(options).help_template("{about}\n\n{all-args}{after-help}");
+    page.render_long_help().to_string().trim_end().to_owned()
+}
+
+/// Shows the options for experiments beside the others, for manual pages and completions.
+pub fn shown(command: Command) -> Command {
+    let options = mount_options(command.get_name());
+    let command = command.mut_args(|arg| {
+        let is_hidden = arg.is_hide_set() && !is_research(&arg);
+        arg.hide(is_hidden)
+    });
+    let command = match command.get_after_long_help().map(ToString::to_string) {
+        Some(long) if !options.is_empty() => command.after_long_help(format!("{long}\n\n{options}")),
+        _ => command,
+    };
+    command.mut_subcommands(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use crate::mount::mount_help;
+    use crate::option_list::{COLUMN, WIDTH};
+    use clap::CommandFactory;
+
+    fn cli() -> Command {
+        with_notes(Cli::command())
+    }
+
+    fn help_of(name: &str) -> String {
+        let mut cli = cli();
+        cli.build();
+        cli.find_subcommand_mut(name).unwrap().render_long_help().to_string()
+    }
+
+    #[test]
+    fn the_help_of_mount_has_what_people_use_and_the_research_page_the_rest() {
+        let (help, research) = (help_of("mount"), page(cli(), "mount"));
+        for option in ["size=", "policy=", "compress=", "ro, rw", "allow_other", "threads=", "--foreground"] {
+            assert!(help.contains(option) && !research.contains(option), "{option}\n{help}\n{research}");
+        }
+        for option in [
+            "weak=",
+            "strong=",
+            "verify=",
+            "method=",
+            "generators=",
+            "period=",
+            "reorder=",
+            "guard=",
+            "profile=",
+            "flush=",
+            "--profile",
+            "--flush",
+        ] {
+            assert!(!help.contains(option) && research.contains(option), "{option}\n{help}\n{research}");
+        }
+        assert_eq!(help.trim_end().lines().last(), Some("Options for experiments: nvfold mount --help-research"));
+    }
+
+    #[test]
+    fn every_command_with_options_for_experiments_says_where_they_are() {
+        let cli = cli();
+        for command in cli.get_subcommands() {
+            let name = command.get_name();
+            let has_some = command.get_arguments().any(is_research);
+            let last = help_of(name).trim_end().lines().last().unwrap().to_owned();
+            assert_eq!(last.ends_with(&format!("nvfold {name} --help-research")), has_some, "{name}: {last}");
+            assert_eq!(page(cli.clone(), name).contains("no options for experiments"), !has_some, "{name}");
+        }
+    }
+
+    #[test]
+    fn manual_pages_have_all_options() {
+        let shown = shown(cli());
+        let mount = shown.find_subcommand("mount").unwrap();
+        assert!(mount.get_arguments().filter(|arg| is_research(arg)).all(|arg| !arg.is_hide_set()));
+        let text = mount.get_after_long_help().unwrap().to_string();
+        assert!(text.contains("threads=") && text.contains("generators="), "{text}");
+        assert!(mount.get_arguments().any(|arg| arg.get_id() == "background_child" && arg.is_hide_set()));
+    }
+
+    #[test]
+    fn lines_of_options_are_short_and_their_texts_aligned() {
+        for line in mount_help().lines().chain(mount_research().lines()) {
+            assert!(line.len() <= WIDTH && (!line.starts_with("   ") || line[..COLUMN].trim().is_empty()), "{line}");
+        }
+    }
+}
