@@ -384,7 +384,8 @@ fn chunkers_say_which_corpus_is_not_there() {
 fn profiles_stand_beside_what_is_published() {
     let scratch = Scratch::new();
     let report = scratch.lab(&["--json", "profiles", "--smoke", "--out", "out"]).ok().json();
-    assert!(report["rows"].as_array().unwrap().iter().all(|row| row["deviation_percent"] == 0.0), "{report}");
+    let deviations = report["rows"].as_array().unwrap().iter().map(|row| row["deviation_percent"].as_f64().unwrap());
+    assert!(deviations.map(f64::abs).all(|percent| percent < 1.0), "{report}");
     let page = std::fs::read_to_string(scratch.path("out").join("README.md")).expect("the page");
     assert!(page.contains("Made by `nvfold-lab --json profiles --smoke --out out`"), "{page}");
 }
