@@ -52,7 +52,7 @@ const fn phase(duplicates_percent: u64, request_bytes: usize, is_compressible: b
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Emulated devices
     #[arg(long, value_delimiter = ',', default_values = ["native", "nvdimm-8x", "optane", "pcm"], value_name = "PROFILE")]
     profile: Vec<Profile>,
@@ -130,7 +130,7 @@ struct Done {
 type Runner = (Policy, Prefer);
 
 /// Measures, and prints the report.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let (mebibytes, repeats) = if options.common.smoke { (1, 1) } else { (options.mebibytes, options.repeats) };
     let runners: Vec<Runner> = FIXED
         .map(|policy| (policy, Prefer::default()))

@@ -71,7 +71,7 @@ impl LabError {
 }
 
 /// Adds to a failure what was being done.
-pub trait Doing<T> {
+pub(crate) trait Doing<T> {
     /// Adds what was being done to the error.
     fn doing(self, what: impl Into<String>) -> Result<T>;
 }

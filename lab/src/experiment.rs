@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 const PROGRAM: &str = "nvfold-lab";
 
 /// Returns the command that is running.
-pub fn command() -> String {
+pub(crate) fn command() -> String {
     origin::command(PROGRAM)
 }
 
 /// Options of every experiment.
 #[derive(Args, Clone, Debug)]
-pub struct Common {
+pub(crate) struct Common {
     /// Folder for the page, the figures as JSON, and pictures
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub struct Common {
 
 /// The first fields of a report in JSON: what it is, and what made it.
 #[derive(Debug, Serialize)]
-pub struct Head {
+pub(crate) struct Head {
     version: u32,
     benchmark: &'static str,
     command: String,
@@ -39,23 +39,23 @@ pub struct Head {
 
 impl Head {
     /// Makes the head of a report that is made now, with the name of the experiment and the version of its schema.
-    pub fn new(benchmark: &'static str, version: u32) -> Head {
+    pub(crate) fn new(benchmark: &'static str, version: u32) -> Head {
         Head { version, benchmark, command: command(), commit: origin::commit() }
     }
 
     /// Returns the heading of a table on the terminal.
-    pub fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         origin::heading(&self.command, self.commit.as_deref())
     }
 
     /// Returns the same in Markdown.
-    pub fn marked_heading(&self) -> String {
+    pub(crate) fn marked_heading(&self) -> String {
         origin::heading(&format!("`{}`", self.command), self.commit.as_deref())
     }
 }
 
 /// Everything that an experiment has measured.
-pub trait Publish: Serialize {
+pub(crate) trait Publish: Serialize {
     /// Name of its page in the folder of results.
     const PAGE: &'static str = "README.md";
 
@@ -79,7 +79,7 @@ pub trait Publish: Serialize {
 
 impl Common {
     /// Writes a report into the folder that was asked for, and prints it.
-    pub fn publish(&self, report: &impl Publish, json: bool) -> Result<()> {
+    pub(crate) fn publish(&self, report: &impl Publish, json: bool) -> Result<()> {
         let text = serde_json::to_string_pretty(report).expect("numbers and strings have a JSON form");
         if let Some(folder) = &self.out {
             write(report, &text, folder)?;

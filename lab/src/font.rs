@@ -6,7 +6,7 @@ use plotters::style::{FontDesc, FontStyle, IntoFont, register_font};
 use std::sync::Once;
 
 /// Returns the font with letters of this height in pixels.
-pub fn font(size: u32) -> FontDesc<'static> {
+pub(crate) fn font(size: u32) -> FontDesc<'static> {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         let known = register_font("sans-serif", FontStyle::Normal, epaint_default_fonts::HACK_REGULAR);
@@ -16,7 +16,7 @@ pub fn font(size: u32) -> FontDesc<'static> {
 }
 
 /// Returns the width of a text in pixels; all letters of the font have the same width.
-pub fn width(text: &str, size: u32) -> i32 {
+pub(crate) fn width(text: &str, size: u32) -> i32 {
     let (width, _) = font(size).box_size(text).unwrap_or((text.len() as u32 * size, size));
     width as i32
 }

@@ -36,7 +36,7 @@ const NODE_BYTES: f64 = 64.0;
 
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Numbers of chunks in the index
     #[arg(long, value_name = "N", num_args = 1.., default_values_t = [100_000, 1_000_000, 4_000_000],
         value_parser = clap::value_parser!(u64).range(100..=100_000_000))]
@@ -90,7 +90,7 @@ struct Row {
 ///
 /// # Errors
 /// If there is no memory, or if a file of `--out` cannot be written.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let (sizes, repeats) =
         if options.common.smoke { (vec![2000], 2) } else { (options.chunks.clone(), options.repeats) };
     let mut rows = Vec::new();

@@ -30,7 +30,7 @@ const ALLOWED_PERCENT: f64 = 5.0;
 
 /// Where the table goes.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     #[command(flatten)]
     common: Common,
 }
@@ -109,7 +109,7 @@ impl Publish for Report {
 }
 
 /// Measures all profiles and prints the table.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let published = if options.common.smoke { &PUBLISHED[..2] } else { &PUBLISHED[..] };
     let rows = published.iter().map(row).collect::<Result<Vec<Row>>>()?;
     let report = Report { head: Head::new("profiles", 1), rows };

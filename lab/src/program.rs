@@ -5,7 +5,7 @@ use nvfold_bench::process::own_program;
 use std::path::PathBuf;
 
 /// Returns the path of the `nvfold` command.
-pub fn nvfold() -> Result<PathBuf> {
+pub(crate) fn nvfold() -> Result<PathBuf> {
     let path = match std::env::var_os("NVFOLD_BIN") {
         Some(path) => path.into(),
         None => own_program()?.with_file_name("nvfold"),

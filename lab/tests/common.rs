@@ -9,25 +9,25 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A scratch directory, in memory where there is /dev/shm.
-pub struct Scratch(tempfile::TempDir);
+pub(crate) struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    pub fn new() -> Scratch {
+    pub(crate) fn new() -> Scratch {
         let shm = Path::new("/dev/shm");
         let parent = if shm.is_dir() { shm.to_owned() } else { std::env::temp_dir() };
         Scratch(tempfile::Builder::new().prefix("nvfold-lab-").tempdir_in(parent).unwrap())
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
     /// `nvfold-lab` with the scratch directory as its working directory.
-    pub fn lab(&self, arguments: &[&str]) -> Run {
+    pub(crate) fn lab(&self, arguments: &[&str]) -> Run {
         self.run(env!("CARGO_BIN_EXE_nvfold-lab"), arguments)
     }
 
-    pub fn run(&self, program: &str, arguments: &[&str]) -> Run {
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Run {
         let output = Command::new(program)
             .args(arguments)
             .current_dir(self.0.path())
@@ -46,25 +46,25 @@ impl Scratch {
 
 /// What the command did.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Run {
-    pub fn ok(self) -> Run {
+    pub(crate) fn ok(self) -> Run {
         self.code_is(0)
     }
 
     /// Fails with `code` and says `why` on stderr.
-    pub fn fails(self, code: i32, why: &str) -> Run {
+    pub(crate) fn fails(self, code: i32, why: &str) -> Run {
         let run = self.code_is(code);
         assert!(run.stderr.starts_with("nvfold-lab: ") && run.stderr.contains(why), "`{why}` is not in {run:#?}");
         run
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 

@@ -675,8 +675,8 @@ fn ignore_absent(result: io::Result<()>) -> io::Result<()> {
 
 /// Error numbers of system calls after the serving process is gone.
 mod gone {
-    pub const ECONNABORTED: i32 = 103;
+    pub(super) const ECONNABORTED: i32 = 103;
     /// A request that was given to a ring.
-    pub const ECANCELED: i32 = 125;
-    pub const ENOTCONN: i32 = 107;
+    pub(super) const ECANCELED: i32 = 125;
+    pub(super) const ENOTCONN: i32 = 107;
 }

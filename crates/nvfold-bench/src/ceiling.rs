@@ -42,7 +42,7 @@ struct Ceiling {
 }
 
 /// Serves until unmounted, in the default way of a mount of nvfold.
-pub fn serve(dir: &Path) -> Result<()> {
+pub(crate) fn serve(dir: &Path) -> Result<()> {
     let nodes = HashMap::from([(ROOT, RwLock::new(Node::Directory))]);
     let tree = Tree { next: ROOT + 1, ..Tree::default() };
     let ceiling = Ceiling { tree: RwLock::new(tree), nodes: RwLock::new(nodes) };

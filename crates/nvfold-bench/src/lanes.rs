@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// One thread's part of a target.
-pub trait Lane: Send + Sync {
+pub(crate) trait Lane: Send + Sync {
     /// Writes at an offset.
     fn write(&self, offset: u64, data: &[u8]) -> Result<()>;
     /// Reads at an offset; the bytes must be used.
@@ -28,7 +28,7 @@ pub trait Lane: Send + Sync {
 }
 
 /// A measured target, with one lane per thread.
-pub struct Target {
+pub(crate) struct Target {
     /// Name of the row.
     pub name: String,
     /// Share of duplicate blocks in its data, percent.
@@ -100,7 +100,7 @@ impl Lane for OnDisk {
 }
 
 /// Makes the raw limit: streaming copies to memory, with a fence each.
-pub fn raw(threads: u64, bytes_a_lane: u64) -> Result<Target> {
+pub(crate) fn raw(threads: u64, bytes_a_lane: u64) -> Result<Target> {
     let region = Region::create(&DeviceSpec::Memory, threads * bytes_a_lane, &OpenOptions::default());
     let region = region.map_err(nvfold::Error::from).doing("make a memory device")?;
     let lane = |thread| Box::new(Raw { region: region.clone(), start: thread * bytes_a_lane }) as Box<dyn Lane>;
@@ -108,7 +108,13 @@ pub fn raw(threads: u64, bytes_a_lane: u64) -> Result<Target> {
 }
 
 /// Makes nvfold in this process on a memory device.
-pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, bytes_a_lane: u64) -> Result<Target> {
+pub(crate) fn embedded(
+    policy: Policy,
+    percent: u64,
+    flush: FlushMode,
+    threads: u64,
+    bytes_a_lane: u64,
+) -> Result<Target> {
     let options = OpenOptions { flush, ..OpenOptions::default() };
     // Copy on write holds the old and the new pass; small devices also need space for logs and inodes.
     let bytes = 2 * threads * bytes_a_lane + (64 << 20);
@@ -133,7 +139,7 @@ pub fn embedded(policy: Policy, percent: u64, flush: FlushMode, threads: u64, by
 }
 
 /// Opens a file for each lane, at a place of that file system; with O_DIRECT in its directory `direct`.
-pub fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Target> {
+pub(crate) fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Target> {
     let dir = if how == Access::Direct { place.dir.join("direct") } else { place.dir.clone() };
     let mut lanes: Vec<Box<dyn Lane>> = Vec::new();
     for thread in 0..threads {
@@ -156,7 +162,7 @@ pub fn files(name: &str, place: &Place, how: Access, threads: u64) -> Result<Tar
 
 /// How files are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Access {
+pub(crate) enum Access {
     /// Only the write system calls.
     Plain,
     /// Also fsync, at the end of the timed part.
@@ -166,7 +172,7 @@ pub enum Access {
 }
 
 /// Compares a sample of the content of a lane with what was written.
-pub fn holds(lane: &dyn Lane, data: &[u8], block: usize) -> Result<bool> {
+pub(crate) fn holds(lane: &dyn Lane, data: &[u8], block: usize) -> Result<bool> {
     let mut random = Random(data.len() as u64);
     // O_DIRECT requires aligned memory: a buffer of twice the length contains an aligned part.
     let mut buffer = vec![0; 2 * block];

@@ -20,7 +20,7 @@ const OPERATIONS: [&str; 5] = ["create 4 KiB", "stat", "readdir", "rename", "unl
 type Times = [f64; 5];
 
 /// Runs the benchmark.
-pub fn run(options: &Options) -> Result<Report> {
+pub(crate) fn run(options: &Options) -> Result<Report> {
     let mut report = Report::new("meta", "ratio to tmpfs");
     let mounts = Mounts::set_up(options, 1 << 30)?;
     report.leave_out(&mounts.left_out);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// One line of the report.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub(crate) struct Row {
     /// Name of the target.
     pub name: String,
     /// Bytes per call, or the operation's name in `meta`.
@@ -32,14 +32,22 @@ pub struct Row {
 
 impl Row {
     /// Makes a throughput row; `base` is the raw limit's median in seconds.
-    pub fn new(name: &str, block: u64, threads: u64, percent: u64, bytes: f64, seconds: &[f64], base: f64) -> Row {
+    pub(crate) fn new(
+        name: &str,
+        block: u64,
+        threads: u64,
+        percent: u64,
+        bytes: f64,
+        seconds: &[f64],
+        base: f64,
+    ) -> Row {
         let calls = bytes / block as f64;
         let row = Row::operations(name, &format!("{} KiB", block / 1024), threads, calls, seconds, base);
         Row { duplicates_percent: percent, bytes_per_second: bytes / row.seconds_median, ..row }
     }
 
     /// Makes a row of operations per second.
-    pub fn operations(name: &str, unit: &str, threads: u64, operations: f64, seconds: &[f64], base: f64) -> Row {
+    pub(crate) fn operations(name: &str, unit: &str, threads: u64, operations: f64, seconds: &[f64], base: f64) -> Row {
         let middle = median(seconds);
         Row {
             name: name.into(),
@@ -58,7 +66,7 @@ impl Row {
 
 /// All rows of one run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Version of this schema.
     pub version: u32,
     /// Name of the benchmark.
@@ -77,7 +85,7 @@ pub struct Report {
 
 impl Report {
     /// Makes an empty report.
-    pub fn new(benchmark: &str, ratio_to: &str) -> Report {
+    pub(crate) fn new(benchmark: &str, ratio_to: &str) -> Report {
         Report {
             version: 1,
             benchmark: benchmark.into(),
@@ -90,7 +98,7 @@ impl Report {
     }
 
     /// Records what is left out, each reason once.
-    pub fn leave_out(&mut self, reasons: &[String]) {
+    pub(crate) fn leave_out(&mut self, reasons: &[String]) {
         for why in reasons {
             if !self.left_out.contains(why) {
                 self.left_out.push(why.clone());
@@ -99,12 +107,12 @@ impl Report {
     }
 
     /// Formats it as JSON.
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("numbers and strings have a JSON form")
     }
 
     /// Formats it as a table.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_header(["", "unit", "threads", "op/s", "MB/s", "min ms", "median ms", "max ms", "ratio"]);

@@ -10,7 +10,7 @@ const MOUNTED: &str = "mounted ";
 const CEILING: &str = "mounted FUSE ceiling";
 
 /// Returns the tables.
-pub fn markdown(report: &Report) -> String {
+pub(crate) fn markdown(report: &Report) -> String {
     let commit = report.commit.as_ref().map_or("An unknown commit".into(), |commit| format!("Commit {commit}"));
     let mut text = String::new();
     let (mounted, others): (Vec<&Row>, Vec<&Row>) =

@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 
 /// The direction of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// To the target.
     Write,
     /// From the target.
@@ -48,7 +48,7 @@ impl Aligned {
 }
 
 /// Runs the benchmark of one direction.
-pub fn run(options: &Options, direction: Direction) -> Result<Report> {
+pub(crate) fn run(options: &Options, direction: Direction) -> Result<Report> {
     let title = if direction == Direction::Write { "write" } else { "read" };
     let mut report = Report::new(title, "ratio to the raw limit");
     for threads in [1, 2] {

@@ -24,7 +24,7 @@ const COLUMNS: [&str; 5] = ["cp -a", "read all", "rm -r", "create", "rm of those
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Tree to copy
     #[arg(long, default_value = "/usr/share", value_name = "DIR")]
     tree: PathBuf,
@@ -74,7 +74,7 @@ struct Report {
 type Pass = ([f64; COLUMNS.len()], f64);
 
 /// Runs the benchmark and prints the report.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let mut options = options.clone();
     let parent = options.dir.canonicalize().doing(options.dir.display().to_string())?;
     let scratch = Scratch::new_in(&parent)?;

@@ -20,13 +20,13 @@ const NICE: i32 = 10;
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 
 /// The running thread. Dropped, it stops.
-pub struct Background {
+pub(crate) struct Background {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Starts it; a device that is only read has nothing to do. `broken` is set if the work ends with a panic.
-pub fn start(fs: FileSystem, broken: Arc<AtomicBool>) -> std::io::Result<Background> {
+pub(crate) fn start(fs: FileSystem, broken: Arc<AtomicBool>) -> std::io::Result<Background> {
     let stop = Arc::new(AtomicBool::new(false));
     if fs.is_read_only() {
         return Ok(Background { stop, thread: None });

@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, ptr, slice};
 
 /// Bytes of a page.
-pub const PAGE_BYTES: usize = 4096;
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Mappings by their first address. `T`: what is known of the file.
-pub struct Mappings<T> {
+pub(crate) struct Mappings<T> {
     by_start: RwLock<BTreeMap<usize, Mapping<T>>>,
     /// Something was ever mapped.
     is_used: AtomicBool,
@@ -64,13 +64,13 @@ fn check(length: usize, prot: c_int, flags: c_int, offset: libc::off_t) -> Outco
 }
 
 impl<T: Clone> Mappings<T> {
-    pub const fn new() -> Mappings<T> {
+    pub(crate) const fn new() -> Mappings<T> {
         Mappings { by_start: RwLock::new(BTreeMap::new()), is_used: AtomicBool::new(false) }
     }
 
     /// Makes memory of `length` bytes and lets `read` fill it: it gets the memory and puts there what the file holds from
     /// `offset` on. What lies behind the end of the file is zeros.
-    pub fn map(
+    pub(crate) fn map(
         &self,
         (length, prot, flags, offset): (usize, c_int, c_int, libc::off_t),
         file: T,
@@ -104,19 +104,19 @@ impl<T: Clone> Mappings<T> {
     }
 
     /// Whether anything was ever mapped. Takes no lock.
-    pub fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Acquire)
     }
 
     /// Changes what is known of the files; the memory stays.
-    pub fn change_files(&self, mut change: impl FnMut(&mut T)) {
+    pub(crate) fn change_files(&self, mut change: impl FnMut(&mut T)) {
         let mut mappings = self.by_start.write();
         mappings.values_mut().for_each(|mapping| change(&mut mapping.file));
     }
 
     /// Gives back whole pages of one mapping: all, or a part of it. EINVAL when they were not mapped here.
     /// `forget` is called when that is clear, and before others can get the memory.
-    pub fn unmap(&self, start: *mut c_void, length: usize, forget: impl FnOnce(usize)) -> Outcome<()> {
+    pub(crate) fn unmap(&self, start: *mut c_void, length: usize, forget: impl FnOnce(usize)) -> Outcome<()> {
         let address = start.addr();
         if length == 0 || length > isize::MAX as usize - PAGE_BYTES || !address.is_multiple_of(PAGE_BYTES) {
             return Err(Failure::invalid("what is unmapped must begin at a page and have a length"));

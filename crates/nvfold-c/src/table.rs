@@ -61,7 +61,7 @@ impl Table {
 }
 
 /// Gives an open file a descriptor. EMFILE; EBADF when its device is being closed.
-pub fn insert(open: Arc<Open>) -> Outcome<c_int> {
+pub(crate) fn insert(open: Arc<Open>) -> Outcome<c_int> {
     let mut table = TABLE.write();
     // Under the lock: closing the device sets its mark first and empties the table then.
     if open.device.is_closing() {
@@ -80,21 +80,21 @@ pub fn insert(open: Arc<Open>) -> Outcome<c_int> {
 }
 
 /// What a descriptor is. EBADF.
-pub fn get(fd: c_int) -> Outcome<Arc<Open>> {
+pub(crate) fn get(fd: c_int) -> Outcome<Arc<Open>> {
     let table = TABLE.read();
     let slot = table.slot_of(fd).ok_or_else(|| bad(fd))?;
     table.slots[slot].open.clone().ok_or_else(|| bad(fd))
 }
 
 /// Closes a descriptor. EBADF.
-pub fn remove(fd: c_int) -> Outcome<Arc<Open>> {
+pub(crate) fn remove(fd: c_int) -> Outcome<Arc<Open>> {
     let mut table = TABLE.write();
     let slot = table.slot_of(fd).ok_or_else(|| bad(fd))?;
     table.take(slot).ok_or_else(|| bad(fd))
 }
 
 /// Closes all descriptors on a device.
-pub fn remove_all_of(device: &Arc<Device>) {
+pub(crate) fn remove_all_of(device: &Arc<Device>) {
     let mut table = TABLE.write();
     let is_of = |slot: &Slot| slot.open.as_ref().is_some_and(|open| Arc::ptr_eq(&open.device, device));
     let slots: Vec<usize> = (0..table.slots.len()).filter(|slot| is_of(&table.slots[*slot])).collect();

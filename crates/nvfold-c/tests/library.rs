@@ -5,18 +5,18 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// The shared library and the headers, where a compiler finds them.
-pub struct Library {
+pub(crate) struct Library {
     pub lib_dir: PathBuf,
     pub archive: PathBuf,
     pub include_dir: PathBuf,
 }
 
-pub fn crate_dir() -> &'static Path {
+pub(crate) fn crate_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Whether a tool is there. Without it a test says why it skips; with CI=true it fails.
-pub fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     let is_there = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{tool} is missing; run scripts/test-deps.sh");
@@ -26,7 +26,7 @@ pub fn has(tool: &str) -> bool {
 }
 
 /// Runs a command, which must succeed.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(
@@ -40,7 +40,7 @@ pub fn run(command: &mut Command) -> Output {
 }
 
 /// The library, made once a test run; `None` when there is no compiler.
-pub fn library() -> Option<&'static Library> {
+pub(crate) fn library() -> Option<&'static Library> {
     static MADE: OnceLock<Option<Library>> = OnceLock::new();
     MADE.get_or_init(|| {
         if !has("cc") {

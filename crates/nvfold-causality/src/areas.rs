@@ -34,7 +34,7 @@ impl MappedArea {
 }
 
 /// The mapped areas.
-pub struct MappedAreas {
+pub(crate) struct MappedAreas {
     /// No area begins below this address.
     lowest: AtomicU64,
     /// No area ends above this address.
@@ -47,7 +47,7 @@ pub struct MappedAreas {
 
 impl MappedAreas {
     /// Creates an empty set.
-    pub fn new() -> MappedAreas {
+    pub(crate) fn new() -> MappedAreas {
         MappedAreas {
             lowest: AtomicU64::new(u64::MAX),
             highest: AtomicU64::new(0),
@@ -58,7 +58,7 @@ impl MappedAreas {
 
     /// Adds an area for memory from `start` to `end`, mapped from a file; earlier areas there are removed. Returns
     /// false when the file is closed or the largest number of areas is reached.
-    pub fn map(&self, start: u64, end: u64, file: FileToken, file_offset: u64, files: &FollowedFiles) -> bool {
+    pub(crate) fn map(&self, start: u64, end: u64, file: FileToken, file_offset: u64, files: &FollowedFiles) -> bool {
         let _one_by_one = self.change.lock();
         self.change_all(|areas| cut(areas, start, end));
         // A thread that closes the file removes its areas afterwards under the same lock, so no area of a closed file
@@ -76,7 +76,7 @@ impl MappedAreas {
     }
 
     /// Removes the areas from `start` to `end`.
-    pub fn unmap(&self, start: u64, end: u64) {
+    pub(crate) fn unmap(&self, start: u64, end: u64) {
         if self.may_have(start, end) {
             let _one_by_one = self.change.lock();
             self.change_all(|areas| cut(areas, start, end));
@@ -85,7 +85,7 @@ impl MappedAreas {
     }
 
     /// Removes the areas of a file.
-    pub fn forget(&self, file: FileToken) {
+    pub(crate) fn forget(&self, file: FileToken) {
         let _one_by_one = self.change.lock();
         if self.copies[0].read().iter().any(|area| area.file == file) {
             self.change_all(|areas| areas.retain(|area| area.file != file));
@@ -107,13 +107,13 @@ impl MappedAreas {
 
     /// True if an area may have memory between these addresses.
     #[inline]
-    pub fn may_have(&self, start: u64, end: u64) -> bool {
+    pub(crate) fn may_have(&self, start: u64, end: u64) -> bool {
         self.lowest.load(Ordering::Relaxed) < end && start < self.highest.load(Ordering::Relaxed)
     }
 
     /// Adds the mapped parts of `start..end` for which nothing was found: records of copies into an area are newer
     /// than the mapping. Returns false if the areas are being changed and `waits` is false.
-    pub fn fill_gaps<S: SourceStore>(
+    pub(crate) fn fill_gaps<S: SourceStore>(
         &self,
         start: u64,
         end: u64,
@@ -145,7 +145,7 @@ impl MappedAreas {
     }
 
     /// Returns the memory of the lists, bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.copies.iter().map(|copy| copy.read().capacity() * size_of::<MappedArea>()).sum()
     }
 }

@@ -14,7 +14,7 @@ use nvfold_sync::zeroed;
 /// Number of bits of a token that hold the place in the table.
 const PLACE_BITS: u32 = 16;
 /// The largest number of places in a table, and so of open files.
-pub const FILES_MAX: u32 = 1 << PLACE_BITS;
+pub(crate) const FILES_MAX: u32 = 1 << PLACE_BITS;
 const GENERATION_ONE: u32 = 1 << PLACE_BITS;
 
 /// Stands for a file whose bytes are followed, until it is forgotten. Afterwards it is invalid, even when another
@@ -38,7 +38,7 @@ impl FileToken {
 
 /// When the place of a closed file can be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub(crate) enum Closed {
     /// Not by this call: the token was invalid already.
     Not,
     /// At once.
@@ -49,7 +49,7 @@ pub enum Closed {
 }
 
 /// The table of open files.
-pub struct FollowedFiles {
+pub(crate) struct FollowedFiles {
     /// The last token of each place; its generation is one higher when that file is closed.
     current: Box<[AtomicU32]>,
     free: Mutex<FreePlaces>,
@@ -64,12 +64,12 @@ struct FreePlaces {
 
 impl FollowedFiles {
     /// Creates a table without open files and with room for `files_max`.
-    pub fn new(files_max: u32) -> FollowedFiles {
+    pub(crate) fn new(files_max: u32) -> FollowedFiles {
         FollowedFiles { current: zeroed(u64::from(files_max.min(FILES_MAX))), free: Mutex::default() }
     }
 
     /// Returns a token for another file; `None` when the table is full.
-    pub fn open(&self) -> Option<FileToken> {
+    pub(crate) fn open(&self) -> Option<FileToken> {
         let mut free = self.free.lock();
         let place = match free.closed.pop() {
             Some(place) => u32::from(place),
@@ -88,13 +88,13 @@ impl FollowedFiles {
 
     /// True if the token stands for an open file.
     #[inline]
-    pub fn is_open(&self, file: FileToken) -> bool {
+    pub(crate) fn is_open(&self, file: FileToken) -> bool {
         let is_odd = file.0 & GENERATION_ONE != 0;
         is_odd && self.current.get(file.place()).is_some_and(|current| current.load(Ordering::Acquire) == file.0)
     }
 
     /// Makes the token invalid from now on. Its place is used again once it is [released](FollowedFiles::release).
-    pub fn close(&self, file: FileToken) -> Closed {
+    pub(crate) fn close(&self, file: FileToken) -> Closed {
         if !self.is_open(file) {
             return Closed::Not;
         }
@@ -108,12 +108,12 @@ impl FollowedFiles {
     }
 
     /// Makes the place of a closed file available again.
-    pub fn release(&self, file: FileToken) {
+    pub(crate) fn release(&self, file: FileToken) {
         self.free.lock().closed.push(file.number() as u16);
     }
 
     /// Returns the memory that the table takes, bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let free = self.free.lock();
         free.fresh as usize * size_of::<AtomicU32>() + free.closed.capacity() * size_of::<u16>()
     }

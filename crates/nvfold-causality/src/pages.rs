@@ -85,7 +85,7 @@ struct RecordSlot {
 }
 
 /// Size of a slot in bytes; a page takes one or more.
-pub const SLOT_BYTES: usize = size_of::<RecordSlot>();
+pub(crate) const SLOT_BYTES: usize = size_of::<RecordSlot>();
 #[cfg(not(feature = "shuttle"))]
 const _: () = assert!(SLOT_BYTES == 16 * ARRAY_RECORDS + 16);
 
@@ -132,7 +132,7 @@ impl RecordSlot {
 
 /// Statistics of a part of the tree.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct PartCounts {
+pub(crate) struct PartCounts {
     /// Number of records.
     pub records: u64,
     /// Number of pages with records.
@@ -146,7 +146,7 @@ pub struct PartCounts {
 }
 
 /// The pages of a part.
-pub struct RecordPages {
+pub(crate) struct RecordPages {
     variant: Variant,
     tree: PageTree,
     slots: Vec<RecordSlot>,
@@ -158,7 +158,7 @@ pub struct RecordPages {
 
 impl RecordPages {
     /// Creates an empty part.
-    pub fn new(variant: Variant) -> RecordPages {
+    pub(crate) fn new(variant: Variant) -> RecordPages {
         RecordPages {
             variant,
             tree: PageTree::new(),
@@ -170,7 +170,7 @@ impl RecordPages {
     }
 
     /// Returns the statistics so far.
-    pub fn counts(&self) -> PartCounts {
+    pub(crate) fn counts(&self) -> PartCounts {
         self.counts
     }
 
@@ -180,7 +180,7 @@ impl RecordPages {
     /// there is no memory for it. `ends_region` says that it is the last page of a long copy and begins at the
     /// beginning of the page.
     #[inline]
-    pub fn insert(&mut self, page: u64, record: CopyRecord, ends_region: bool, reserve: &Reserve<'_>) -> bool {
+    pub(crate) fn insert(&mut self, page: u64, record: CopyRecord, ends_region: bool, reserve: &Reserve<'_>) -> bool {
         let node = match self.tree.find(page) {
             Some(node) => node,
             None => match self.add_page(page, reserve) {
@@ -343,7 +343,7 @@ impl RecordPages {
 
     /// Handles bytes `from..to` of a page that were overwritten with bytes of unknown origin: deletes the last
     /// records as long as they describe no other bytes. Other stale records stay, and a compare finds them wrong.
-    pub fn overwritten(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
+    pub(crate) fn overwritten(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
         let Some(node) = self.tree.find(page) else { return };
         if self.variant != Variant::KeepAll {
             self.drop_last_within(node, from, to, reserve);
@@ -351,13 +351,13 @@ impl RecordPages {
     }
 
     /// True if [`overwritten`](RecordPages::overwritten) would delete a record.
-    pub fn is_worth_overwriting(&self, page: u64, from: u16, to: u16) -> bool {
+    pub(crate) fn is_worth_overwriting(&self, page: u64, from: u16, to: u16) -> bool {
         let last = self.tree.find(page).and_then(|node| self.slots[node as usize].last());
         self.variant != Variant::KeepAll && last.is_some_and(|last| from <= last.page_offset && last.end() <= to)
     }
 
     /// Handles bytes `from..to` of a page that are no longer memory of the program.
-    pub fn unmapped(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
+    pub(crate) fn unmapped(&mut self, page: u64, from: u16, to: u16, reserve: &Reserve<'_>) {
         let Some(node) = self.tree.find(page) else { return };
         if (from, u64::from(to)) == (0, PAGE_BYTES) {
             self.counts.deletions += self.slots[node as usize].count() as u64;
@@ -368,7 +368,7 @@ impl RecordPages {
     }
 
     /// As [`unmapped`](RecordPages::unmapped), for all pages for which `range` returns bytes.
-    pub fn unmapped_where(&mut self, range: impl Fn(u64) -> Option<(u16, u16)>, reserve: &Reserve<'_>) {
+    pub(crate) fn unmapped_where(&mut self, range: impl Fn(u64) -> Option<(u16, u16)>, reserve: &Reserve<'_>) {
         for at in 0..self.slots.len() {
             let page = self.slots[at].page;
             if let Some((from, to)) = Some(page).filter(|page| *page != NO_PAGE).and_then(&range) {
@@ -378,7 +378,7 @@ impl RecordPages {
     }
 
     /// Removes the records of forgotten files.
-    pub fn remove_forgotten(&mut self, files: &FollowedFiles, reserve: &Reserve<'_>) {
+    pub(crate) fn remove_forgotten(&mut self, files: &FollowedFiles, reserve: &Reserve<'_>) {
         for node in 0..self.slots.len() as u32 {
             if self.slots[node as usize].page != NO_PAGE {
                 self.retain(node, |record| files.is_open(record.file));
@@ -414,7 +414,7 @@ impl RecordPages {
     /// Adds the origins of bytes `from..to` of a page to `found`. `page_at` is the position of the page in the range
     /// that is looked up; the range may begin inside the page.
     #[inline]
-    pub fn sources<S: SourceStore>(
+    pub(crate) fn sources<S: SourceStore>(
         &self,
         page: u64,
         from: u16,
@@ -480,7 +480,7 @@ impl RecordPages {
     }
 
     /// As [`sources`](RecordPages::sources), for all pages for which `range` returns bytes and a position.
-    pub fn sources_where<S: SourceStore>(
+    pub(crate) fn sources_where<S: SourceStore>(
         &self,
         range: impl Fn(u64) -> Option<(u16, u16, u64)>,
         files: &FollowedFiles,
@@ -707,7 +707,7 @@ impl RecordPages {
     }
 
     /// Reserves `bytes` bytes, or slightly fewer, for slots and branches of a part that has none yet.
-    pub fn reserve_evenly(&mut self, bytes: usize, reserve: &Reserve<'_>) {
+    pub(crate) fn reserve_evenly(&mut self, bytes: usize, reserve: &Reserve<'_>) {
         let slots = bytes.saturating_sub(BRANCH_BYTES) / (SLOT_BYTES + BRANCH_BYTES.div_ceil(SLOTS_A_BRANCH));
         self.grow_by(slots, |bytes, _| reserve.take_evenly(bytes), reserve);
     }
@@ -739,13 +739,13 @@ impl RecordPages {
     }
 
     /// Returns the memory that is reserved, bytes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.slots.capacity() * SLOT_BYTES + self.tree.capacity() * BRANCH_BYTES
     }
 
     /// Returns the number of slots that are nodes or arrays.
     #[cfg(all(test, not(feature = "shuttle")))]
-    pub fn slots_in_use(&self) -> usize {
+    pub(crate) fn slots_in_use(&self) -> usize {
         let mut free = 0;
         let mut next = self.free;
         while next != NONE {

@@ -15,7 +15,7 @@ pub const PAGE_BYTES: u64 = 4096;
 /// One copy, or the part of a copy that went to one page.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct CopyRecord {
+pub(crate) struct CopyRecord {
     /// Where the bytes came from.
     pub file: FileToken,
     /// Offset of the first byte in the page.
@@ -31,13 +31,13 @@ const _: () = assert!(size_of::<CopyRecord>() == 16);
 impl CopyRecord {
     /// Returns the offset in the page of the first byte after it.
     #[inline]
-    pub fn end(&self) -> u16 {
+    pub(crate) fn end(&self) -> u16 {
         self.page_offset + self.length
     }
 
     /// True if `next` begins where this one ends, in the page and in the file.
     #[inline]
-    pub fn continues_as(&self, next: &CopyRecord) -> bool {
+    pub(crate) fn continues_as(&self, next: &CopyRecord) -> bool {
         self.end() == next.page_offset
             && self.file == next.file
             && self.file_offset + u64::from(self.length) == next.file_offset

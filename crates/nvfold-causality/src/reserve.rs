@@ -9,13 +9,13 @@ use crate::record::PAGE_BYTES;
 use nvfold_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Bytes of memory whose pages are under one lock. The pages are neighbours, so that a copy of some KiB takes one lock.
-pub const GROUP_BYTES: u64 = 16 * PAGE_BYTES;
+pub(crate) const GROUP_BYTES: u64 = 16 * PAGE_BYTES;
 
 /// Number of counters of a part that tell where it has pages.
 const PRESENCE: usize = 64;
 
 /// The memory budget of a tree.
-pub struct Budget {
+pub(crate) struct Budget {
     reserved_bytes: AtomicUsize,
     shared_bytes_max: usize,
     bytes_of_each: usize,
@@ -23,14 +23,14 @@ pub struct Budget {
 
 impl Budget {
     /// Creates a budget of `bytes_max` bytes for `parts` parts.
-    pub fn new(bytes_max: usize, parts: usize) -> Budget {
+    pub(crate) fn new(bytes_max: usize, parts: usize) -> Budget {
         let divided = bytes_max / 3;
         let (shared_bytes_max, bytes_of_each) = (bytes_max - divided, divided / parts);
         Budget { reserved_bytes: AtomicUsize::new(0), shared_bytes_max, bytes_of_each }
     }
 
     /// Returns the number of reserved bytes.
-    pub fn reserved_bytes(&self) -> usize {
+    pub(crate) fn reserved_bytes(&self) -> usize {
         self.reserved_bytes.load(Ordering::Relaxed)
     }
 
@@ -46,17 +46,17 @@ impl Budget {
 }
 
 /// The number of pages in each of 64 classes of a part's groups. A look-up in a class without pages takes no lock.
-pub struct Presence([AtomicU32; PRESENCE]);
+pub(crate) struct Presence([AtomicU32; PRESENCE]);
 
 impl Presence {
     /// Creates the counters of a part without pages.
-    pub fn new() -> Presence {
+    pub(crate) fn new() -> Presence {
         Presence(std::array::from_fn(|_| AtomicU32::new(0)))
     }
 
     /// True if there may be pages of this group.
     #[inline]
-    pub fn may_have(&self, group: u64) -> bool {
+    pub(crate) fn may_have(&self, group: u64) -> bool {
         self.0[class_of(group)].load(Ordering::Relaxed) != 0
     }
 }
@@ -69,7 +69,7 @@ fn mixed(group: u64) -> u64 {
 
 /// Returns the part of a group; `parts` is a power of two, at most 2^16.
 #[inline]
-pub fn part_of(group: u64, parts: usize) -> usize {
+pub(crate) fn part_of(group: u64, parts: usize) -> usize {
     (mixed(group) >> 48) as usize & (parts - 1)
 }
 
@@ -79,7 +79,7 @@ fn class_of(group: u64) -> usize {
 }
 
 /// The memory and counters that a part of the tree uses, for one operation.
-pub struct Reserve<'t> {
+pub(crate) struct Reserve<'t> {
     /// The memory budget of the tree.
     pub budget: &'t Budget,
     /// The counters that tell where the part has pages.
@@ -90,28 +90,28 @@ pub struct Reserve<'t> {
 
 impl Reserve<'_> {
     /// Takes memory for a part that already has `own` bytes. Returns false if there is none.
-    pub fn take(&self, bytes: usize, own: usize) -> bool {
+    pub(crate) fn take(&self, bytes: usize, own: usize) -> bool {
         self.may_allocate && self.budget.take(bytes, own)
     }
 
     /// Takes memory for a part that gets the same share as all others.
-    pub fn take_evenly(&self, bytes: usize) -> bool {
+    pub(crate) fn take_evenly(&self, bytes: usize) -> bool {
         self.budget.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
         true
     }
 
     /// Gives back memory that the system could not allocate.
-    pub fn give(&self, bytes: usize) {
+    pub(crate) fn give(&self, bytes: usize) {
         self.budget.reserved_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Counts a new page.
-    pub fn page_added(&self, page: u64) {
+    pub(crate) fn page_added(&self, page: u64) {
         self.change(page, 1);
     }
 
     /// Counts a removed page.
-    pub fn page_removed(&self, page: u64) {
+    pub(crate) fn page_removed(&self, page: u64) {
         self.change(page, u32::MAX);
     }
 

@@ -32,7 +32,7 @@ impl CopySource {
 }
 
 /// Holds the parts of an answer.
-pub trait SourceStore {
+pub(crate) trait SourceStore {
     /// Adds a part, if there is room.
     fn push(&mut self, part: CopySource);
     /// True if the heap may be used.
@@ -64,14 +64,14 @@ impl SourceStore for &mut Vec<CopySource> {
 }
 
 /// Memory of a caller that must not allocate; parts beyond its room are dropped.
-pub struct SourceSlots<'s> {
+pub(crate) struct SourceSlots<'s> {
     slots: &'s mut [CopySource],
     length: usize,
 }
 
 impl SourceSlots<'_> {
     /// Creates an empty store.
-    pub fn new(slots: &mut [CopySource]) -> SourceSlots<'_> {
+    pub(crate) fn new(slots: &mut [CopySource]) -> SourceSlots<'_> {
         SourceSlots { slots, length: 0 }
     }
 }
@@ -104,7 +104,7 @@ impl SourceStore for SourceSlots<'_> {
 const FEW: usize = 64;
 
 /// The parts of a copy.
-pub struct Few {
+pub(crate) struct Few {
     parts: SmallVec<[CopySource; FEW]>,
     may_allocate: bool,
     is_cut: bool,
@@ -112,7 +112,7 @@ pub struct Few {
 
 impl Few {
     /// Creates an empty store.
-    pub fn new(may_allocate: bool) -> Few {
+    pub(crate) fn new(may_allocate: bool) -> Few {
         Few { parts: SmallVec::new(), may_allocate, is_cut: false }
     }
 }
@@ -142,7 +142,7 @@ impl SourceStore for Few {
 }
 
 /// The parts found so far: sorted, without overlaps, and each as long as possible.
-pub struct FoundSources<S> {
+pub(crate) struct FoundSources<S> {
     store: S,
     /// Parts from this position on belong to the current page, in any order.
     page_start: usize,
@@ -150,36 +150,36 @@ pub struct FoundSources<S> {
 
 impl FoundSources<Few> {
     /// True if parts were dropped for lack of room.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.store.is_cut
     }
 }
 
 impl<S: SourceStore> FoundSources<S> {
     /// Creates an empty answer; `store` must be empty.
-    pub fn new(store: S) -> FoundSources<S> {
+    pub(crate) fn new(store: S) -> FoundSources<S> {
         FoundSources { store, page_start: 0 }
     }
 
     /// True if the heap may be used.
-    pub fn may_allocate(&self) -> bool {
+    pub(crate) fn may_allocate(&self) -> bool {
         self.store.may_allocate()
     }
 
     /// Returns the parts that were found.
-    pub fn parts(&mut self) -> &[CopySource] {
+    pub(crate) fn parts(&mut self) -> &[CopySource] {
         self.store.parts()
     }
 
     /// Adds a part that overlaps no other.
     #[inline]
-    pub fn add(&mut self, part: CopySource) {
+    pub(crate) fn add(&mut self, part: CopySource) {
         self.store.push(part);
     }
 
     /// Adds a part that is after all others.
     #[inline]
-    pub fn add_next(&mut self, part: CopySource) {
+    pub(crate) fn add_next(&mut self, part: CopySource) {
         match self.store.parts().last_mut() {
             Some(last) if last.continues_as(&part) => last.length += part.length,
             _ => {
@@ -191,7 +191,7 @@ impl<S: SourceStore> FoundSources<S> {
 
     /// Sorts the parts of a page, after all of them were added. Those of later pages must be after them.
     #[inline]
-    pub fn end_page(&mut self) {
+    pub(crate) fn end_page(&mut self) {
         let page = &mut self.store.parts()[self.page_start..];
         if page.len() > 1 {
             // A page is walked from its end, so its parts are usually in descending order.
@@ -204,7 +204,7 @@ impl<S: SourceStore> FoundSources<S> {
     }
 
     /// Sorts all parts, whose pages may have come in any order.
-    pub fn sort(&mut self) {
+    pub(crate) fn sort(&mut self) {
         self.store.parts().sort_unstable_by_key(|part| part.at);
         self.merge(0);
     }
@@ -232,7 +232,7 @@ impl<S: SourceStore> FoundSources<S> {
 
     /// Calls `fill` with the beginning and end of each part of `0..length` of which nothing is known.
     #[inline]
-    pub fn each_gap(&mut self, length: u64, mut fill: impl FnMut(u64, u64)) {
+    pub(crate) fn each_gap(&mut self, length: u64, mut fill: impl FnMut(u64, u64)) {
         let mut known = 0;
         for part in self.store.parts() {
             if known < part.at {

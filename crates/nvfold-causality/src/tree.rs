@@ -27,7 +27,7 @@ struct Branch {
 }
 
 /// Size of a branch in bytes.
-pub const BRANCH_BYTES: usize = size_of::<Branch>();
+pub(crate) const BRANCH_BYTES: usize = size_of::<Branch>();
 
 impl Branch {
     const EMPTY: Branch = Branch { pages: [0; FANOUT], below: [NONE; FANOUT], length: 0 };
@@ -64,7 +64,7 @@ impl Branch {
 }
 
 /// A B-tree from page numbers to slots.
-pub struct PageTree {
+pub(crate) struct PageTree {
     branches: Vec<Branch>,
     /// First free branch, and the number of free branches.
     free: u32,
@@ -76,24 +76,24 @@ pub struct PageTree {
 
 impl PageTree {
     /// Creates an empty tree without a reserve.
-    pub fn new() -> PageTree {
+    pub(crate) fn new() -> PageTree {
         PageTree { branches: Vec::new(), free: NONE, free_count: 0, root: NONE, height: 0 }
     }
 
     /// Returns the number of branches for which there is memory.
-    pub fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.branches.capacity()
     }
 
     /// Reserves memory for `branches` more branches. Returns false if there is none.
-    pub fn reserve(&mut self, branches: usize) -> bool {
+    pub(crate) fn reserve(&mut self, branches: usize) -> bool {
         let used = self.branches.len();
         self.branches.try_reserve_exact(self.branches.capacity() - used + branches).is_ok()
     }
 
     /// Returns the node of a page.
     #[inline]
-    pub fn find(&self, page: u64) -> Option<u32> {
+    pub(crate) fn find(&self, page: u64) -> Option<u32> {
         if self.height == 0 {
             return None;
         }
@@ -106,7 +106,7 @@ impl PageTree {
     }
 
     /// True if there are enough branches to insert this page.
-    pub fn has_room_for(&self, page: u64) -> bool {
+    pub(crate) fn has_room_for(&self, page: u64) -> bool {
         let spare = self.free_count + self.branches.capacity() - self.branches.len();
         if spare > self.height {
             return true;
@@ -125,7 +125,7 @@ impl PageTree {
     }
 
     /// Adds a page that the tree does not have; there must be [room](PageTree::has_room_for) for it.
-    pub fn insert(&mut self, page: u64, node: u32) {
+    pub(crate) fn insert(&mut self, page: u64, node: u32) {
         if self.height == 0 {
             self.root = self.take_branch();
             self.height = 1;
@@ -171,7 +171,7 @@ impl PageTree {
     }
 
     /// Removes a page, if the tree has it.
-    pub fn remove(&mut self, page: u64) {
+    pub(crate) fn remove(&mut self, page: u64) {
         if self.height == 0 {
             return;
         }

@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// The longest time that a server may take for an answer. A busy one needs milliseconds.
-pub const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 /// How often a command that waits checks whether the server is stopped.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a killed child may take to end before the command goes on without it.
@@ -52,7 +52,7 @@ enum Kind {
 
 /// The command line of the child
 #[derive(Args, Debug)]
-pub struct BoundedCall {
+pub(crate) struct BoundedCall {
     #[arg(value_enum)]
     kind: Kind,
     path: PathBuf,
@@ -63,7 +63,7 @@ pub struct BoundedCall {
 }
 
 /// Makes the call, in the child, and prints the result.
-pub fn run(call: &BoundedCall) -> Outcome<u8> {
+pub(crate) fn run(call: &BoundedCall) -> Outcome<u8> {
     // A command that is ended does not need the answer. Best effort: what else ends this is the answer itself.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     let result = match call.kind {
@@ -95,7 +95,7 @@ pub fn run(call: &BoundedCall) -> Outcome<u8> {
 ///
 /// # Errors
 /// Those of getxattr(2).
-pub fn attribute(path: &Path, name: &str, value: &mut [u8]) -> rustix::io::Result<usize> {
+pub(crate) fn attribute(path: &Path, name: &str, value: &mut [u8]) -> rustix::io::Result<usize> {
     as_root_asks(name, |name| rustix::fs::getxattr(path, name, &mut *value))
 }
 
@@ -114,7 +114,7 @@ fn as_root_asks<T>(name: &str, mut ask: impl FnMut(&str) -> rustix::io::Result<T
 ///
 /// # Errors
 /// Those of getxattr(2); `TimedOut` if the server has not answered within this time, or is stopped.
-pub fn get(path: &Path, name: &str, within: Duration) -> io::Result<Vec<u8>> {
+pub(crate) fn get(path: &Path, name: &str, within: Duration) -> io::Result<Vec<u8>> {
     call(Kind::Get, path, name, "", within)
 }
 
@@ -122,7 +122,7 @@ pub fn get(path: &Path, name: &str, within: Duration) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// `TimedOut`, as for [`get`].
-pub fn has(path: &Path, name: &str) -> io::Result<bool> {
+pub(crate) fn has(path: &Path, name: &str) -> io::Result<bool> {
     match call(Kind::Probe, path, name, "", ANSWERS_WITHIN) {
         Err(error) if error.kind() != ErrorKind::TimedOut => Ok(false),
         answer => answer.map(|_| true),
@@ -133,7 +133,7 @@ pub fn has(path: &Path, name: &str) -> io::Result<bool> {
 ///
 /// # Errors
 /// Those of setxattr(2), and `TimedOut` as for [`get`].
-pub fn set(path: &Path, name: &str, value: &str) -> io::Result<()> {
+pub(crate) fn set(path: &Path, name: &str, value: &str) -> io::Result<()> {
     call(Kind::Set, path, name, value, ANSWERS_WITHIN).map(drop)
 }
 
@@ -142,7 +142,7 @@ pub fn set(path: &Path, name: &str, value: &str) -> io::Result<()> {
 /// # Errors
 /// Those of [`unmount`]; `TimedOut` if it takes longer than `within`, or if the server is stopped and so cannot take
 /// what is cached. The unmount then goes on when the server does.
-pub fn unmount_within(dir: &Path, within: Duration) -> io::Result<()> {
+pub(crate) fn unmount_within(dir: &Path, within: Duration) -> io::Result<()> {
     call(Kind::Unmount, dir, "", "", within).map(drop)
 }
 

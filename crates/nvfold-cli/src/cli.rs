@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 #[command(
     after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those of fsck(8)."
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub output: Output,
     #[command(subcommand)]
@@ -20,7 +20,7 @@ pub struct Cli {
 }
 
 /// What `nvfold` alone says: the commands that a newcomer needs.
-pub const FIRST_STEPS: &str = "\
+pub(crate) const FIRST_STEPS: &str = "\
 nvfold: a file system in memory or on persistent memory that stores equal data once
 
 Start here:
@@ -34,7 +34,7 @@ All commands: nvfold --help. One of them: nvfold mount --help. Manual pages: nvf
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     Mkfs(mkfs::Mkfs),
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]

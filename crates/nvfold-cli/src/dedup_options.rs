@@ -10,7 +10,7 @@ use nvfold::{
 use pmem::Region;
 
 /// The options that people use, for help.
-pub const GROUP: Group = Group {
+pub(crate) const GROUP: Group = Group {
     heading: "Sharing and compression",
     options: &[
         (
@@ -35,7 +35,7 @@ pub const GROUP: Group = Group {
 };
 
 /// The options for experiments.
-pub const RESEARCH_GROUPS: [Group; 4] = [
+pub(crate) const RESEARCH_GROUPS: [Group; 4] = [
     Group {
         heading: "All policies",
         options: &[
@@ -91,14 +91,14 @@ pub const RESEARCH_GROUPS: [Group; 4] = [
 ];
 
 /// Describes `-o` of commands that store data without a mount.
-pub fn help() -> String {
+pub(crate) fn help() -> String {
     let names = GROUP.options.iter().map(|(syntax, _)| *syntax).collect::<Vec<_>>();
     format!("as for `nvfold mount`, for example {}", names.join(", "))
 }
 
 /// The deduplication options, parsed.
 #[derive(Clone, Debug, Default)]
-pub struct DedupOptions {
+pub(crate) struct DedupOptions {
     pub policy: Policy,
     /// Whether the ends of files are packed, under policies that store blocks.
     pub pack: Pack,
@@ -116,13 +116,13 @@ pub struct DedupOptions {
 
 impl DedupOptions {
     /// Returns the defaults with this policy.
-    pub fn of(policy: Policy) -> DedupOptions {
+    pub(crate) fn of(policy: Policy) -> DedupOptions {
         DedupOptions { policy, ..DedupOptions::default() }
     }
 
     /// Parses one option; a later one overrides an earlier one. `None` if the option is not one of these, else
     /// whether its value is valid.
-    pub fn take(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), String>> {
+    pub(crate) fn take(&mut self, name: &str, value: Option<&str>) -> Option<Result<(), String>> {
         let example = match name {
             "policy" | "dedup" => "inline",
             "prefer" => "space",
@@ -148,7 +148,7 @@ impl DedupOptions {
     }
 
     /// Parses a list of options. Fails on an option that is not one of these.
-    pub fn take_list(&mut self, list: &str) -> Result<(), String> {
+    pub(crate) fn take_list(&mut self, list: &str) -> Result<(), String> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| {
             let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
             match self.take(name, value) {
@@ -189,7 +189,7 @@ impl DedupOptions {
     }
 
     /// Fails if two options contradict each other.
-    pub fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         match self.nv_dedup {
             NvDedupOptions { strong: None, verify: Verify::Strong, .. } => {
                 Err("verify=strong needs a strong fingerprint, and strong=bytes makes none".into())
@@ -199,7 +199,7 @@ impl DedupOptions {
     }
 
     /// Mounts a device with these options and those of `mount`. Fails if they do not fit the device.
-    pub fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
+    pub(crate) fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
         let DedupOptions { policy, pack, compression, cut, weak, mut nv_dedup, denova, auto, generators } =
             self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
@@ -220,27 +220,27 @@ impl DedupOptions {
 }
 
 /// Parses a policy.
-pub fn parse_policy(text: &str) -> Result<Policy, String> {
+pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
     Policy::named(text.as_bytes()).ok_or_else(|| format!("must be one of {}", Policy::names()))
 }
 
 /// Parses a compression and its level.
-pub fn parse_compression(text: &str) -> Result<Compression, String> {
+pub(crate) fn parse_compression(text: &str) -> Result<Compression, String> {
     Compression::named(text.as_bytes()).ok_or_else(|| format!("must be one of {}", Compression::NAMES))
 }
 
 /// Parses a function for weak fingerprints.
-pub fn parse_weak(text: &str) -> Result<WeakFunction, String> {
+pub(crate) fn parse_weak(text: &str) -> Result<WeakFunction, String> {
     named(text, WeakFunction::from_name, &WeakFunction::ALL.map(WeakFunction::name))
 }
 
 /// Parses the kind of an index.
-pub fn parse_index(text: &str) -> Result<IndexKind, String> {
+pub(crate) fn parse_index(text: &str) -> Result<IndexKind, String> {
     named(text, IndexKind::from_name, &IndexKind::ALL.map(IndexKind::name))
 }
 
 /// Parses when policy denova shares.
-pub fn parse_mode(text: &str) -> Result<DedupMode, String> {
+pub(crate) fn parse_mode(text: &str) -> Result<DedupMode, String> {
     named(text, DedupMode::parse, &["inline", "immediate", "delayed:MS:ENTRIES"])
 }
 
@@ -262,7 +262,7 @@ fn percent(text: &str, least: u32) -> Result<u32, String> {
 }
 
 /// Parses a method of policy nv-dedup, or the rule by which it is chosen.
-pub fn parse_method(text: &str) -> Result<MethodChoice, String> {
+pub(crate) fn parse_method(text: &str) -> Result<MethodChoice, String> {
     named(text, MethodChoice::from_name, &MethodChoice::ALL.map(MethodChoice::name))
 }
 

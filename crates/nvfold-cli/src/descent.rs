@@ -20,7 +20,7 @@ use std::path::Path;
 use std::vec;
 
 /// A tree that can be walked.
-pub trait Tree {
+pub(crate) trait Tree {
     /// A name in a directory.
     type Name: AsRef<OsStr>;
     /// What is known of a file or directory.
@@ -44,7 +44,7 @@ pub trait Tree {
 }
 
 /// A step of a walk. [`Descent::path`] returns the path that it is about.
-pub enum Step<N, W> {
+pub(crate) enum Step<N, W> {
     /// A file or directory. If it is a directory, what is below it comes next, and then [`Step::Left`].
     Found(N),
     /// All that is below a directory has come. The last step is about the directory where the walk began.
@@ -54,7 +54,7 @@ pub enum Step<N, W> {
 }
 
 /// A walk over everything below a directory.
-pub struct Descent<T: Tree> {
+pub(crate) struct Descent<T: Tree> {
     tree: T,
     path: Vec<u8>,
     levels: Vec<Level<T::Name>>,
@@ -74,19 +74,19 @@ where
     T::Identity: Clone,
 {
     /// Makes a walk below the directory `top`, whose path is `path`.
-    pub fn new(tree: T, path: &Path, top: &T::Node) -> Descent<T> {
+    pub(crate) fn new(tree: T, path: &Path, top: &T::Node) -> Descent<T> {
         let next = tree.directory(top);
         let met = next.iter().cloned().collect();
         Descent { tree, path: path.as_os_str().as_bytes().to_vec(), levels: Vec::new(), met, next }
     }
 
     /// Returns the path that the last step was about.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.path))
     }
 
     /// Returns true if a node is a directory.
-    pub fn is_directory(&self, node: &T::Node) -> bool {
+    pub(crate) fn is_directory(&self, node: &T::Node) -> bool {
         self.tree.directory(node).is_some()
     }
 
@@ -143,10 +143,10 @@ where
 }
 
 /// The tree of a device that this process has mounted.
-pub struct OnDevice<'f>(pub &'f FileSystem);
+pub(crate) struct OnDevice<'f>(pub &'f FileSystem);
 
 /// A name on a device and the inode that it leads to.
-pub struct DeviceName {
+pub(crate) struct DeviceName {
     name: Vec<u8>,
     ino: InodeNumber,
 }
@@ -182,7 +182,7 @@ impl Tree for OnDevice<'_> {
 }
 
 /// A tree of the host, such as one on a mount. Symbolic links are not followed.
-pub struct OnHost {
+pub(crate) struct OnHost {
     /// Files with another device number are left out.
     pub number: Option<u64>,
 }

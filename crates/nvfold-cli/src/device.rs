@@ -22,7 +22,7 @@ const READ_BYTES: usize = 1 << 20;
 
 /// How to treat the device; the same for every command.
 #[derive(Args, Clone, Debug, Default)]
-pub struct DeviceOptions {
+pub(crate) struct DeviceOptions {
     /// Emulate a device: native, nvdimm-8x, optane, pcm, rram, stt-ram, or custom:NAME=VALUE,...
     #[arg(long, value_parser = parse_profile, help_heading = RESEARCH, hide = true)]
     pub profile: Option<Profile>,
@@ -32,12 +32,12 @@ pub struct DeviceOptions {
 }
 
 /// Parses the name of a profile.
-pub fn parse_profile(text: &str) -> Result<Profile, String> {
+pub(crate) fn parse_profile(text: &str) -> Result<Profile, String> {
     text.parse::<Profile>().map_err(|error| error.to_string())
 }
 
 /// Parses a flush mode.
-pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
+pub(crate) fn parse_flush(text: &str) -> Result<FlushMode, String> {
     match text {
         "auto" => Ok(FlushMode::Auto),
         "always" => Ok(FlushMode::Always),
@@ -47,7 +47,7 @@ pub fn parse_flush(text: &str) -> Result<FlushMode, String> {
 
 impl DeviceOptions {
     /// Returns the options in the form that the library takes.
-    pub fn open_options(&self, read_only: bool) -> OpenOptions {
+    pub(crate) fn open_options(&self, read_only: bool) -> OpenOptions {
         OpenOptions {
             read_only,
             profile: self.profile.clone().unwrap_or_default(),
@@ -58,12 +58,12 @@ impl DeviceOptions {
 }
 
 /// Returns the device that a command line names.
-pub fn spec(device: &Path) -> DeviceSpec {
+pub(crate) fn spec(device: &Path) -> DeviceSpec {
     if device == Path::new("mem:") { DeviceSpec::Memory } else { DeviceSpec::Path(device.to_owned()) }
 }
 
 /// Opens an existing device.
-pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
+pub(crate) fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<Region> {
     if device == Path::new("mem:") {
         return Err(Failure::usage("mem:", "a memory device exists only while it is mounted"));
     }
@@ -71,7 +71,7 @@ pub fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> Outcome<
 }
 
 /// Opens a device to mount it. If the mount is for others than its owner, nobody else may read or write the device past it.
-pub fn open_to_mount(
+pub(crate) fn open_to_mount(
     device: &Path,
     options: &DeviceOptions,
     read_only: bool,
@@ -84,7 +84,7 @@ pub fn open_to_mount(
 }
 
 /// Opens a device that is to be trusted so far. If that is refused and tolerated, warns, and opens it all the same.
-pub fn open_trusted(
+pub(crate) fn open_trusted(
     trust: Trust,
     is_tolerated: impl Fn(&PmemError) -> bool,
     open: impl Fn(Trust) -> Result<Region, PmemError>,
@@ -106,19 +106,19 @@ pub fn open_trusted(
 }
 
 /// Returns the clock of every file system we mount: the kernel's coarse one, as in other file systems.
-pub fn clock() -> Clock {
+pub(crate) fn clock() -> Clock {
     Arc::new(pmem::clock::coarse_now_ns)
 }
 
 /// Returns the clock with which costs are measured.
-pub fn stopwatch() -> Stopwatch {
+pub(crate) fn stopwatch() -> Stopwatch {
     let start = Instant::now();
     // Includes the charged time of an emulated device that the thread has not spun yet.
     Arc::new(move || pmem::clock::device_ns(start))
 }
 
 /// Checks the size of a new device. The error is part of a sentence.
-pub fn check_size(bytes: u64) -> Result<(), String> {
+pub(crate) fn check_size(bytes: u64) -> Result<(), String> {
     use nvfold::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
     if (DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES) {
         return Ok(());
@@ -134,7 +134,7 @@ pub fn check_size(bytes: u64) -> Result<(), String> {
 }
 
 /// Explains why a mount by a user other than root may have failed.
-pub fn why_no_mount() -> &'static str {
+pub(crate) fn why_no_mount() -> &'static str {
     match File::options().read(true).write(true).open("/dev/fuse") {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             "this user may not open /dev/fuse: change its permissions (chmod 666 /dev/fuse), or mount as root"
@@ -145,12 +145,12 @@ pub fn why_no_mount() -> &'static str {
 }
 
 /// Returns the number of threads worth starting: the number of processors.
-pub fn processors() -> usize {
+pub(crate) fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
 /// Opens a device and mounts its file system in this process.
-pub fn mount_embedded(
+pub(crate) fn mount_embedded(
     device: &Path,
     options: &DeviceOptions,
     dedup: &DedupOptions,
@@ -170,14 +170,14 @@ pub fn mount_embedded(
 }
 
 /// Names the foreign format on a device; `None` if none is known.
-pub fn foreign_signature(device: &Path) -> Option<&'static str> {
+pub(crate) fn foreign_signature(device: &Path) -> Option<&'static str> {
     let file = File::open(device).ok()?;
     SIGNATURES.iter().find(|signature| signature.is_on(&file)).map(|signature| signature.of)
 }
 
 /// Returns the offset of the first nonzero byte of a file, skipping holes; `None` if there is none. Also `None` if
 /// the device is not a regular file: a device-dax node cannot be read.
-pub fn first_data(device: &Path) -> io::Result<Option<u64>> {
+pub(crate) fn first_data(device: &Path) -> io::Result<Option<u64>> {
     if !device.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Ok(None);
     }
@@ -237,7 +237,7 @@ const SIGNATURES: [Signature; 16] = [
 ];
 
 /// Describes what a fence guarantees at a persistence level, and no more.
-pub fn level_words(level: PersistenceLevel) -> &'static str {
+pub(crate) fn level_words(level: PersistenceLevel) -> &'static str {
     match level {
         PersistenceLevel::Dax => "dax: acknowledged data survives power loss",
         PersistenceLevel::Memory => "memory: data survives the process, not power loss",
@@ -249,7 +249,7 @@ pub fn level_words(level: PersistenceLevel) -> &'static str {
 }
 
 /// Makes a path absolute, for a process that will have another working directory.
-pub fn absolute(path: &Path) -> Outcome<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> Outcome<PathBuf> {
     std::path::absolute(path).doing(mounts::show(path))
 }
 

@@ -8,13 +8,13 @@ use std::any::Any;
 use std::fmt::Display;
 
 /// The exit code of a command that failed.
-pub const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// The exit code after a mistake on the command line.
-pub const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 
 /// Why a command failed.
 #[derive(Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     /// Empty if `why` says it.
     what: String,
     why: String,
@@ -28,17 +28,17 @@ pub struct Failure {
 }
 
 /// The result of a command or of a step of it.
-pub type Outcome<T> = Result<T, Failure>;
+pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     /// Makes a failure that prints as `nvfold COMMAND: what: why`.
-    pub fn new(what: impl Display, why: impl Display) -> Failure {
+    pub(crate) fn new(what: impl Display, why: impl Display) -> Failure {
         let (what, why) = (what.to_string(), why.to_string());
         Failure { what, why, hint: None, cause: None, code: FAILED, signal: None }
     }
 
     /// Makes a failure of an error. Its type chooses the hint. An error of a device names the device itself.
-    pub fn of(what: impl Display, error: impl Display + 'static) -> Failure {
+    pub(crate) fn of(what: impl Display, error: impl Display + 'static) -> Failure {
         let any: &dyn Any = &error;
         let names_device = any.is::<PmemError>() || matches!(any.downcast_ref(), Some(Error::Device(_)));
         let cause = Cause::of(any);
@@ -51,30 +51,30 @@ impl Failure {
     }
 
     /// Makes a failure for a mistake on the command line.
-    pub fn usage(what: impl Display, why: impl Display) -> Failure {
+    pub(crate) fn usage(what: impl Display, why: impl Display) -> Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
     /// Replaces the exit code.
-    pub fn exits_with(mut self, code: u8) -> Failure {
+    pub(crate) fn exits_with(mut self, code: u8) -> Failure {
         self.code = code;
         self
     }
 
     /// Makes the process end by a signal.
-    pub fn by_signal(mut self, signal: i32) -> Failure {
+    pub(crate) fn by_signal(mut self, signal: i32) -> Failure {
         self.signal = Some(signal);
         self
     }
 
     /// Adds a hint what to do.
-    pub fn hint(mut self, hint: impl Display) -> Failure {
+    pub(crate) fn hint(mut self, hint: impl Display) -> Failure {
         self.hint = Some(hint.to_string());
         self
     }
 
     /// Prints the failure on stderr. `command` is the name of the command.
-    pub fn report(&self, command: &str) {
+    pub(crate) fn report(&self, command: &str) {
         let hint = self.hint.clone().or_else(|| self.cause.as_ref()?.hint(command));
         let hint = hint.map(|hint| format!("\n  hint: {}", escaped(&hint))).unwrap_or_default();
         // `mem:` already ends in a colon.
@@ -87,25 +87,25 @@ impl Failure {
 }
 
 /// Removes the number of a system error, which adds nothing to its name.
-pub fn without_number(why: &str) -> String {
+pub(crate) fn without_number(why: &str) -> String {
     let Some((before, after)) = why.split_once(" (os error ") else { return why.to_owned() };
     let after = after.split_once(')').map_or("", |(_, after)| after);
     format!("{before}{after}")
 }
 
 /// Prints a warning: what would be a failure, but was asked for.
-pub fn warn(why: &impl Display) {
+pub(crate) fn warn(why: &impl Display) {
     eprint_line(&format!("nvfold: warning: {}", escaped(&without_number(&why.to_string()))));
 }
 
 /// Prints one line on stderr. Errors are ignored: a closed stderr is no reason to fail.
-pub fn eprint_line(line: &str) {
+pub(crate) fn eprint_line(line: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Adds to an error what was being done.
-pub trait Doing<T> {
+pub(crate) trait Doing<T> {
     /// Turns an error into a [`Failure`] about `what`.
     fn doing(self, what: impl Display) -> Outcome<T>;
 }

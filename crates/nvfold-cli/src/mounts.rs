@@ -1,16 +1,16 @@
 //! The mounts of nvfold ([`nvfold_mount::mounts`]), and paths as text.
 
-pub use nvfold_mount::mounts::{Mounted, above, all, at, of_device};
+pub(crate) use nvfold_mount::mounts::{Mounted, above, all, at, of_device};
 use std::os::unix::ffi::OsStrExt;
 
 /// Converts a path to text, with a replacement character for what is not UTF-8. Messages and tables escape it with
 /// [`escaped`](crate::text::escaped).
-pub fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
+pub(crate) fn show(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> String {
     String::from_utf8_lossy(path.as_ref().as_bytes()).into_owned()
 }
 
 /// Returns the bytes of a path in hexadecimal if it is not UTF-8. JSON reports add them to the text.
-pub fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
+pub(crate) fn hex(path: &(impl AsRef<std::ffi::OsStr> + ?Sized)) -> Option<String> {
     let path = path.as_ref();
     let digits = |path: &std::ffi::OsStr| path.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     path.to_str().is_none().then(|| digits(path))

@@ -10,7 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Returns the arguments of the equivalent call of `nvfold`.
-pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
+pub(crate) fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
     let stands_for: &[&str] = match called.to_str().unwrap_or_default() {
         "mkfs.nvfold" => &["mkfs"],
@@ -37,7 +37,7 @@ pub fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// Returns the name of the command among the arguments; empty if there is none.
-pub fn command_in(arguments: &[OsString]) -> String {
+pub(crate) fn command_in(arguments: &[OsString]) -> String {
     let cli = Cli::command();
     let is_command = |word: &&str| {
         cli.get_subcommands().any(|command| command.get_name_and_visible_aliases().iter().any(|name| name == word))

@@ -1,22 +1,22 @@
 //! Lists of mount options for pages of help. clap knows them only as values of `-o`.
 
 /// The heading of arguments for experiments.
-pub const RESEARCH: &str = "Options for experiments";
+pub(crate) const RESEARCH: &str = "Options for experiments";
 
 /// The width of lines that are wrapped here.
-pub const WIDTH: usize = 90;
+pub(crate) const WIDTH: usize = 90;
 /// The column of the descriptions.
-pub const COLUMN: usize = 28;
+pub(crate) const COLUMN: usize = 28;
 
 /// Mount options (`-o`) with a common subject.
-pub struct Group {
+pub(crate) struct Group {
     pub heading: &'static str,
     /// The syntax and the description of each.
     pub options: &'static [(&'static str, &'static str)],
 }
 
 /// Lists groups of options for a page of help.
-pub fn listed(groups: &[Group]) -> String {
+pub(crate) fn listed(groups: &[Group]) -> String {
     let group = |group: &Group| {
         let options = group.options.iter().map(|(syntax, text)| listed_option(syntax, text));
         format!("{}:\n{}", group.heading, options.collect::<Vec<_>>().join("\n"))

@@ -5,7 +5,7 @@ use clap::{ArgAction, Args};
 
 /// How to report; the same for every command.
 #[derive(Args, Clone, Debug)]
-pub struct Output {
+pub(crate) struct Output {
     /// Print the report as JSON with a format version
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,

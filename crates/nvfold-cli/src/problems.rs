@@ -15,7 +15,7 @@ const PROBLEMS_KEPT: usize = 1000;
 
 /// A problem with one file.
 #[derive(Clone, Debug, Serialize)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub path: String,
     /// The bytes of the path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -25,14 +25,14 @@ pub struct Problem {
 
 impl Problem {
     /// Makes a problem with the file at `path`.
-    pub fn of(path: &Path, problem: impl Display) -> Problem {
+    pub(crate) fn of(path: &Path, problem: impl Display) -> Problem {
         let path = &*shortened(path);
         Problem { path: mounts::show(path), path_hex: mounts::hex(path), problem: problem.to_string() }
     }
 }
 
 /// Prints problems on stderr; `count` is the number of all problems, of which these are the first.
-pub fn tell(problems: &[Problem], count: u64) {
+pub(crate) fn tell(problems: &[Problem], count: u64) {
     for problem in problems {
         eprint_line(&format!("nvfold: {}: {}", escaped(&problem.path), escaped(&without_number(&problem.problem))));
     }
@@ -44,7 +44,7 @@ pub fn tell(problems: &[Problem], count: u64) {
 
 /// The problems recorded so far, and whether to stop.
 #[derive(Default)]
-pub struct Problems {
+pub(crate) struct Problems {
     kept: RefCell<Vec<Problem>>,
     count: Cell<u64>,
     vanished: Cell<u64>,
@@ -55,12 +55,12 @@ pub struct Problems {
 
 impl Problems {
     /// Makes an empty list; signals stop the work.
-    pub fn until_signal() -> Outcome<Problems> {
+    pub(crate) fn until_signal() -> Outcome<Problems> {
         Ok(Problems { stop: Stop::on_signals()?, ..Problems::default() })
     }
 
     /// Records a problem with a file.
-    pub fn note(&self, path: &Path, problem: impl Display) {
+    pub(crate) fn note(&self, path: &Path, problem: impl Display) {
         self.count.update(|count| count + 1);
         let mut kept = self.kept.borrow_mut();
         if kept.len() < PROBLEMS_KEPT {
@@ -69,32 +69,32 @@ impl Problems {
     }
 
     /// Counts a file that disappeared before its turn came. That is no problem: it was removed on purpose.
-    pub fn note_vanished(&self) {
+    pub(crate) fn note_vanished(&self) {
         self.vanished.update(|vanished| vanished + 1);
     }
 
     /// Returns how many files disappeared.
-    pub fn vanished(&self) -> u64 {
+    pub(crate) fn vanished(&self) -> u64 {
         self.vanished.get()
     }
 
     /// Ends the work. If it is called again, the first reason is reported.
-    pub fn end(&self, reason: Failure) {
+    pub(crate) fn end(&self, reason: Failure) {
         self.reason.borrow_mut().get_or_insert(reason);
     }
 
     /// Returns true if the work must stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         self.stop.is_asked() || self.reason.borrow().is_some()
     }
 
     /// Returns why `what` ended early, if it did.
-    pub fn stop_reason(&self, what: &str) -> Option<Failure> {
+    pub(crate) fn stop_reason(&self, what: &str) -> Option<Failure> {
         self.reason.take().or_else(|| self.stop.reason(what))
     }
 
     /// Prints the problems on stderr, and returns their number and the kept ones for a report.
-    pub fn told(&self) -> (u64, Vec<Problem>) {
+    pub(crate) fn told(&self) -> (u64, Vec<Problem>) {
         let (count, kept) = (self.count.get(), self.kept.borrow().clone());
         tell(&kept, count);
         (count, kept)

@@ -12,7 +12,7 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// When to show progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum When {
+pub(crate) enum When {
     /// A bar on a terminal, lines elsewhere.
     Always,
     /// A bar on a terminal, nothing elsewhere.
@@ -23,7 +23,7 @@ pub enum When {
 }
 
 /// The progress of one piece of work, in bytes. Its methods may be called from one thread at a time.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: Option<ProgressBar>,
     lines: bool,
     what: &'static str,
@@ -34,7 +34,7 @@ pub struct Progress {
 
 impl Progress {
     /// Starts at zero; `total_bytes` is 0 if unknown.
-    pub fn new(when: When, what: &'static str, total_bytes: u64) -> Progress {
+    pub(crate) fn new(when: When, what: &'static str, total_bytes: u64) -> Progress {
         let terminal = std::io::stderr().is_terminal();
         let bar = (terminal && when != When::Never).then(|| bar(what, total_bytes));
         let now = Instant::now();
@@ -43,12 +43,12 @@ impl Progress {
     }
 
     /// Returns true if progress is shown. Only then is it worth counting the work beforehand.
-    pub fn wanted(when: When) -> bool {
+    pub(crate) fn wanted(when: When) -> bool {
         when == When::Always || (when == When::Auto && std::io::stderr().is_terminal())
     }
 
     /// Reports that `done_bytes` are done; `note` adds details.
-    pub fn update(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
+    pub(crate) fn update(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
         if let Some(bar) = &self.bar {
             bar.set_position(done_bytes);
             bar.set_message(note());
@@ -59,7 +59,7 @@ impl Progress {
     }
 
     /// Ends the display. A bar disappears; plain lines end with a last one.
-    pub fn finish(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
+    pub(crate) fn finish(&mut self, done_bytes: u64, note: impl FnOnce() -> String) {
         match &self.bar {
             Some(bar) => bar.finish_and_clear(),
             None if self.lines => eprint_line(&self.line(done_bytes, &note())),

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// A cause for which there is advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub(crate) enum Cause {
     /// No superblock begins with the magic.
     NotNvfold,
     /// All superblocks are damaged.
@@ -48,7 +48,7 @@ pub enum Cause {
 
 impl Cause {
     /// Returns the cause of an error; `None` if there is no advice about it.
-    pub fn of(error: &dyn Any) -> Option<Cause> {
+    pub(crate) fn of(error: &dyn Any) -> Option<Cause> {
         if let Some(error) = error.downcast_ref::<Error>() {
             Cause::of_file_system(error)
         } else if let Some(error) = error.downcast_ref::<PmemError>() {
@@ -93,7 +93,7 @@ impl Cause {
     }
 
     /// Returns what a user of `command` can do about it.
-    pub fn hint(&self, command: &str) -> Option<String> {
+    pub(crate) fn hint(&self, command: &str) -> Option<String> {
         let is_fsck = command == "fsck";
         let hint = match self {
             Cause::NotNvfold => {

@@ -22,7 +22,7 @@ fn is_research(arg: &Arg) -> bool {
 }
 
 /// Ends the help of each command that has options for experiments with a line about them.
-pub fn with_notes(command: Command) -> Command {
+pub(crate) fn with_notes(command: Command) -> Command {
     command.mut_subcommands(|command| {
         let command = with_notes(command);
         if !command.get_arguments().any(is_research) {
@@ -41,7 +41,7 @@ pub fn with_notes(command: Command) -> Command {
 }
 
 /// Returns the page of `--help-research` of a command; `cli` is the definition of the whole command line.
-pub fn page(cli: Command, command: &str) -> String {
+pub(crate) fn page(cli: Command, command: &str) -> String {
     let mut cli = cli;
     cli.build();
     let Some(found) = cli.find_subcommand(command).filter(|found| found.get_arguments().any(is_research)) else {
@@ -61,7 +61,7 @@ pub fn page(cli: Command, command: &str) -> String {
 }
 
 /// Shows the options for experiments beside the others, for manual pages and completions.
-pub fn shown(command: Command) -> Command {
+pub(crate) fn shown(command: Command) -> Command {
     let options = mount_options(command.get_name());
     let command = command.mut_args(|arg| {
         let is_hidden = arg.is_hide_set() && !is_research(&arg);

@@ -12,11 +12,11 @@ use std::path::Path;
 
 /// The process of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Server(pub u32);
+pub(crate) struct Server(pub u32);
 
 impl Server {
     /// Returns the server of a mount; `None` if the kernel does not tell this user.
-    pub fn of(mounted: &Mounted) -> Option<Server> {
+    pub(crate) fn of(mounted: &Mounted) -> Option<Server> {
         let connection = mounted.connection();
         let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.map(Server).find(|server| server.serves(connection))
@@ -34,18 +34,18 @@ impl Server {
     }
 
     /// Returns true if a signal (SIGSTOP) or a debugger has stopped the process, so that it answers nothing.
-    pub fn is_stopped(self) -> bool {
+    pub(crate) fn is_stopped(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         state_in(&stat).is_some_and(|state| state.eq_ignore_ascii_case(&'T'))
     }
 
     /// Explains why a stopped server does not answer, and what to do.
-    pub fn why_silent(self) -> String {
+    pub(crate) fn why_silent(self) -> String {
         format!("the serving process {0} is stopped; `kill -CONT {0}` lets it go on", self.0)
     }
 
     /// Returns a descriptor that becomes readable when the process ends; `None` if it has ended.
-    pub fn watch(self) -> Option<OwnedFd> {
+    pub(crate) fn watch(self) -> Option<OwnedFd> {
         pidfd_open(Pid::from_raw(i32::try_from(self.0).ok()?)?, PidfdFlags::empty()).ok()
     }
 }

@@ -6,7 +6,7 @@
 const UNITS: &str = "KMGTPE";
 
 /// Parses a size and returns it in bytes. The error is a sentence, as clap needs it.
-pub fn parse(text: &str) -> Result<u64, String> {
+pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -45,7 +45,7 @@ fn multiplier(unit: &str) -> Option<u128> {
 }
 
 /// Formats a size: exact below 1 KiB, with at least three digits above.
-pub fn show(bytes: u64) -> String {
+pub(crate) fn show(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Everything known about a file system: what a mount reports as JSON, by [`REPORT_ATTRIBUTE`].
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Statistics {
+pub(crate) struct Statistics {
     /// Path of the device, or `mem:`.
     pub device: String,
     /// The mount point; absent if it is not mounted.
@@ -87,7 +87,7 @@ pub struct Statistics {
 
 /// Syncs that failed; see `pmem::SyncErrors`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SyncErrors {
+pub(crate) struct SyncErrors {
     pub count: u64,
     /// Why the last one failed.
     pub last_error: String,
@@ -97,20 +97,20 @@ pub struct SyncErrors {
 
 impl SyncErrors {
     /// Returns those of a device; `None` if no sync has failed.
-    pub fn of(region: &Region) -> Option<SyncErrors> {
+    pub(crate) fn of(region: &Region) -> Option<SyncErrors> {
         let pmem::SyncErrors { count, last_errno, is_failing } = region.sync_errors();
         let last_error = std::io::Error::from_raw_os_error(last_errno).to_string();
         (count > 0).then_some(SyncErrors { count, last_error, is_failing })
     }
 
     /// Describes them in few words, for a screen.
-    pub fn in_brief(&self) -> String {
+    pub(crate) fn in_brief(&self) -> String {
         let state = if self.is_failing { "they fail" } else { "a later one succeeded" };
         format!("{state}; {} failed, the last with: {}", self.count, self.last_error)
     }
 
     /// Describes them in a line.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let state = match self.is_failing {
             true => "what was written since the last good one is in memory only; the next one tries again",
             false => "a later one succeeded: all is durable",
@@ -120,17 +120,17 @@ impl SyncErrors {
 }
 
 /// The place of this process in the list of what the kernel kills when memory is short.
-pub const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+pub(crate) const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
 /// Returns the place of this process in the list of what the kernel kills when memory is short: it kills a process with
 /// a larger value first.
-pub fn oom_score_adj() -> Option<i32> {
+pub(crate) fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string(OOM_SCORE_ADJ).ok()?.trim().parse().ok()
 }
 
 /// A limit on the memory of the server; see `pmem::MemoryLimit`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct MemoryLimit {
+pub(crate) struct MemoryLimit {
     /// The directory of the control group.
     pub cgroup: String,
     pub limit_bytes: u64,
@@ -160,7 +160,7 @@ impl MemoryLimit {
     }
 
     /// Describes it in a line.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let [limit, used, cache, room] =
             [self.limit_bytes, self.used_bytes, self.cache_bytes, self.room_bytes].map(size::show);
         let killed = match self.killed {
@@ -178,7 +178,7 @@ impl MemoryLimit {
 
 /// The index, which finds entries by fingerprint, and its cost; see `nvfold::IndexStats`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Index {
+pub(crate) struct Index {
     /// `dram` or `pm`.
     pub kind: String,
     /// The function for weak fingerprints. A pm index has a fixed one; for a dram index the mount chooses it, so it
@@ -211,7 +211,7 @@ impl Index {
     }
 
     /// Describes the index in one line; `device_bytes` is the size of the device.
-    pub fn describe(&self, device_bytes: u64) -> String {
+    pub(crate) fn describe(&self, device_bytes: u64) -> String {
         let Index { kind, media_bytes, dram_bytes, .. } = self;
         let weak = self.weak.as_deref().unwrap_or_default();
         let share = report::percent(*media_bytes, device_bytes);
@@ -223,14 +223,14 @@ impl Index {
     }
 
     /// Returns the mean number of entries that a search reads.
-    pub fn reads_per_lookup(&self) -> Option<f64> {
+    pub(crate) fn reads_per_lookup(&self) -> Option<f64> {
         (self.lookups > 0).then(|| self.reads as f64 / self.lookups as f64)
     }
 }
 
 /// The content of the superblock.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SuperblockFacts {
+pub(crate) struct SuperblockFacts {
     pub format_version: u32,
     pub uuid: String,
     pub label: String,
@@ -257,7 +257,7 @@ pub struct SuperblockFacts {
 
 /// How a mount learned what the device holds, and how far recovery has come.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Recovery {
+pub(crate) struct Recovery {
     #[serde(flatten)]
     pub found: nvfold::Recovery,
     /// Progress of reconciling, in percent.
@@ -268,7 +268,7 @@ pub struct Recovery {
 }
 
 /// Describes in one line what every stored byte is for.
-pub fn usage_words(usage: &Usage) -> String {
+pub(crate) fn usage_words(usage: &Usage) -> String {
     let [stored, saved, compressed] =
         [usage.stored_bytes, usage.saved_bytes, usage.compressed_away_bytes].map(size::show);
     let [logical, dead, padding] = [usage.logical_bytes, usage.dead_bytes, usage.padding_bytes].map(size::show);
@@ -280,7 +280,7 @@ pub fn usage_words(usage: &Usage) -> String {
 
 /// The process that serves the mount.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Process {
+pub(crate) struct Process {
     /// The process's own memory: heap and stacks, without the mapped device.
     pub anonymous_bytes: u64,
     /// All resident memory, including mapped pages of the device.
@@ -289,7 +289,12 @@ pub struct Process {
 
 impl Statistics {
     /// Describes a file system that this process has mounted.
-    pub fn of_mounted(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Statistics> {
+    pub(crate) fn of_mounted(
+        fs: &FileSystem,
+        device: &str,
+        dir: &Path,
+        served: &Counters,
+    ) -> nvfold::Result<Statistics> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
         let stats = fs.stats();
@@ -322,7 +327,12 @@ impl Statistics {
 
     /// The part of it that every user of the mount may see, and that is made at once. What is left out changes with each
     /// write of other users, to the byte, and so could tell what they store.
-    pub fn for_others(fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Statistics> {
+    pub(crate) fn for_others(
+        fs: &FileSystem,
+        device: &str,
+        dir: &Path,
+        served: &Counters,
+    ) -> nvfold::Result<Statistics> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
         Ok(Statistics {
@@ -339,7 +349,7 @@ impl Statistics {
     }
 
     /// Fails if figures are left out.
-    pub fn check_is_whole(&self) -> Outcome<()> {
+    pub(crate) fn check_is_whole(&self) -> Outcome<()> {
         match (self.is_in_part, &self.mount_point) {
             (true, Some(dir)) => Err(Failure::new(dir, "only root and the user who mounted it may see its figures")
                 .hint("df(1) shows its size and free space")),
@@ -380,12 +390,12 @@ impl Statistics {
 
     /// Describes the file system at a mount point, at any path below one, on a mounted device, or on an unmounted
     /// device.
-    pub fn of(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
+    pub(crate) fn of(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
         Statistics::find(target, options, false)
     }
 
     /// The same, and what every stored byte is for, which takes a look at all files.
-    pub fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
+    pub(crate) fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
         let mut statistics = Statistics::find(target, options, true)?;
         if let Some(dir) = &statistics.mount_point {
             statistics.usage = match bounded::get(Path::new(dir), USAGE_ATTRIBUTE, ANSWERS_WITHIN) {
@@ -416,7 +426,7 @@ impl Statistics {
     }
 
     /// Returns the space, or why it is unknown. Prints a note on stderr while the figures are not exact.
-    pub fn known_space(&self) -> Outcome<&Stats> {
+    pub(crate) fn known_space(&self) -> Outcome<&Stats> {
         self.check_is_whole()?;
         if let Some(recovery) = self.recovery.as_ref().filter(|recovery| !recovery.found.reconciled) {
             eprint_line(&format!("nvfold: {}: {}; the figures are not exact yet", self.device, recovery.describe()));
@@ -430,12 +440,12 @@ impl Statistics {
 }
 
 /// Asks the server of a mount.
-pub fn ask(dir: &Path) -> Outcome<Statistics> {
+pub(crate) fn ask(dir: &Path) -> Outcome<Statistics> {
     ask_within(dir, ANSWERS_WITHIN)
 }
 
 /// Asks the server of a mount, which must answer within a time.
-pub fn ask_within(dir: &Path, within: Duration) -> Outcome<Statistics> {
+pub(crate) fn ask_within(dir: &Path, within: Duration) -> Outcome<Statistics> {
     let value = bounded::get(dir, REPORT_ATTRIBUTE, within).map_err(|error| match error.kind() {
         ErrorKind::TimedOut => Failure::new(mounts::show(dir), error),
         _ => Failure::new(mounts::show(dir), format!("no nvfold is mounted there{}", reason(&error)))
@@ -514,7 +524,7 @@ fn recovery(stats: &Stats) -> Recovery {
 
 impl Recovery {
     /// Describes it in one line.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let nvfold::Recovery { loaded, entries_scanned, inodes_scanned, reconciled, stalled, unreadable, .. } =
             self.found;
         let found = match loaded {
@@ -536,7 +546,7 @@ impl Recovery {
 
 impl Process {
     /// Describes this process, from /proc/self/status.
-    pub fn this() -> Option<Process> {
+    pub(crate) fn this() -> Option<Process> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -547,13 +557,13 @@ impl Process {
 }
 
 /// Formats a UUID: `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
-pub fn show_uuid(uuid: &[u8; 16]) -> String {
+pub(crate) fn show_uuid(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// Parses a UUID, with or without dashes.
-pub fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
+pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
     let digits: String = text.chars().filter(|c| *c != '-').collect();
     let wrong = || "not a UUID of 32 hexadecimal digits".to_owned();
     if digits.len() != 32 || !digits.is_ascii() {
@@ -574,7 +584,7 @@ fn check_answers(path: &Path) -> Outcome<()> {
 }
 
 /// Returns the mount of a target, which is a mount point or a mounted device.
-pub fn mount_of(target: &Path) -> Outcome<Mounted> {
+pub(crate) fn mount_of(target: &Path) -> Outcome<Mounted> {
     if let Some(mounted) = mounts::at(target) {
         return Ok(mounted);
     }
@@ -587,7 +597,7 @@ pub fn mount_of(target: &Path) -> Outcome<Mounted> {
 }
 
 /// Returns the mount point of a target, for commands that need one.
-pub fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
+pub(crate) fn mount_point_of(target: &Path) -> Outcome<PathBuf> {
     mount_of(target).map(|mounted| mounted.dir)
 }
 

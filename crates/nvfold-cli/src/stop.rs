@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Returns the signals that ask this program to end: SIGTERM, and SIGINT and SIGHUP unless they are ignored, as `nohup`
 /// and the shell want it for what runs in the background.
-pub fn signals() -> Vec<i32> {
+pub(crate) fn signals() -> Vec<i32> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0);
@@ -21,11 +21,11 @@ pub fn signals() -> Vec<i32> {
 
 /// Whether the work must stop: the number of the signal that asked for it, or 0.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicUsize>);
+pub(crate) struct Stop(Arc<AtomicUsize>);
 
 impl Stop {
     /// Makes the signals ask for a stop from now on.
-    pub fn on_signals() -> Outcome<Stop> {
+    pub(crate) fn on_signals() -> Outcome<Stop> {
         let stop = Stop::default();
         let is_second = Arc::new(AtomicBool::new(false));
         for signal in signals() {
@@ -37,7 +37,7 @@ impl Stop {
         Ok(stop)
     }
 
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.signal().is_some()
     }
 
@@ -46,18 +46,18 @@ impl Stop {
     }
 
     /// Returns the state in the form that the library takes.
-    pub fn flow(&self) -> ControlFlow<()> {
+    pub(crate) fn flow(&self) -> ControlFlow<()> {
         if self.is_asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Returns the failure that says why `what` ended, if it was stopped.
-    pub fn reason(&self, what: &str) -> Option<Failure> {
+    pub(crate) fn reason(&self, what: &str) -> Option<Failure> {
         let failure = Failure::new(what, "interrupted; what was done so far stays");
         self.signal().map(|signal| failure.by_signal(signal))
     }
 
     /// Ends the process by the signal that asked for a stop, if one did. Everything must have been taken down.
-    pub fn end_if_asked(&self) {
+    pub(crate) fn end_if_asked(&self) {
         if let Some(signal) = self.signal() {
             end_by(signal);
         }
@@ -65,7 +65,7 @@ impl Stop {
 }
 
 /// Does what a signal does by default: it ends the process.
-pub fn end_by(signal: i32) {
+pub(crate) fn end_by(signal: i32) {
     // Fails for signals without a default alone.
     let _ = low_level::emulate_default_handler(signal);
 }

@@ -25,7 +25,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// A file system, mounted by another process or by this one (`fs`).
-pub struct Stored {
+pub(crate) struct Stored {
     fs: Option<FileSystem>,
     /// The first path or the device, for messages.
     name: String,
@@ -34,7 +34,7 @@ pub struct Stored {
 }
 
 /// A file or directory of the file system.
-pub struct Found<'p> {
+pub(crate) struct Found<'p> {
     pub path: &'p Path,
     pub kind: FileKind,
     pub size_bytes: u64,
@@ -44,14 +44,14 @@ pub struct Found<'p> {
 
 /// Settings that apply to files without their own.
 #[derive(Default)]
-pub struct Defaults {
+pub(crate) struct Defaults {
     pub policy: Option<String>,
     pub compression: Option<String>,
 }
 
 /// Why work on one file was refused.
 #[derive(Debug)]
-pub struct Refused {
+pub(crate) struct Refused {
     pub errno: i32,
     why: String,
 }
@@ -88,7 +88,7 @@ impl From<rustix::io::Errno> for Refused {
 impl Stored {
     /// Opens the file system that holds `targets`: paths on one mount, or one unmounted device, on which `at` names
     /// the paths. `dedup` holds the policy options for a device; a mount has its own. Returns the paths too.
-    pub fn open(
+    pub(crate) fn open(
         targets: &[PathBuf],
         at: &[PathBuf],
         dedup: Option<&DedupOptions>,
@@ -140,12 +140,12 @@ impl Stored {
     }
 
     /// Unmounts a device and leaves it clean.
-    pub fn close(self) -> Outcome<()> {
+    pub(crate) fn close(self) -> Outcome<()> {
         self.fs.map_or(Ok(()), |fs| fs.unmount().doing(self.name))
     }
 
     /// Looks up a path.
-    pub fn find<'p>(&self, path: &'p Path) -> Result<Found<'p>, Refused> {
+    pub(crate) fn find<'p>(&self, path: &'p Path) -> Result<Found<'p>, Refused> {
         match &self.fs {
             Some(fs) => on_device(path, &fs.resolve(path.as_os_str().as_bytes())?),
             None => on_host(path, &std::fs::metadata(path)?),
@@ -154,7 +154,7 @@ impl Stored {
 
     /// Calls `each` for the regular files and directories at and below the paths. A file with several names is
     /// visited once. Files that cannot be read are recorded as problems, files that disappear meanwhile are counted.
-    pub fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found<'_>)) {
+    pub(crate) fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found<'_>)) {
         let mut walk = Walk { stored: self, problems, each, several_paths: paths.len() > 1, met: HashSet::new() };
         for path in paths {
             let walked = match &self.fs {
@@ -174,7 +174,7 @@ impl Stored {
 
     /// Records why work on a file failed. On a mount the file may have disappeared, which is counted; anything else
     /// is a problem.
-    pub fn note(&self, path: &Path, refused: &Refused, problems: &Problems) {
+    pub(crate) fn note(&self, path: &Path, refused: &Refused, problems: &Problems) {
         match refused.errno {
             errno::ENOENT | errno::ESTALE if self.fs.is_none() => problems.note_vanished(),
             _ => problems.note(path, refused),
@@ -183,7 +183,7 @@ impl Stored {
 
     /// Makes the kernel write back cached data, so that it is stored. If a program wrote more than there is space for, the
     /// kernel tells that program too, and here it is only a note.
-    pub fn settle(&self, path: &Path) -> Outcome<()> {
+    pub(crate) fn settle(&self, path: &Path) -> Outcome<()> {
         if self.fs.is_some() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl Stored {
     }
 
     /// Returns the present sizes and space.
-    pub fn space(&self, path: &Path) -> Outcome<Stats> {
+    pub(crate) fn space(&self, path: &Path) -> Outcome<Stats> {
         match &self.fs {
             Some(fs) => Ok(fs.stats()),
             None => match statistics::ask(path)? {
@@ -208,7 +208,7 @@ impl Stored {
     }
 
     /// Returns the length of policy denova's queue.
-    pub fn queued(&self, path: &Path) -> Outcome<Left> {
+    pub(crate) fn queued(&self, path: &Path) -> Outcome<Left> {
         match &self.fs {
             Some(fs) => Ok(requests::queued(fs, false)),
             None => {
@@ -220,7 +220,7 @@ impl Stored {
     }
 
     /// Shares a part of the queue, and returns what is left.
-    pub fn drain_some(&self, path: &Path) -> Result<Left, Refused> {
+    pub(crate) fn drain_some(&self, path: &Path) -> Result<Left, Refused> {
         match &self.fs {
             Some(fs) => Ok(requests::drain_some(fs)?),
             None => Ok(requests::ask_to_drain(path)?),
@@ -228,7 +228,7 @@ impl Stored {
     }
 
     /// Frees a part of the dead space in packed segments, and returns what is left.
-    pub fn reclaim_some(&self, path: &Path) -> Result<ReclaimLeft, Refused> {
+    pub(crate) fn reclaim_some(&self, path: &Path) -> Result<ReclaimLeft, Refused> {
         match &self.fs {
             Some(fs) => Ok(requests::reclaim_some(fs)?),
             None => Ok(requests::ask_to_reclaim(path)?),
@@ -236,7 +236,7 @@ impl Stored {
     }
 
     /// Returns the defaults for new data. They belong to a mount, so they are unknown for an unmounted device.
-    pub fn mount_defaults(&self, path: &Path) -> Outcome<Defaults> {
+    pub(crate) fn mount_defaults(&self, path: &Path) -> Outcome<Defaults> {
         match &self.fs {
             Some(_) => Ok(Defaults::default()),
             None => {
@@ -247,7 +247,7 @@ impl Stored {
     }
 
     /// Returns the value of an attribute that sets the policy or compression of a file; `None` if it has none.
-    pub fn own_attribute(&self, found: &Found<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
+    pub(crate) fn own_attribute(&self, found: &Found<'_>, name: &[u8]) -> Result<Option<Vec<u8>>, Refused> {
         let value = match &self.fs {
             Some(fs) => fs.get_xattr(found.ino, name).map_err(Refused::from),
             None => {
@@ -263,7 +263,7 @@ impl Stored {
     }
 
     /// Gives a file or directory its own policy; `None` removes it.
-    pub fn set_own_policy(&self, found: &Found<'_>, policy: Option<Policy>) -> Result<(), Refused> {
+    pub(crate) fn set_own_policy(&self, found: &Found<'_>, policy: Option<Policy>) -> Result<(), Refused> {
         let name = OsStr::from_bytes(POLICY_ATTRIBUTE);
         let set: Result<(), Refused> = match (&self.fs, policy) {
             (Some(fs), Some(policy)) => {
@@ -283,7 +283,7 @@ impl Stored {
     }
 
     /// Returns the extents of a file from a byte offset on; see [`nvfold::File::extents`].
-    pub fn extents(&self, found: &Found<'_>, from: u64) -> Result<Vec<MappedExtent>, Refused> {
+    pub(crate) fn extents(&self, found: &Found<'_>, from: u64) -> Result<Vec<MappedExtent>, Refused> {
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.extents(from, requests::EXTENTS_MAX)?),
             None => Ok(requests::extents(found.path, from)?),
@@ -291,7 +291,7 @@ impl Stored {
     }
 
     /// Returns the ranges of a file that hold data, in bytes, from an offset on, at most [`requests::EXTENTS_MAX`].
-    pub fn data(&self, found: &Found<'_>, from: u64) -> Result<Vec<Range<u64>>, Refused> {
+    pub(crate) fn data(&self, found: &Found<'_>, from: u64) -> Result<Vec<Range<u64>>, Refused> {
         match &self.fs {
             Some(fs) => {
                 let file = fs.open(found.ino)?;
@@ -310,7 +310,7 @@ impl Stored {
     }
 
     /// Shares the blocks of a range of a file with equal blocks.
-    pub fn dedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
+    pub(crate) fn dedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.dedup_range(range.start, length)?),
@@ -319,7 +319,7 @@ impl Stored {
     }
 
     /// Does the same, and compresses packed chunks.
-    pub fn compress(
+    pub(crate) fn compress(
         &self,
         found: &Found<'_>,
         range: Range<u64>,
@@ -333,7 +333,7 @@ impl Stored {
     }
 
     /// Gives each block of a range of a file its own copy.
-    pub fn undedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
+    pub(crate) fn undedup(&self, found: &Found<'_>, range: Range<u64>) -> Result<Reshared, Refused> {
         let length = range.end - range.start;
         match &self.fs {
             Some(fs) => Ok(fs.open(found.ino)?.undedup_range(range.start, length)?),

@@ -13,7 +13,7 @@ const NS_PER_YEAR: f64 = 365.25 * 24.0 * 3600.0 * 1e9;
 
 /// Traffic of the device since it was opened.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Traffic {
+pub(crate) struct Traffic {
     /// The profile of the emulated device.
     pub profile: String,
     pub bytes_read: u64,
@@ -31,7 +31,7 @@ pub struct Traffic {
 
 impl Traffic {
     /// Returns the traffic of a file system that this process has mounted.
-    pub fn of(fs: &FileSystem) -> Traffic {
+    pub(crate) fn of(fs: &FileSystem) -> Traffic {
         let region = fs.region();
         let counters = region.counters();
         Traffic {
@@ -47,18 +47,18 @@ impl Traffic {
     }
 
     /// Returns the number of lines that reached the media, flushed and streamed.
-    pub fn lines_written(&self) -> u64 {
+    pub(crate) fn lines_written(&self) -> u64 {
         self.lines_flushed + self.bytes_streamed / LINE_BYTES
     }
 
     /// Returns joules per gigabyte (10^9 bytes) that programs wrote, with the energy of reads; `None` if they wrote
     /// nothing.
-    pub fn joules_per_gb(&self, bytes_written: u64) -> Option<f64> {
+    pub(crate) fn joules_per_gb(&self, bytes_written: u64) -> Option<f64> {
         self.joules.filter(|_| bytes_written > 0).map(|joules| joules * 1e9 / bytes_written as f64)
     }
 
     /// Describes the energy in one line, if it is known.
-    pub fn energy_words(&self, bytes_written: u64) -> Option<String> {
+    pub(crate) fn energy_words(&self, bytes_written: u64) -> Option<String> {
         let per_gb = self.joules_per_gb(bytes_written).map_or(String::new(), |by| format!(", {by:.2} J/GB written"));
         self.joules.map(|joules| format!("{joules:.3} J{per_gb}"))
     }
@@ -66,7 +66,7 @@ impl Traffic {
 
 /// How often segments were opened for packed chunks since the device was formatted.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub struct SegmentWear {
+pub(crate) struct SegmentWear {
     /// The number of segments that can hold data.
     pub segments: u64,
     pub opened: u64,
@@ -82,7 +82,7 @@ pub struct SegmentWear {
 
 impl SegmentWear {
     /// Computes the wear of a device with this profile that was formatted `age_ns` nanoseconds ago.
-    pub fn new(wear: &nvfold::SegmentWear, profile: &Profile, age_ns: i64) -> SegmentWear {
+    pub(crate) fn new(wear: &nvfold::SegmentWear, profile: &Profile, age_ns: i64) -> SegmentWear {
         let endurance = profile.endurance_writes.filter(|writes| *writes > 0.0);
         let used = endurance.map(|writes| f64::from(wear.opened_max) / writes);
         let years = |used: f64| age_ns as f64 * (1.0 - used).max(0.0) / used / NS_PER_YEAR;
@@ -98,13 +98,13 @@ impl SegmentWear {
     }
 
     /// Describes the most worn segment and the mean in one line.
-    pub fn opened_words(&self) -> String {
+    pub(crate) fn opened_words(&self) -> String {
         let SegmentWear { segments, opened_max, opened_mean, .. } = self;
         format!("{segments}, opened {opened_max} times at most, {opened_mean:.2} on average")
     }
 
     /// Describes the remaining life in one line, if the profile gives the endurance of a cell.
-    pub fn lifetime_words(&self) -> Option<String> {
+    pub(crate) fn lifetime_words(&self) -> Option<String> {
         let writes = self.endurance_writes?;
         let used = self.endurance_used? * 100.0;
         let left = match self.lifetime_years {
@@ -117,7 +117,7 @@ impl SegmentWear {
 }
 
 /// Formats a number of lines, and their size.
-pub fn lines_words(lines: u64) -> String {
+pub(crate) fn lines_words(lines: u64) -> String {
     format!("{lines} ({})", size::show(lines.saturating_mul(LINE_BYTES)))
 }
 

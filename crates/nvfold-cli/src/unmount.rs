@@ -5,6 +5,6 @@ use rustix::mount::UnmountFlags;
 use std::path::Path;
 
 /// Calls unmount(2), or fusermount3 if that needs root, and takes the mount out of umount(8)'s table.
-pub fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
+pub(crate) fn unmount(dir: &Path, flags: UnmountFlags) -> rustix::io::Result<()> {
     nvfold_fuse::mount::unmount(dir, flags).inspect(|()| utab::forget(dir))
 }

@@ -36,7 +36,7 @@ const LOCKS_WITHIN: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Enters the mount on `dir`, if this process is root. `options` are further ones that the table is to hold.
-pub fn record(dir: &Path, options: &[String]) {
+pub(crate) fn record(dir: &Path, options: &[String]) {
     let Some(mounted) = mounts::at(dir).filter(|_| is_root()) else { return };
     let entry = entry(&mounted.source, dir, options);
     // Best effort, as the module says.
@@ -47,7 +47,7 @@ pub fn record(dir: &Path, options: &[String]) {
 }
 
 /// Takes out the mount that was on `dir`, if this process is root and no nvfold is mounted there now.
-pub fn forget(dir: &Path) {
+pub(crate) fn forget(dir: &Path) {
     let path = path();
     if is_root() && path.exists() && mounts::at(dir).is_none() {
         let _ = change(&path, |lines| lines.retain(|line| !is_ours(line, dir)));

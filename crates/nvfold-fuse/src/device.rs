@@ -31,7 +31,7 @@ struct Device {
 }
 
 /// Starts the threads.
-pub fn start(
+pub(crate) fn start(
     server: &Arc<dyn Server>,
     connection: &Arc<OwnedFd>,
     threads: usize,

@@ -84,7 +84,7 @@ impl State {
 }
 
 /// State shared by the threads; see the module.
-pub struct Listeners {
+pub(crate) struct Listeners {
     /// How long to spin for the next request before sleeping; `None`: all threads sleep in read(2) at once.
     spin: Option<Duration>,
     /// The connection to the kernel.
@@ -97,7 +97,7 @@ pub struct Listeners {
 }
 
 /// The registration of a thread that answers requests.
-pub struct Listener {
+pub(crate) struct Listener {
     listeners: Arc<Listeners>,
     /// Set while the thread waits for its next request: the time at which it answered the last one.
     listens_since: Option<Instant>,
@@ -115,11 +115,11 @@ impl Drop for Listener {
 
 /// A request that a thread is answering. When this is dropped, the thread waits for the next request.
 #[must_use]
-pub struct Answering<'s>(&'s mut Listener);
+pub(crate) struct Answering<'s>(&'s mut Listener);
 
 impl Answering<'_> {
     /// Records that the thread has answered its request and ends, while others wait for requests.
-    pub fn leave(self) {
+    pub(crate) fn leave(self) {
         self.0.has_left = true;
     }
 }
@@ -136,7 +136,7 @@ impl Drop for Answering<'_> {
 
 impl Listeners {
     /// Makes the shared state; no thread listens yet.
-    pub fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Listeners> {
+    pub(crate) fn new(spin: Option<Duration>, connection: Arc<OwnedFd>) -> Arc<Listeners> {
         let listeners = Arc::new(Listeners {
             spin,
             connection,
@@ -153,14 +153,14 @@ impl Listeners {
     }
 
     /// Registers the calling thread.
-    pub fn register(self: &Arc<Self>) -> Listener {
+    pub(crate) fn register(self: &Arc<Self>) -> Listener {
         Listener { listeners: self.clone(), listens_since: None, has_left: false }
     }
 }
 
 impl Listener {
     /// Records that this thread has got a request. `takes_long`: other requests should not wait for it.
-    pub fn begin(&mut self, takes_long: bool) -> Answering<'_> {
+    pub(crate) fn begin(&mut self, takes_long: bool) -> Answering<'_> {
         if let Some(spin) = self.listeners.spin {
             let listened = self.listens_since.take();
             self.listeners.taken(listened.map(|since| since.elapsed() < spin), takes_long);

@@ -66,7 +66,7 @@ struct Queue {
 }
 
 /// Starts the threads of all queues; returns once the kernel has their entries.
-pub fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<Vec<Arc<Workers>>> {
+pub(crate) fn start(server: &Arc<dyn Server>, connection: &Arc<OwnedFd>) -> io::Result<Vec<Arc<Workers>>> {
     let (is_ready, ready) = mpsc::channel();
     let mut all = Vec::new();
     for number in 0..possible_processors()? {

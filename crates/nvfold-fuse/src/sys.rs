@@ -35,7 +35,7 @@ struct Shared {
 /// A ring with one entry: the kernel puts a request into it and takes the answer out of it.
 ///
 /// Only the thread that made it may use it.
-pub struct RingEntry {
+pub(crate) struct RingEntry {
     shared: ManuallyDrop<Shared>,
     connection: RawFd,
     queue: u16,
@@ -60,7 +60,7 @@ impl Drop for RingEntry {
 ///
 /// # Errors
 /// io_uring is missing or refused to this process (ENOSYS, EPERM), or there is no memory for the ring (ENOMEM).
-pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
+pub(crate) fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
     // The kernel does its part of the work in this thread when the thread waits, instead of interrupting it.
     let mut builder = IoUring::<squeue::Entry128, cqueue::Entry>::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
@@ -69,7 +69,7 @@ pub fn ring() -> io::Result<IoUring<squeue::Entry128, cqueue::Entry>> {
 
 impl RingEntry {
     /// Makes an entry for the queue of a processor. `connection` must stay open as long as the entry lives.
-    pub fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<RingEntry> {
+    pub(crate) fn new(connection: BorrowedFd<'_>, queue: u16) -> io::Result<RingEntry> {
         let mut headers = Headers::new_box_zeroed().map_err(|_| io::ErrorKind::OutOfMemory)?;
         let mut payload = <[u8]>::new_box_zeroed_with_elems(DATA_BYTES_MAX).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let places = [
@@ -81,7 +81,7 @@ impl RingEntry {
     }
 
     /// Gives the entry to the kernel. Fails with the kernel's errno if it refuses the entry.
-    pub fn register(&mut self) -> io::Result<()> {
+    pub(crate) fn register(&mut self) -> io::Result<()> {
         self.is_over = false;
         self.push(RING_REGISTER, 0)?;
         self.shared.ring.submit()?;
@@ -99,7 +99,7 @@ impl RingEntry {
     }
 
     /// Queues the answer in the entry; the next [`wait`](Self::wait) hands it over.
-    pub fn commit(&mut self, header: &OutHeader, payload_bytes: usize) -> io::Result<()> {
+    pub(crate) fn commit(&mut self, header: &OutHeader, payload_bytes: usize) -> io::Result<()> {
         let commit_id = self.shared.headers.entry.commit_id;
         self.shared.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
         self.shared.headers.entry.payload_bytes = payload_bytes as u32;
@@ -107,7 +107,7 @@ impl RingEntry {
     }
 
     /// Waits for a request; returns false when the session has ended.
-    pub fn wait(&mut self) -> io::Result<bool> {
+    pub(crate) fn wait(&mut self) -> io::Result<bool> {
         if std::mem::take(&mut self.has_request) {
             return Ok(true);
         }
@@ -130,7 +130,7 @@ impl RingEntry {
     }
 
     /// Returns the header of the request, its argument, and the number of payload bytes that belong to it.
-    pub fn request(&self) -> (InHeader, [u8; 128], usize) {
+    pub(crate) fn request(&self) -> (InHeader, [u8; 128], usize) {
         let header = InHeader::read_from_prefix(&self.shared.headers.in_out).expect("it is longer").0;
         (
             header,
@@ -140,7 +140,7 @@ impl RingEntry {
     }
 
     /// Returns the payload buffer, which holds the request's data and then the answer's.
-    pub fn payload(&mut self) -> &mut [u8] {
+    pub(crate) fn payload(&mut self) -> &mut [u8] {
         &mut self.shared.payload
     }
 
@@ -169,7 +169,7 @@ impl RingEntry {
 const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
 /// Opens another file descriptor of the same connection (FUSE_DEV_IOC_CLONE).
-pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
     let clone = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let number = connection.as_raw_fd() as u32;
@@ -181,7 +181,7 @@ pub fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 }
 
 /// Makes a thread, and those that it starts later, run under SCHED_IDLE.
-pub fn run_when_idle(thread: i32) -> io::Result<()> {
+pub(crate) fn run_when_idle(thread: i32) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the kernel reads the parameters only during the call.
     match unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &raw const parameters) } {

@@ -22,10 +22,10 @@ use std::time::Duration;
 
 /// The number of threads that do not wait for the kernel above which no more are started. The largest number of
 /// background requests that the kernel sends at once must be well below it.
-pub const THREADS_MAX: usize = 256;
+pub(crate) const THREADS_MAX: usize = 256;
 
 /// Why a thread ended that did not fail.
-pub enum End {
+pub(crate) enum End {
     /// It waited for a request, and the session is over.
     OfSession,
     /// It had answered a request, and [`Workers::waits`] told it to end.
@@ -55,7 +55,7 @@ impl State {
 }
 
 /// A group of threads; see the module.
-pub struct Workers {
+pub(crate) struct Workers {
     name: String,
     /// The largest number of threads that wait for requests.
     waiting_max: usize,
@@ -66,12 +66,12 @@ pub struct Workers {
 impl Workers {
     /// Makes an empty group. Its threads get the name `name`, and at most `waiting_max` stay while there is nothing to
     /// do.
-    pub fn new(name: &str, waiting_max: usize) -> Arc<Workers> {
+    pub(crate) fn new(name: &str, waiting_max: usize) -> Arc<Workers> {
         Arc::new(Workers { name: name.to_owned(), waiting_max, state: Mutex::default(), ended: Condvar::new() })
     }
 
     /// Starts a thread, which counts as waiting from now on. Fails if the operating system refuses the thread.
-    pub fn start(self: &Arc<Self>, body: impl FnOnce() -> io::Result<End> + Send + 'static) -> io::Result<()> {
+    pub(crate) fn start(self: &Arc<Self>, body: impl FnOnce() -> io::Result<End> + Send + 'static) -> io::Result<()> {
         {
             let mut state = self.state.lock();
             state.waiting += 1;
@@ -83,28 +83,28 @@ impl Workers {
     }
 
     /// Records that a thread has taken a request; returns true if it must start another thread.
-    pub fn took(&self) -> bool {
+    pub(crate) fn took(&self) -> bool {
         let mut state = self.state.lock();
         state.waiting -= 1;
         state.wants_another()
     }
 
     /// Records that a thread is about to wait for the kernel; returns true if it must start another thread.
-    pub fn waits_for_kernel(&self) -> bool {
+    pub(crate) fn waits_for_kernel(&self) -> bool {
         let mut state = self.state.lock();
         state.blocked += 1;
         state.wants_another()
     }
 
     /// Records that a thread no longer waits for the kernel.
-    pub fn goes_on(&self) {
+    pub(crate) fn goes_on(&self) {
         self.state.lock().blocked -= 1;
     }
 
     /// Records that the thread has answered its request and waits for the next one. Returns false if enough others
     /// wait; the thread must end then.
     #[must_use]
-    pub fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         let mut state = self.state.lock();
         let stays = state.waiting < self.waiting_max;
         state.waiting += usize::from(stays);
@@ -137,7 +137,7 @@ impl Workers {
     ///
     /// # Errors
     /// The error of the first thread that failed.
-    pub fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn wait(&self, at_most: Option<Duration>) -> io::Result<()> {
         let mut state = self.state.lock();
         while !state.is_over() {
             match at_most {

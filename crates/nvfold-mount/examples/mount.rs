@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Stores two equal files on a mount, and returns what that took.
-pub fn share_a_copy(dir: &Path) -> Result<String, Box<dyn Error>> {
+pub(crate) fn share_a_copy(dir: &Path) -> Result<String, Box<dyn Error>> {
     let region = Region::create(&DeviceSpec::Memory, 64 * MIB, &OpenOptions::default())?;
     FileSystem::mkfs(&region, &MkfsOptions::default())?;
     let clock = Arc::new(pmem::clock::coarse_now_ns);

@@ -13,12 +13,12 @@ thread_local! {
 }
 
 /// Returns whether a call of ours runs in this thread, which may hold locks.
-pub fn is_inside() -> bool {
+pub(crate) fn is_inside() -> bool {
     IS_INSIDE.get()
 }
 
 /// Runs a part of a call that may take locks of the file system.
-pub fn inside<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn inside<T>(body: impl FnOnce() -> T) -> T {
     let was_inside = IS_INSIDE.replace(true);
     let answer = body();
     IS_INSIDE.set(was_inside);
@@ -27,12 +27,12 @@ pub fn inside<T>(body: impl FnOnce() -> T) -> T {
 
 /// Runs the body of a call. A call that succeeds keeps errno, because programs use it to tell the end of `readdir`
 /// from an error.
-pub fn answer<T: Answer>(function: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
+pub(crate) fn answer<T: Answer>(function: &'static str, body: impl FnOnce() -> Outcome<T>) -> T {
     answer_or(function, T::FAILED, body)
 }
 
 /// As `answer`, for calls that report a failure with another value.
-pub fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Outcome<T>) -> T {
+pub(crate) fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Outcome<T>) -> T {
     let before = errno();
     if process::is_not_owner() {
         process::say_stranger();
@@ -49,12 +49,12 @@ pub fn answer_or<T>(function: &'static str, failed: T, body: impl FnOnce() -> Ou
     }
 }
 
-pub fn errno() -> i32 {
+pub(crate) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Runs what must not change the errno that the program sees.
-pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
+pub(crate) fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
     let before = errno();
     let answer = body();
     failure::set_errno(before);
@@ -63,7 +63,7 @@ pub fn keeping_errno<T>(body: impl FnOnce() -> T) -> T {
 
 /// Returns what the kernel would of a call of libc's kind, and leaves errno alone: above -4096 and below 0, an error
 /// number.
-pub fn as_the_kernel(call: impl FnOnce() -> isize) -> isize {
+pub(crate) fn as_the_kernel(call: impl FnOnce() -> isize) -> isize {
     keeping_errno(|| match call() {
         -1 => -(errno() as isize),
         answer => answer,
@@ -71,12 +71,12 @@ pub fn as_the_kernel(call: impl FnOnce() -> isize) -> isize {
 }
 
 /// Turns a result of libc below 0 into a failure with its errno.
-pub fn checked(doing: &'static str, answer: i32) -> Outcome<i32> {
+pub(crate) fn checked(doing: &'static str, answer: i32) -> Outcome<i32> {
     if answer >= 0 { Ok(answer) } else { Err(os_failure(doing)) }
 }
 
 /// Returns a failure with the present errno.
-pub fn os_failure(doing: &str) -> Failure {
+pub(crate) fn os_failure(doing: &str) -> Failure {
     let error = io::Error::last_os_error();
     Failure::new(error.raw_os_error().unwrap_or(libc::EIO), format!("{doing}: {error}"))
 }

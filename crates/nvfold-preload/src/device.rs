@@ -15,47 +15,47 @@ static DEVICE: RwLock<Option<Arc<Device>>> = RwLock::new(None);
 
 /// Returns whether any path can be ours.
 #[inline]
-pub fn has_prefix() -> bool {
+pub(crate) fn has_prefix() -> bool {
     HAS_PREFIX.load(Ordering::Acquire)
 }
 
 /// Returns the prefix: absolute, plain, without a `/` at its end.
-pub fn prefix() -> &'static [u8] {
+pub(crate) fn prefix() -> &'static [u8] {
     PREFIX.get().map_or(b"", Vec::as_slice)
 }
 
 /// Returns the device; `None` in a process that does not own it, and after it was closed.
-pub fn device() -> Option<Arc<Device>> {
+pub(crate) fn device() -> Option<Arc<Device>> {
     if process::is_not_owner() { None } else { DEVICE.read().clone() }
 }
 
 /// Returns the last name of the prefix, which every path of the host that leads below it has among its names.
-pub fn last_name() -> &'static [u8] {
+pub(crate) fn last_name() -> &'static [u8] {
     LAST_NAME.get().map_or(b"", Vec::as_slice)
 }
 
-pub fn no_device() -> Failure {
+pub(crate) fn no_device() -> Failure {
     Failure::new(libc::EIO, "the device has been closed")
 }
 
 /// Sets the prefix, before the device is open.
-pub fn name_prefix(prefix: &[u8]) {
+pub(crate) fn name_prefix(prefix: &[u8]) {
     let _ = PREFIX.set(prefix.to_vec());
     let _ = LAST_NAME.set(prefix.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec());
 }
 
 /// Starts to look at paths.
-pub fn begin() {
+pub(crate) fn begin() {
     HAS_PREFIX.store(true, Ordering::Release);
 }
 
 /// Sets the device when it is opened, and `None` when it is closed.
-pub fn set(device: Option<Arc<Device>>) {
+pub(crate) fn set(device: Option<Arc<Device>>) {
     *DEVICE.write() = device;
 }
 
 /// Makes acknowledged data durable, in the process that owns the device.
-pub fn sync() {
+pub(crate) fn sync() {
     if !has_prefix() || !process::is_owner() {
         return;
     }
@@ -67,7 +67,7 @@ pub fn sync() {
 }
 
 /// Prints how much the program has written, and how much of it is shared.
-pub fn say_stats() {
+pub(crate) fn say_stats() {
     let Some(device) = device() else { return };
     let Ok(stats) = device.run(|fs| Ok(fs.stats())) else { return };
     let (written, shared) = (device.written_bytes.load(Ordering::Relaxed), stats.origins.shared_bytes);

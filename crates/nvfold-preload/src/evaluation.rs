@@ -32,7 +32,7 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Returns the options of the rec-tree.
-pub fn tree_options() -> TreeOptions {
+pub(crate) fn tree_options() -> TreeOptions {
     let variant = folder().and_then(|folder| std::fs::read_to_string(folder.join("variant")).ok());
     TreeOptions::of(match variant.as_deref().map(str::trim) {
         Some("icid-do") => Variant::DeleteOverlapping,
@@ -42,7 +42,7 @@ pub fn tree_options() -> TreeOptions {
 }
 
 /// Begins to record writes, if that is requested.
-pub fn begin() {
+pub(crate) fn begin() {
     let Some(folder) = folder() else { return };
     let writes = writes_of(&folder.join("writes"));
     watch_writes(move |ino, offset, data| {
@@ -77,7 +77,7 @@ fn append(mut writes: &File, head: [u64; 3], data: &[u8]) {
 }
 
 /// Writes the report.
-pub fn end() {
+pub(crate) fn end() {
     let (Some(folder), Some(device)) = (folder(), device::device()) else { return };
     let Ok(stats) = device.run(|fs| Ok(fs.stats())) else { return };
     let tree = causality::stats().unwrap_or_default();

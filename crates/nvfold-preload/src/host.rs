@@ -7,7 +7,7 @@ use std::ffi::{CString, c_int};
 
 /// Returns the real path of a directory of the host, that of a descriptor or the kernel's working directory; empty for
 /// the root. `None`: it has none, or is no directory.
-pub fn real_path(dirfd: c_int) -> Option<Vec<u8>> {
+pub(crate) fn real_path(dirfd: c_int) -> Option<Vec<u8>> {
     let path = match dirfd {
         libc::AT_FDCWD => host_working_directory(),
         fd => target_of(format!("/proc/self/fd/{fd}").as_bytes()),
@@ -28,7 +28,7 @@ fn host_working_directory() -> Option<Vec<u8>> {
 }
 
 /// Returns the type of what the host has at a path, which is not followed; `None`: nothing.
-pub fn kind_of(path: &[u8]) -> Option<libc::mode_t> {
+pub(crate) fn kind_of(path: &[u8]) -> Option<libc::mode_t> {
     let path = CString::new(path).ok()?;
     let mut found = caller::empty_stat();
     // SAFETY: a C string, and a structure of ours.
@@ -36,7 +36,7 @@ pub fn kind_of(path: &[u8]) -> Option<libc::mode_t> {
 }
 
 /// Returns the target of a link of the host.
-pub fn target_of(link: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn target_of(link: &[u8]) -> Option<Vec<u8>> {
     let link = CString::new(link).ok()?;
     let mut room = vec![0_u8; libc::PATH_MAX as usize];
     // SAFETY: a C string, and memory of ours with its length.

@@ -69,7 +69,7 @@ type Table = BTreeMap<usize, Mapping>;
 type Taken = Vec<(usize, Mapping)>;
 
 /// Returns whether there may be shared mappings. Takes no lock.
-pub fn is_used() -> bool {
+pub(crate) fn is_used() -> bool {
     IS_USED.load(Ordering::Acquire) && !process::is_not_owner()
 }
 
@@ -126,7 +126,7 @@ fn end(taken: Taken) {
 }
 
 /// Returns whether a mapping of a file is to be of its pages: where a program stores to it, or might.
-pub fn shares(open: &Open, prot: c_int, flags: c_int) -> bool {
+pub(crate) fn shares(open: &Open, prot: c_int, flags: c_int) -> bool {
     let is_shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
     is_shared
         && (prot & libc::PROT_WRITE != 0
@@ -135,7 +135,7 @@ pub fn shares(open: &Open, prot: c_int, flags: c_int) -> bool {
 }
 
 /// mmap(2) of pages of a file. EACCES, EINVAL, and what the kernel says.
-pub fn map(
+pub(crate) fn map(
     open: &Open,
     (address, length): (*mut c_void, usize),
     (prot, flags): (c_int, c_int),
@@ -180,7 +180,7 @@ pub fn map(
 }
 
 /// Makes a call of the kernel that maps something else over a range of memory, or nothing; it answers `failed` if it fails.
-pub fn replacing<T: PartialEq>(address: usize, length: usize, failed: T, call: impl FnOnce() -> T) -> T {
+pub(crate) fn replacing<T: PartialEq>(address: usize, length: usize, failed: T, call: impl FnOnce() -> T) -> T {
     let mut table = TABLE.lock();
     let (answer, taken) = replace(&mut table, address..address.saturating_add(pages_of(length)), failed, call);
     drop(table);
@@ -189,7 +189,7 @@ pub fn replacing<T: PartialEq>(address: usize, length: usize, failed: T, call: i
 }
 
 /// mprotect(2): EACCES if a mapping is to be written whose descriptor was not open for writing.
-pub fn protect(address: usize, length: usize, prot: c_int, call: impl FnOnce() -> c_int) -> Outcome<c_int> {
+pub(crate) fn protect(address: usize, length: usize, prot: c_int, call: impl FnOnce() -> c_int) -> Outcome<c_int> {
     let found = within(&TABLE.lock(), &(address..address.saturating_add(length)));
     let writes = prot & libc::PROT_WRITE != 0;
     if writes && found.iter().any(|(_, mapping)| !mapping.may_write) {
@@ -203,7 +203,7 @@ pub fn protect(address: usize, length: usize, prot: c_int, call: impl FnOnce() -
 }
 
 /// msync(2), after the kernel has said that the arguments are good.
-pub fn sync(address: usize, length: usize, flags: c_int) -> Outcome<c_int> {
+pub(crate) fn sync(address: usize, length: usize, flags: c_int) -> Outcome<c_int> {
     let found = within(&TABLE.lock(), &(address..address.saturating_add(length)));
     for (_, mapping) in found {
         mapping.pages.write_back(mapping.range())?;
@@ -215,12 +215,12 @@ pub fn sync(address: usize, length: usize, flags: c_int) -> Outcome<c_int> {
 }
 
 /// Whether a range of memory has shared mappings of ours.
-pub fn has(address: usize, length: usize) -> bool {
+pub(crate) fn has(address: usize, length: usize) -> bool {
     !within(&TABLE.lock(), &(address..address.saturating_add(length.max(1)))).is_empty()
 }
 
 /// mremap(2) of a mapping of ours; `call` is the kernel's.
-pub fn remap(
+pub(crate) fn remap(
     (old, old_length): (usize, usize),
     (length, flags, fixed): (usize, c_int, usize),
     call: impl FnOnce() -> *mut c_void,
@@ -288,7 +288,7 @@ fn write_back_again_and_again() {
 }
 
 /// The program ends: all stores are written back. Stores that other threads make later are lost.
-pub fn leave(device: usize) {
+pub(crate) fn leave(device: usize) {
     ENDS.store(true, Ordering::Relaxed);
     let thread = THREAD.lock().take();
     if let Some(thread) = thread {

@@ -35,7 +35,7 @@ const NUMBERS_MAX: usize = 1 << 20;
 const RESERVED_MAX: c_int = 16;
 
 /// An open file.
-pub struct File {
+pub(crate) struct File {
     pub open: Open,
     /// Of a directory, the absolute path by which it was opened, with the prefix: where it is looked for first when a
     /// program asks for its path.
@@ -57,7 +57,7 @@ static RESERVED: [AtomicU64; NUMBERS_MAX / 64] = [const { AtomicU64::new(0) }; N
 
 /// Returns whether this number is a file of ours.
 #[inline]
-pub fn is_ours(fd: c_int) -> bool {
+pub(crate) fn is_ours(fd: c_int) -> bool {
     is_marked(&OURS, fd)
 }
 
@@ -78,12 +78,12 @@ fn mark(bits: &[AtomicU64], fd: c_int, marked: bool) {
 }
 
 /// Returns whether this number is the library's own, which is hidden from the program.
-pub fn is_reserved(fd: c_int) -> bool {
+pub(crate) fn is_reserved(fd: c_int) -> bool {
     is_marked(&RESERVED, fd)
 }
 
 /// Returns the numbers that the library keeps for itself.
-pub fn reserved() -> impl Iterator<Item = c_int> {
+pub(crate) fn reserved() -> impl Iterator<Item = c_int> {
     let words = (LAST_RESERVED.load(Ordering::Relaxed) + 1) as usize;
     marked(&RESERVED[..words.div_ceil(64)]).map(|number| number as c_int)
 }
@@ -94,7 +94,7 @@ fn reserve(fd: c_int) {
 }
 
 /// Makes memory for a shared mapping, with a number that is hidden from the program.
-pub fn memory() -> Outcome<Memory> {
+pub(crate) fn memory() -> Outcome<Memory> {
     // SAFETY: the name ends in NUL, and the flags are valid.
     let made = unsafe { libc::memfd_create(c"nvfold-shared".as_ptr(), libc::MFD_CLOEXEC) };
     let made = checked("make memory for a shared mapping", made)?;
@@ -126,7 +126,7 @@ fn open_from(first: c_int) -> u64 {
 }
 
 /// Makes the empty file, and lets `open` open the library's files with descriptors from the given number on.
-pub fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
+pub(crate) fn prepare<T>(open: impl FnOnce(c_int) -> Outcome<T>) -> Outcome<T> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is ours, and of the type that getrlimit fills.
     checked("read the limit of descriptors", unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) })?;
@@ -169,7 +169,7 @@ fn empty_file() -> Outcome<c_int> {
 
 /// Marks descriptors that a parent left open across exec and that refer to its files. Returns true if a standard one
 /// is among them: libc uses those internally, where calls are not interposed.
-pub fn mark_inherited() -> bool {
+pub(crate) fn mark_inherited() -> bool {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return false };
     for entry in entries.flatten() {
         let is_placeholder =
@@ -187,7 +187,7 @@ fn bad(fd: c_int) -> Failure {
 }
 
 /// Returns the open file of a number, or EBADF.
-pub fn get(fd: c_int) -> Outcome<Arc<File>> {
+pub(crate) fn get(fd: c_int) -> Outcome<Arc<File>> {
     let table = TABLE.read();
     usize::try_from(fd).ok().and_then(|number| table.get(number)?.clone()).ok_or_else(|| bad(fd))
 }
@@ -208,7 +208,7 @@ fn take(table: &mut [Option<Arc<File>>], fd: c_int) -> Option<Arc<File>> {
 }
 
 /// Gives a file the lowest free number from `least` on, or returns EMFILE.
-pub fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_int> {
+pub(crate) fn insert(file: Arc<File>, least: c_int, closes_on_exec: bool) -> Outcome<c_int> {
     let how = if closes_on_exec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
     let mut table = TABLE.write();
     // SAFETY: a duplicate of a descriptor of ours.
@@ -237,7 +237,7 @@ fn end(file: Arc<File>) -> Outcome<()> {
 }
 
 /// Closes a number of ours; in a child, only the kernel's descriptor.
-pub fn close(fd: c_int) -> Outcome<()> {
+pub(crate) fn close(fd: c_int) -> Outcome<()> {
     if !process::is_owner() {
         if process::is_not_owner() {
             mark(&OURS, fd, false);
@@ -255,7 +255,7 @@ pub fn close(fd: c_int) -> Outcome<()> {
 }
 
 /// Forgets a number that the kernel has closed, or given to another file.
-pub fn forget(fd: c_int) {
+pub(crate) fn forget(fd: c_int) {
     if is_ours(fd) && process::is_owner() {
         let file = take(&mut TABLE.write(), fd);
         // No caller could receive the error.
@@ -264,7 +264,7 @@ pub fn forget(fd: c_int) {
 }
 
 /// Makes `to` the same as `from` by the kernel's dup2 or dup3, of which at least one is ours.
-pub fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome<c_int> {
+pub(crate) fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome<c_int> {
     if !process::is_owner() {
         return checked("dup", dup());
     }
@@ -284,7 +284,7 @@ pub fn duplicate(from: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> Outcome
 }
 
 /// Returns our numbers in a range.
-pub fn ours_in(first: u32, last: u32) -> Vec<c_int> {
+pub(crate) fn ours_in(first: u32, last: u32) -> Vec<c_int> {
     marked(&OURS).filter(|number| (first..=last).contains(number)).map(|number| number as c_int).collect()
 }
 
@@ -298,7 +298,7 @@ fn marked(bits: &'static [AtomicU64]) -> impl Iterator<Item = u32> {
 }
 
 /// Drops all files when the device is closed; their numbers are then EBADF.
-pub fn clear() {
+pub(crate) fn clear() {
     let files: Vec<_> = std::mem::take(&mut *TABLE.write());
     drop(files);
 }

@@ -33,7 +33,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::Arc;
 
 /// A path on the device.
-pub struct DevicePath {
+pub(crate) struct DevicePath {
     device: Arc<Device>,
     /// The directory it starts from, kept open; `None`: the root.
     directory: Option<nvfold::File>,
@@ -46,7 +46,7 @@ pub struct DevicePath {
 }
 
 /// Where a path leads.
-pub enum Place {
+pub(crate) enum Place {
     /// To the host, by the unchanged path.
     Host,
     /// To the host, by this absolute path.
@@ -57,36 +57,36 @@ pub enum Place {
 }
 
 impl DevicePath {
-    pub fn device(&self) -> &Arc<Device> {
+    pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    pub fn name(&self) -> Name<'_> {
+    pub(crate) fn name(&self) -> Name<'_> {
         Name { device: &self.device, start: self.start(), path: &self.path }
     }
 
-    pub fn start(&self) -> Start<'_> {
+    pub(crate) fn start(&self) -> Start<'_> {
         let directory = self.directory.as_ref().map_or(InodeNumber::ROOT, nvfold::File::ino);
         Start { directory, prefix: device::prefix(), links_left: self.links_left }
     }
 
     /// Returns the path relative to its starting directory.
-    pub fn path(&self) -> &[u8] {
+    pub(crate) fn path(&self) -> &[u8] {
         &self.path
     }
 
     /// Returns the open file that an empty path means, with AT_EMPTY_PATH. `None`: the path is not empty.
-    pub fn open_file(&self) -> Option<&Arc<File>> {
+    pub(crate) fn open_file(&self) -> Option<&Arc<File>> {
         self.from.as_ref().filter(|_| self.path.is_empty())
     }
 
     /// Whether it is the root of the device, by the name of the prefix.
-    pub fn is_root(&self) -> bool {
+    pub(crate) fn is_root(&self) -> bool {
         !self.path.is_empty() && is_last(&self.path)
     }
 
     /// Returns another name in the same directory: the last of `path`.
-    pub fn with_end_of(&self, path: &[u8]) -> DevicePath {
+    pub(crate) fn with_end_of(&self, path: &[u8]) -> DevicePath {
         let name_at = |path: &[u8]| path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1);
         let path = [&self.path[..name_at(&self.path)], &path[name_at(path)..]].concat();
         let (directory, from) = (self.directory.clone(), self.from.clone());
@@ -94,7 +94,7 @@ impl DevicePath {
     }
 
     /// Returns the absolute path that the program wrote, without `.`, `..` and `//`: a hint at where a directory is.
-    pub fn written(&self) -> Vec<u8> {
+    pub(crate) fn written(&self) -> Vec<u8> {
         normalized(&self.written)
     }
 }
@@ -125,7 +125,7 @@ fn has_name(path: &[u8], name: &[u8]) -> bool {
 /// # Safety
 ///
 /// `path` is NULL or a C string.
-pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
+pub(crate) unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
     // SAFETY: the caller's contract.
     unsafe { look_for((dirfd, path, LastLink::Follow)) }
 }
@@ -135,7 +135,7 @@ pub unsafe fn look(dirfd: c_int, path: *const c_char) -> Place {
 /// # Safety
 ///
 /// `path` is NULL or a C string.
-pub unsafe fn look_for((dirfd, path, last_link): (c_int, *const c_char, LastLink)) -> Place {
+pub(crate) unsafe fn look_for((dirfd, path, last_link): (c_int, *const c_char, LastLink)) -> Place {
     if !device::has_prefix() || path.is_null() {
         return Place::Host;
     }

@@ -24,25 +24,25 @@ static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static HAS_SAID: AtomicBool = AtomicBool::new(false);
 
 /// Records that this process owns the device, before it opens it.
-pub fn own() {
+pub(crate) fn own() {
     // SAFETY: getpid has no conditions.
     OWNER.store(unsafe { libc::getpid() }, Ordering::Relaxed);
 }
 
 /// Records that another process owns the device, and which one if that is known.
-pub fn refuse(owner: Option<u32>) {
+pub(crate) fn refuse(owner: Option<u32>) {
     OWNER.store(owner.map_or(0, |owner| owner as i32), Ordering::Relaxed);
     REFUSES.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether another process owns the device. Then our locks may be held for ever, and none may be taken.
-pub fn is_not_owner() -> bool {
+pub(crate) fn is_not_owner() -> bool {
     REFUSES.load(Ordering::Relaxed) || failure::is_forked()
 }
 
 /// Returns whether this process owns the device; also right in a child of vfork. Ask before changing tables. It costs
 /// a system call.
-pub fn is_owner() -> bool {
+pub(crate) fn is_owner() -> bool {
     // SAFETY: getpid has no conditions.
     !is_not_owner() && OWNER.load(Ordering::Relaxed) == unsafe { libc::getpid() }
 }
@@ -54,14 +54,14 @@ fn stderr_identity() -> Option<[u64; 2]> {
 }
 
 /// Remembers which file stderr is.
-pub fn remember_stderr() {
+pub(crate) fn remember_stderr() {
     if let Some(identity) = stderr_identity() {
         STDERR.iter().zip(identity).for_each(|(kept, part)| kept.store(part, Ordering::Relaxed));
     }
 }
 
 /// Prints a line on stderr, if that is still the same file.
-pub fn say(message: &str) {
+pub(crate) fn say(message: &str) {
     let kept: [u64; 2] = std::array::from_fn(|part| STDERR[part].load(Ordering::Relaxed));
     if kept == [0, 0] || stderr_identity() != Some(kept) {
         return;
@@ -72,7 +72,7 @@ pub fn say(message: &str) {
 }
 
 /// Prints once per process that its files below the prefix belong to another process.
-pub fn say_stranger() {
+pub(crate) fn say_stranger() {
     if !HAS_SAID.swap(true, Ordering::Relaxed) {
         let owner = OWNER.load(Ordering::Relaxed);
         say(&format!(

@@ -43,7 +43,7 @@ static LIBC: OnceLock<(usize, usize)> = OnceLock::new();
 static RESTORER: AtomicUsize = AtomicUsize::new(0);
 
 /// Starts to catch system calls, in this thread and all that it starts. Returns false where the kernel cannot.
-pub fn begin() -> bool {
+pub(crate) fn begin() -> bool {
     if is_under_valgrind() {
         return false;
     }
@@ -308,7 +308,7 @@ fn with_arming(function: usize, argument: *mut c_void, create: impl FnOnce(Funct
 
 /// pthread_create(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pthread_create(
+pub(crate) unsafe extern "C" fn nvfold_preload_pthread_create(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,
     function: Function,
@@ -324,7 +324,7 @@ pub unsafe extern "C" fn nvfold_preload_pthread_create(
 
 /// thrd_create(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_thrd_create(
+pub(crate) unsafe extern "C" fn nvfold_preload_thrd_create(
     thread: *mut libc::pthread_t,
     function: Function,
     argument: *mut c_void,
@@ -371,7 +371,7 @@ unsafe extern "C" fn next_syscall() {}
 /// syscall(2). What is not ours goes on with all registers and the stack as they were: it may return twice.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
-pub extern "C" fn nvfold_preload_syscall(_number: c_long) -> c_long {
+pub(crate) extern "C" fn nvfold_preload_syscall(_number: c_long) -> c_long {
     naked_asm!(
         "push r9",
         "push r8",

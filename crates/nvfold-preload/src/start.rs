@@ -34,7 +34,7 @@ static WANTS_STATS: AtomicBool = AtomicBool::new(false);
 
 /// The constructor of the library.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_start() {
+pub(crate) extern "C" fn nvfold_preload_start() {
     unsafe extern "C" {
         // scripts/preload-library.sh makes it: the dynamic linker looks up the functions that copy memory, so that it
         // does not do so in the middle of a copy.
@@ -120,7 +120,7 @@ extern "C" fn at_exit(_: *mut c_void) {
 
 /// Stands for a function that libc does not have: ENOSYS.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_missing() -> isize {
+pub(crate) extern "C" fn nvfold_preload_missing() -> isize {
     failure::set_errno(libc::ENOSYS);
     -1
 }

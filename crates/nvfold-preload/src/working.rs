@@ -22,12 +22,12 @@ static CURRENT: RwLock<Option<Arc<File>>> = RwLock::new(None);
 static IS_OURS: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether the working directory is one of ours. Takes no lock.
-pub fn is_ours() -> bool {
+pub(crate) fn is_ours() -> bool {
     IS_OURS.load(Ordering::Relaxed)
 }
 
 /// Returns our working directory, if the program is in one. A child of fork gets `None`.
-pub fn working_directory() -> Option<Arc<File>> {
+pub(crate) fn working_directory() -> Option<Arc<File>> {
     if !is_ours() || process::is_not_owner() { None } else { CURRENT.read().clone() }
 }
 
@@ -40,7 +40,7 @@ fn is_empty(directory: &CStr) -> bool {
 }
 
 /// Makes a directory of ours the working directory; `None`: the kernel's counts.
-pub fn go_to(directory: Option<Arc<File>>) {
+pub(crate) fn go_to(directory: Option<Arc<File>>) {
     // A child of vfork has a kernel's working directory of its own, and shares what is kept here with its parent.
     let is_owner = process::is_owner();
     if directory.is_some() && (!is_ours() || !is_owner) {
@@ -55,7 +55,7 @@ pub fn go_to(directory: Option<Arc<File>>) {
 }
 
 /// Drops our working directory when the device is closed.
-pub fn leave() {
+pub(crate) fn leave() {
     go_to(None);
 }
 

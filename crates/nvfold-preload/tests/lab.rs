@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-pub const PREFIX: &str = "/nvfold";
+pub(crate) const PREFIX: &str = "/nvfold";
 const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Werror", "-O1", "-pthread"];
 
 /// A folder for a test, with room for a device.
-pub struct Lab {
+pub(crate) struct Lab {
     pub dir: tempfile::TempDir,
     pub library: &'static Path,
 }
@@ -19,13 +19,13 @@ fn crate_dir() -> &'static Path {
 }
 
 /// Whether a tool is there.
-pub fn is_installed(tool: &str) -> bool {
+pub(crate) fn is_installed(tool: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(tool).is_file())
 }
 
 /// Whether a tool is there. Without it a test says why it skips; with CI=true it fails.
-pub fn has(tool: &str) -> bool {
+pub(crate) fn has(tool: &str) -> bool {
     let is_there = is_installed(tool);
     if !is_there {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "{tool} is missing; run scripts/test-deps.sh");
@@ -36,19 +36,19 @@ pub fn has(tool: &str) -> bool {
 
 /// Output of a command that must succeed.
 #[track_caller]
-pub fn ok(command: &mut Command) -> Output {
+pub(crate) fn ok(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{}", report(command, &output));
     output
 }
 
-pub fn report(command: &Command, output: &Output) -> String {
+pub(crate) fn report(command: &Command, output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{command:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
 /// libnvfold_preload.so, made once a test run of what cargo has just built; `None` when there is no compiler.
-pub fn library() -> Option<&'static Path> {
+pub(crate) fn library() -> Option<&'static Path> {
     static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
     MADE.get_or_init(|| {
         if !has("cc") {
@@ -70,7 +70,7 @@ pub fn library() -> Option<&'static Path> {
     .as_deref()
 }
 
-pub fn lab() -> Option<Lab> {
+pub(crate) fn lab() -> Option<Lab> {
     let library = library()?;
     // Memory, where there is: a device in a plain file is written to the disk at each sync.
     let memory = Path::new("/dev/shm");
@@ -79,12 +79,12 @@ pub fn lab() -> Option<Lab> {
 }
 
 impl Lab {
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// Compiles a program of `tests/c`.
-    pub fn compile(&self, source: &str) -> PathBuf {
+    pub(crate) fn compile(&self, source: &str) -> PathBuf {
         let is_cpp = source.ends_with(".cpp");
         let (compiler, standard) = if is_cpp { ("c++", "-std=c++17") } else { ("cc", "-std=c11") };
         let program = self.path(source.split('.').next().expect("a source has a name"));
@@ -96,7 +96,7 @@ impl Lab {
 
     /// Compiles a library of `tests/c` that is preloaded too. Its functions are no builtins of the compiler; what it
     /// includes of this test lies in the folder.
-    pub fn compile_library(&self, source: &str) -> PathBuf {
+    pub(crate) fn compile_library(&self, source: &str) -> PathBuf {
         let library = self.path(&source.replace(".c", ".so"));
         let mut command = Command::new("cc");
         command.args(["-std=c11", "-fno-builtin", "-fPIC", "-shared"]).args(STRICT).arg("-I").arg(self.dir.path());
@@ -105,11 +105,11 @@ impl Lab {
     }
 
     /// A program as `nvfold run` starts it: a shell does the same here, so that these tests need no command.
-    pub fn preloaded(&self, program: impl AsRef<Path>) -> Command {
+    pub(crate) fn preloaded(&self, program: impl AsRef<Path>) -> Command {
         self.preloaded_with(program, "create,size=128M")
     }
 
-    pub fn preloaded_with(&self, program: impl AsRef<Path>, options: &str) -> Command {
+    pub(crate) fn preloaded_with(&self, program: impl AsRef<Path>, options: &str) -> Command {
         const RUN: &str = "export NVFOLD_RUN_PID=$$ LD_PRELOAD=\"$LIBRARY\"; unset LIBRARY; exec \"$@\"";
         let mut command = Command::new("sh");
         command.args(["-c", RUN, "sh"]).arg(program.as_ref());
@@ -120,13 +120,13 @@ impl Lab {
     }
 
     /// All files of the device as a tar archive without times, in the order of their names.
-    pub fn archive(&self) -> Vec<u8> {
+    pub(crate) fn archive(&self) -> Vec<u8> {
         let mut command = self.preloaded("tar");
         ok(command.args(ARCHIVE).args(["-C", PREFIX, "."])).stdout
     }
 
     /// The same of a folder of the host.
-    pub fn archive_of(&self, folder: &Path) -> Vec<u8> {
+    pub(crate) fn archive_of(&self, folder: &Path) -> Vec<u8> {
         ok(Command::new("tar").args(ARCHIVE).arg("-C").arg(folder).arg(".")).stdout
     }
 }
@@ -136,7 +136,7 @@ const ARCHIVE: [&str; 6] = ["--sort=name", "--mtime=@0", "--numeric-owner", "--f
 
 /// Fails when the device and a folder of the host differ, with what `diff` says of them.
 #[track_caller]
-pub fn assert_same_files(lab: &Lab, host: &Path, what: &str) {
+pub(crate) fn assert_same_files(lab: &Lab, host: &Path, what: &str) {
     let (ours, expected) = (lab.archive(), lab.archive_of(host));
     if ours == expected {
         return;

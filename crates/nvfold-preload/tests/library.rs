@@ -10,7 +10,7 @@ fn read(list: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(list)).unwrap()
 }
 
-pub fn listed() -> BTreeSet<String> {
+pub(crate) fn listed() -> BTreeSet<String> {
     let text = read("interposed.txt");
     let names = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     names.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()

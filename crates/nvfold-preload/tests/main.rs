@@ -9,6 +9,6 @@ mod library;
 mod processes;
 mod programs;
 /// The seeds of all random tests.
-#[allow(dead_code)]
+#[allow(dead_code, unreachable_pub)]
 #[path = "../../../tests/src/random.rs"]
 mod random;

@@ -128,7 +128,7 @@ impl Display for Compression {
 
 /// Why the content of a frame cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameError {
+pub(crate) enum FrameError {
     /// Its checksum is wrong, or its codec cannot read it.
     Damaged,
     /// It is intact, but this version does not know its codec.
@@ -165,7 +165,11 @@ thread_local! {
 ///
 /// # Errors
 /// See [`FrameError`].
-pub fn with_content<T>(frame: Vec<u8>, content_bytes: usize, read: impl FnOnce(&[u8]) -> T) -> Result<T, FrameError> {
+pub(crate) fn with_content<T>(
+    frame: Vec<u8>,
+    content_bytes: usize,
+    read: impl FnOnce(&[u8]) -> T,
+) -> Result<T, FrameError> {
     OPENED.with_borrow_mut(|opened| {
         let is_it = !frame.is_empty() && opened.frame == frame && opened.content.len() == content_bytes;
         if !is_it {

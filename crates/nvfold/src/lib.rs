@@ -63,9 +63,6 @@ mod space;
 mod store;
 mod words;
 
-use nvfold_sync as padded;
-use nvfold_sync as sync;
-
 // Devices: how they are made, mounted and described.
 pub use media::superblock::Superblock;
 pub use media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};

@@ -24,9 +24,9 @@
 //! In tests and debug builds a contained panic is followed by another one, so that no test passes over it.
 
 use crate::error::{Error, Result};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::words::{FileId, Panicked};
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicBool, Ordering};
 use std::any::Any;
 use std::collections::BTreeSet;
 

@@ -7,7 +7,7 @@ use std::thread;
 const THREADS_MAX: usize = 8;
 
 /// Returns how many threads a scan of `items` items is worth, with at least `per_thread_min` items for each.
-pub fn threads(items: usize, per_thread_min: usize) -> usize {
+pub(crate) fn threads(items: usize, per_thread_min: usize) -> usize {
     let wanted = (items / per_thread_min).min(THREADS_MAX);
     if wanted < 2 {
         return 1;
@@ -17,7 +17,7 @@ pub fn threads(items: usize, per_thread_min: usize) -> usize {
 
 /// Gives each thread a part of the items, runs `work` on them, and returns the results in order. With fewer than two
 /// `threads` the caller does all the work.
-pub fn map<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&[I]) -> T + Sync) -> Vec<T> {
+pub(crate) fn map<I: Sync, T: Send>(threads: usize, items: &[I], work: impl Fn(&[I]) -> T + Sync) -> Vec<T> {
     if threads < 2 {
         return vec![work(items)];
     }

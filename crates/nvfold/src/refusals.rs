@@ -7,8 +7,8 @@
 //! error, and the file stays as it is. Here the refusals are counted, for `stats` and for the front end's log.
 
 use crate::error::Error;
-use crate::sync::Mutex;
 use crate::words::Refused;
+use nvfold_sync::Mutex;
 
 /// The changes refused since mount.
 #[derive(Default)]
@@ -16,7 +16,7 @@ pub(crate) struct Refusals {
     total: Mutex<Refused>,
     /// Set by tests that make a wrong rewrite on purpose.
     #[cfg(test)]
-    are_expected: crate::sync::atomic::AtomicBool,
+    are_expected: nvfold_sync::atomic::AtomicBool,
 }
 
 impl Refusals {
@@ -42,12 +42,12 @@ impl Refusals {
 
     #[cfg(test)]
     pub(crate) fn expect(&self) {
-        self.are_expected.store(true, crate::sync::atomic::Ordering::Relaxed);
+        self.are_expected.store(true, nvfold_sync::atomic::Ordering::Relaxed);
     }
 
     #[cfg(test)]
     fn are_expected(&self) -> bool {
-        self.are_expected.load(crate::sync::atomic::Ordering::Relaxed)
+        self.are_expected.load(nvfold_sync::atomic::Ordering::Relaxed)
     }
 
     #[cfg(not(test))]

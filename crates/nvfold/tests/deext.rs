@@ -10,50 +10,50 @@ use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::Barrier;
 use zerocopy::IntoBytes;
 
-pub const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
-pub const ROOT: InodeNumber = InodeNumber::ROOT;
+pub(crate) const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+pub(crate) const ROOT: InodeNumber = InodeNumber::ROOT;
 const MIB: usize = 1 << 20;
 
-pub fn device(mib: u64, index: IndexKind) -> Region {
+pub(crate) fn device(mib: u64, index: IndexKind) -> Region {
     let region = Region::create(&DeviceSpec::Memory, mib << 20, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
     region
 }
 
-pub fn mount(region: &Region) -> FileSystem {
+pub(crate) fn mount(region: &Region) -> FileSystem {
     let options = MountOptions { policy: Policy::DeExt, ..MountOptions::default() };
     FileSystem::mount(region.clone(), options).unwrap()
 }
 
-pub fn create(fs: &FileSystem, name: &str) -> File {
+pub(crate) fn create(fs: &FileSystem, name: &str) -> File {
     fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap()
 }
 
-pub fn open(fs: &FileSystem, name: &str) -> File {
+pub(crate) fn open(fs: &FileSystem, name: &str) -> File {
     fs.open(fs.lookup(ROOT, name.as_bytes()).unwrap().ino).unwrap()
 }
 
-pub fn read(file: &File) -> Vec<u8> {
+pub(crate) fn read(file: &File) -> Vec<u8> {
     let mut bytes = vec![0; file.attr().size as usize];
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
 
-pub fn settle(fs: &FileSystem) {
+pub(crate) fn settle(fs: &FileSystem) {
     while !fs.fill_step().unwrap() {}
 }
 
 /// Unmounts, and sees that fsck finds nothing.
-pub fn unmount(region: &Region, fs: FileSystem) {
+pub(crate) fn unmount(region: &Region, fs: FileSystem) {
     fs.unmount().unwrap();
     let found = check(region, &CheckOptions::default()).unwrap();
     assert!(found.findings.is_empty() && found.clean, "{found:#?}");
 }
 
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -62,7 +62,7 @@ impl Random {
 }
 
 /// Words in random order: compressible, and no 4 KiB of it like any other.
-pub fn text(bytes: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn text(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let words: Vec<Vec<u8>> =
         (0..500).map(|_| (0..2 + random.below(8)).map(|_| b'a' + random.below(26) as u8).collect()).collect();
@@ -76,13 +76,13 @@ pub fn text(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Bytes that nothing compresses.
-pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     (0..bytes).map(|_| random.below(1 << 40) as u8).collect()
 }
 
 /// Writes in requests of `step` bytes, in this order.
-pub fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])) {
+pub(crate) fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])) {
     let mut starts: Vec<usize> = (0..data.len()).step_by(step).collect();
     order(&mut starts);
     for start in starts {
@@ -90,7 +90,7 @@ pub fn write(file: &File, data: &[u8], step: usize, order: impl Fn(&mut [usize])
     }
 }
 
-pub fn in_order(_: &mut [usize]) {}
+pub(crate) fn in_order(_: &mut [usize]) {}
 
 fn shuffled(starts: &mut [usize]) {
     let mut random = Random(99);
@@ -420,7 +420,7 @@ fn shared_files(index: IndexKind) -> (Region, Vec<u8>) {
 }
 
 /// Segments that are used for this.
-pub fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
+pub(crate) fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
     let (_, geometry) = read_superblock(region).unwrap();
     let is_used = |segment: &u64| {
         let entry: SegmentEntry = region.read(geometry.segment_entry_offset(*segment));
@@ -430,16 +430,16 @@ pub fn segments(region: &Region, usage: fn(&SegmentUse) -> bool) -> Vec<u64> {
 }
 
 /// Where the entry of the first packed chunk lies.
-pub fn first_entry(region: &Region) -> u64 {
+pub(crate) fn first_entry(region: &Region) -> u64 {
     segments(region, |usage| *usage == SegmentUse::Entries(0))[0] * SEGMENT_BYTES
 }
 
-pub fn store(region: &Region, at: u64, bytes: &[u8]) {
+pub(crate) fn store(region: &Region, at: u64, bytes: &[u8]) {
     let _ = region.fence(region.write(at, bytes).flush());
 }
 
 /// What fsck finds, and what it leaves to find after a repair.
-pub fn repaired(region: &Region) -> (Vec<String>, Vec<String>) {
+pub(crate) fn repaired(region: &Region) -> (Vec<String>, Vec<String>) {
     let told = |repair: bool| {
         let report = check(region, &CheckOptions { repair, data: true }).unwrap();
         report.findings.iter().map(|finding| finding.what.clone()).collect::<Vec<_>>()

@@ -125,7 +125,7 @@ mod bare {
 
     thread_local!(static TARGET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
 
-    pub fn all(device_bytes: u64, data: &[u8]) {
+    pub(crate) fn all(device_bytes: u64, data: &[u8]) {
         TARGET.with_borrow_mut(|target| {
             target.resize(device_bytes as usize + PAGE, 1);
             let aligned = target.as_ptr().align_offset(PAGE);

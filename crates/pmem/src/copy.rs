@@ -83,7 +83,7 @@ mod x86 {
 
     /// # Safety
     /// See [`super::Streaming::copy_lines`]; needs AVX-512F.
-    pub unsafe fn avx512(from: *const u8, to: *mut u8, lines: usize) {
+    pub(super) unsafe fn avx512(from: *const u8, to: *mut u8, lines: usize) {
         let length = lines * LINE_BYTES as usize;
         // SAFETY: both accesses are in range and `to` is aligned. All vector registers are clobbered, because the
         // last instruction clears their upper parts.
@@ -106,7 +106,7 @@ mod x86 {
 
     /// # Safety
     /// See [`super::Streaming::copy_lines`]; needs AVX2.
-    pub unsafe fn avx2(from: *const u8, to: *mut u8, lines: usize) {
+    pub(super) unsafe fn avx2(from: *const u8, to: *mut u8, lines: usize) {
         let length = lines * LINE_BYTES as usize;
         // SAFETY: as above.
         unsafe {
@@ -130,7 +130,7 @@ mod x86 {
 
     /// # Safety
     /// See [`super::Streaming::copy_lines`].
-    pub unsafe fn sse2(from: *const u8, to: *mut u8, lines: usize) {
+    pub(super) unsafe fn sse2(from: *const u8, to: *mut u8, lines: usize) {
         let length = lines * LINE_BYTES as usize;
         // SAFETY: the accesses are in range, and `to` is aligned.
         unsafe {

@@ -159,7 +159,7 @@ mod x86 {
     /// # Safety
     /// This CPU has the instructions named below.
     #[target_feature(enable = "avx512bw,bmi1,bmi2,popcnt")]
-    pub unsafe fn avx512(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
+    pub(super) unsafe fn avx512(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         // SAFETY: the caller vouches for the instructions.
         unsafe { find_rise::<Avx512>(slopes, rule, data) }
     }
@@ -167,7 +167,7 @@ mod x86 {
     /// # Safety
     /// This CPU has the instructions named below.
     #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
-    pub unsafe fn avx2(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
+    pub(super) unsafe fn avx2(slopes: &mut Slopes, rule: SlopeRule, data: &[u8]) -> Option<usize> {
         // SAFETY: the caller vouches for the instructions.
         unsafe { find_rise::<Avx2>(slopes, rule, data) }
     }

@@ -79,7 +79,7 @@ mod x86 {
 
     /// Computes XXH3-64 of `bytes`. Panics unless they are more than [`super::SHORT_MAX`].
     #[target_feature(enable = "avx512f")]
-    pub fn xxh3_64(bytes: &[u8]) -> u64 {
+    pub(super) fn xxh3_64(bytes: &[u8]) -> u64 {
         assert!(bytes.len() > super::SHORT_MAX);
         // The last block is never empty: it holds the bytes behind the last scramble.
         let (blocks, last_block) = bytes.split_at((bytes.len() - 1) / BLOCK * BLOCK);

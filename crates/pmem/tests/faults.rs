@@ -227,7 +227,7 @@ mod uffd {
     const MODE_MISSING: u64 = 1;
 
     /// Poisons a page; `None` where the kernel cannot. The page must not be mapped.
-    pub fn poison(page: usize, bytes: u64) -> Option<OwnedFd> {
+    pub(super) fn poison(page: usize, bytes: u64) -> Option<OwnedFd> {
         // SAFETY: a system call without pointers.
         let opened = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) };
         // SAFETY: a descriptor that was just made and belongs to nobody.

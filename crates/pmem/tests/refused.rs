@@ -7,7 +7,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Compiles each program in a folder of the present crate, which uses `library`.
-pub fn all_are_refused(library: &str, folder: &str) {
+pub(crate) fn all_are_refused(library: &str, folder: &str) {
     let archive = archive_of(library);
     let mut programs: Vec<PathBuf> =
         files(Path::new(folder)).filter(|path| path.extension() == Some("rs".as_ref())).collect();

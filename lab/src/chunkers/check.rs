@@ -27,7 +27,7 @@ const PIECES_OF_KIND: u64 = 100;
 
 /// The accuracy of the check.
 #[derive(Debug, Default, Serialize)]
-pub struct Check {
+pub(super) struct Check {
     /// Files read.
     pub files: u64,
     /// Each piece by itself, as the first of a stream.
@@ -42,7 +42,7 @@ pub struct Check {
 
 /// Verdicts of the check compared with the result of lz4.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Confusion {
+pub(super) struct Confusion {
     /// Compressible, and judged so.
     pub compressible: u64,
     /// Compressible, but judged incompressible.
@@ -59,7 +59,7 @@ pub struct Confusion {
 
 impl Confusion {
     /// Returns the number of pieces.
-    pub fn pieces(&self) -> u64 {
+    pub(super) fn pieces(&self) -> u64 {
         self.compressible + self.missed + self.incompressible + self.false_alarms
     }
 
@@ -78,7 +78,7 @@ impl Confusion {
 }
 
 /// Checks pieces of all files; returns `None` if there are none. Unreadable files are skipped.
-pub fn measure(files: &[PathBuf]) -> Result<Option<Check>> {
+pub(super) fn measure(files: &[PathBuf]) -> Result<Option<Check>> {
     let mut check = Check::default();
     let mut kinds: BTreeMap<String, Confusion> = BTreeMap::new();
     let (mut lz4_ns, mut lz4_bytes) = (0.0, 0);

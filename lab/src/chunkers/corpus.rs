@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Versions of one package.
-pub struct Versions {
+pub(super) struct Versions {
     /// Its name.
     pub name: String,
     /// The versions, the older one first.
@@ -14,7 +14,7 @@ pub struct Versions {
 }
 
 /// Reads `DIR/versions`: a folder per package, a file per version.
-pub fn versions(corpus: &Path) -> Result<Vec<Versions>> {
+pub(super) fn versions(corpus: &Path) -> Result<Vec<Versions>> {
     let mut all = Vec::new();
     for folder in sorted_entries(&corpus.join("versions"))? {
         let mut versions = Vec::new();
@@ -28,7 +28,7 @@ pub fn versions(corpus: &Path) -> Result<Vec<Versions>> {
 }
 
 /// Returns random bytes, and the same with up to 100 bytes inserted at one place in each 64 KiB.
-pub fn edited(bytes: usize) -> Versions {
+pub(super) fn edited(bytes: usize) -> Versions {
     let mut random = Random(15);
     let old = random_bytes(&mut random, bytes);
     let mut new = Vec::with_capacity(bytes + bytes / 512);
@@ -42,7 +42,7 @@ pub fn edited(bytes: usize) -> Versions {
 }
 
 /// Returns `count` random bytes.
-pub fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
+pub(super) fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes()).collect();
     bytes.truncate(count);
     bytes
@@ -50,7 +50,7 @@ pub fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
 
 /// Returns regular files below the packages of the corpus and the other trees. Folders that cannot be listed are
 /// skipped.
-pub fn files(corpus: Option<&Path>, trees: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(super) fn files(corpus: Option<&Path>, trees: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut pending: Vec<PathBuf> = trees.to_vec();
     for folder in corpus.map(|corpus| ["packages", "versions"].map(|name| corpus.join(name))).into_iter().flatten() {
         sorted_entries(&folder)?;

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Folder filled by scripts/chunker-corpus.sh; without it, only synthetic data is cut
     #[arg(long, value_name = "DIR")]
     corpus: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Publish for Report {
 }
 
 /// Measures, and prints the report.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let (bytes, repeats) =
         if options.common.smoke { (4 << 20, 2) } else { ((options.mebibytes as usize) << 20, options.repeats) };
     let versions = match &options.corpus {

@@ -21,7 +21,7 @@ before, so after an insertion it takes long to find its old cuts again. If the c
 counted. Pieces of 4 KiB save more still on this data, but double look-ups and entries again.\n";
 
 /// Formats the page.
-pub fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let command = report.head.marked_heading();
     format!(
         "# Chunkers\n\n{INTRODUCTION}\n![Speed and saving of each chunker](chunkers.svg)\n\n{CONCLUSION}\n{}\n\
@@ -31,7 +31,7 @@ pub fn markdown(report: &Report) -> String {
 }
 
 /// Returns the tables of the page.
-pub fn tables(report: &Report) -> String {
+pub(super) fn tables(report: &Report) -> String {
     let mut text = String::new();
     speeds(report, &mut text);
     savings(report, &mut text);

@@ -31,7 +31,7 @@ struct Bar {
 }
 
 /// Draws the picture.
-pub fn draw(report: &Report, file: &Path) -> Result<()> {
+pub(super) fn draw(report: &Report, file: &Path) -> Result<()> {
     paint(report, file).map_err(|error| LabError::Plot(error.to_string()))
 }
 

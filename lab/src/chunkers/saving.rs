@@ -14,7 +14,7 @@ const MEANS: [usize; 3] = [4 << 10, 8 << 10, 16 << 10];
 
 /// Savings of the chunkers for the versions of one package.
 #[derive(Debug, Serialize)]
-pub struct Savings {
+pub(super) struct Savings {
     /// Name of the package.
     pub data: String,
     /// Bytes of all versions.
@@ -25,7 +25,7 @@ pub struct Savings {
 
 /// The saving of one chunker.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     /// Name of the chunker.
     pub chunker: &'static str,
     /// Pieces, including equal ones.
@@ -39,7 +39,7 @@ pub struct Row {
 }
 
 /// Cuts the versions of each package, and of generated data, with the paper's mean length.
-pub fn measure(versions: &[Versions], made_up_bytes: usize) -> Vec<Savings> {
+pub(super) fn measure(versions: &[Versions], made_up_bytes: usize) -> Vec<Savings> {
     let made_up = edited(made_up_bytes);
     let each = versions.iter().chain([&made_up]).map(|package| savings(&package.name, &[package], 16 << 10));
     each.collect()
@@ -47,7 +47,7 @@ pub fn measure(versions: &[Versions], made_up_bytes: usize) -> Vec<Savings> {
 
 /// Cuts all packages as one, with each of the mean lengths, the paper's at the end; returns nothing if there are
 /// none.
-pub fn measure_means(versions: &[Versions]) -> Vec<Savings> {
+pub(super) fn measure_means(versions: &[Versions]) -> Vec<Savings> {
     let all: Vec<&Versions> = versions.iter().collect();
     let means = if all.is_empty() { &[][..] } else { &MEANS };
     means.iter().map(|mean| savings(&format!("all packages, {} KiB", mean >> 10), &all, *mean)).collect()

@@ -17,7 +17,7 @@ const REQUEST_BYTES: usize = 4 << 10;
 
 /// Speeds over one kind of data.
 #[derive(Debug, Serialize)]
-pub struct Speeds {
+pub(super) struct Speeds {
     /// The kind of data.
     pub data: String,
     /// The rows in turn, the fastest possible cut first: reading.
@@ -26,7 +26,7 @@ pub struct Speeds {
 
 /// The speed of one target.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     /// A chunker, or a baseline.
     pub name: String,
     /// Gigabytes (10^9 bytes) per second of processor time; median of the passes.
@@ -39,7 +39,7 @@ pub struct Row {
 type Work = (String, Box<dyn Fn(&[u8]) -> u64>);
 
 /// Measures over random bytes in the cache, and over random and real bytes that do not fit it.
-pub fn measure(versions: &[Versions], bytes: usize, repeats: u32) -> Vec<Speeds> {
+pub(super) fn measure(versions: &[Versions], bytes: usize, repeats: u32) -> Vec<Speeds> {
     let random = random_bytes(&mut Random(7), bytes);
     let cached = &random[..CACHED_BYTES.min(bytes)];
     let mut all = vec![

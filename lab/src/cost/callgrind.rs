@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Name of the hidden subcommand that runs the measured calls of the cells.
-pub const SUBCOMMAND: &str = "cost-calls";
+pub(super) const SUBCOMMAND: &str = "cost-calls";
 /// Its name in valgrind; `--dump-after` accepts no pattern that begins with a star.
 const FUNCTION: &str = "nvfold_lab::cost::operation::run_measured_calls";
 /// The folder of its files: a path of the same length in every run.
@@ -28,7 +28,7 @@ const FOLDER: &str = "/tmp";
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Returns the name and version of the counter; `None` if it is not installed.
-pub fn version() -> Option<String> {
+pub(super) fn version() -> Option<String> {
     let output = Command::new("valgrind")
         .arg("--version")
         .env("PATH", PATH)
@@ -40,7 +40,7 @@ pub fn version() -> Option<String> {
 
 /// Returns the instructions of the measured calls of every cell of these operations, in the order of [`all_cells`].
 /// It runs one process per operation, as many at once as there are processors.
-pub fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
+pub(super) fn instructions(wanted: &[Operation]) -> Result<Vec<u64>> {
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<(usize, Vec<u64>)>> {
         let mine = std::iter::from_fn(|| {

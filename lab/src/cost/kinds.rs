@@ -61,7 +61,7 @@ pub(crate) struct Traffic {
 
 impl Traffic {
     /// Returns the counts until now. The device must have been opened with `track_wear`.
-    pub fn of(region: &Region) -> Traffic {
+    pub(crate) fn of(region: &Region) -> Traffic {
         let blocks = || (0..region.len_bytes()).step_by(BLOCK_BYTES as usize);
         Traffic {
             written: blocks().map(|at| region.lines_written_in(at, BLOCK_BYTES).unwrap_or(0)).collect(),
@@ -70,7 +70,7 @@ impl Traffic {
     }
 
     /// Returns the lines written and the lines read by kind from `self` to `after`.
-    pub fn until(&self, after: &Traffic, region: &Region) -> Result<(Lines, Lines)> {
+    pub(crate) fn until(&self, after: &Traffic, region: &Region) -> Result<(Lines, Lines)> {
         let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
         let by_kind = |before: &[u64], after: &[u64]| -> Result<Lines> {
             let mut lines = Lines::new();

@@ -64,7 +64,7 @@ pub fn all_cells() -> Vec<(Operation, System)> {
 ///
 /// # Errors
 /// If sharing did not save the expected bytes, or if lines were written that no block accounts for.
-pub fn measure(operation: Operation, system: System) -> Result<Cell> {
+pub(super) fn measure(operation: Operation, system: System) -> Result<Cell> {
     let mut cell = counted(operation, system)?;
     for profile in Profile::all().into_iter().filter(|profile| !profile.is_native()) {
         let name = profile.name().into();
@@ -74,7 +74,7 @@ pub fn measure(operation: Operation, system: System) -> Result<Cell> {
 }
 
 /// Runs the calls of a cell on native memory, for callgrind, which counts the instructions.
-pub fn run(operation: Operation, system: System) -> Result<()> {
+pub(super) fn run(operation: Operation, system: System) -> Result<()> {
     let (_stage, mut calls) = prepared(operation, system, &OpenOptions::default())?;
     run_measured_calls(&mut *calls.call, WARM_UP..WARM_UP + CALLS).doing(operation.name())
 }

@@ -23,9 +23,9 @@ use std::hint::black_box;
 use std::ops::Range;
 
 /// Bytes of a small write.
-pub const SMALL: usize = 4 << 10;
+pub(super) const SMALL: usize = 4 << 10;
 /// Bytes of a large write, of a file that is cloned or removed, and of a file that daemons process.
-pub const LARGE: usize = 128 << 10;
+pub(super) const LARGE: usize = 128 << 10;
 const BLOCK: usize = 4 << 10;
 /// More bytes than the modelled cache holds.
 const CACHE_BYTES: usize = 1 << 20;

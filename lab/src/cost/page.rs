@@ -38,7 +38,7 @@ Policy `denova, immediate` shares nothing while it writes. Its daemon shares lat
 ";
 
 /// Returns all tables, each below the name of its operation.
-pub fn terminal(report: &Report) -> String {
+pub(super) fn terminal(report: &Report) -> String {
     let mut text = heading(&report.command, report.commit.as_deref());
     for (operation, cells) in by_operation(report) {
         let mut table = Table::new();
@@ -52,7 +52,7 @@ pub fn terminal(report: &Report) -> String {
 }
 
 /// Returns the page that accompanies the JSON.
-pub fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let mut text = INTRODUCTION.to_owned();
     write!(text, "\n`{}`", report.command).expect("a string takes it");
     if let Some(commit) = &report.commit {

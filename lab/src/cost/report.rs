@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Version of the JSON; a new field does not change it.
-pub const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 /// Its file name in a folder of results.
-pub const JSON: &str = "cost.json";
+pub(super) const JSON: &str = "cost.json";
 
 /// The table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +111,7 @@ fn values(cell: &Cell) -> BTreeMap<String, u64> {
 }
 
 /// Returns a sum per call or block, with up to two decimals and without trailing zeros.
-pub fn each(sum: u64, units: u64) -> String {
+pub(super) fn each(sum: u64, units: u64) -> String {
     let text = format!("{:.2}", sum as f64 / units as f64);
     text.trim_end_matches('0').trim_end_matches('.').into()
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// An aim for one figure.
 #[derive(Clone, Debug, Serialize)]
-pub struct Aim {
+pub(super) struct Aim {
     pub what: &'static str,
     /// Whether a larger value is better.
     pub is_least: bool,
@@ -20,7 +20,7 @@ pub struct Aim {
 
 impl Aim {
     /// Returns whether the aim is met, in words.
-    pub fn verdict(&self) -> &'static str {
+    pub(super) fn verdict(&self) -> &'static str {
         let Some(found) = self.found else { return "not measured" };
         let reaches = |bound: f64| if self.is_least { found >= bound } else { found <= bound };
         match (reaches(self.aim), reaches(self.floor)) {
@@ -32,7 +32,7 @@ impl Aim {
 }
 
 /// Returns all aims.
-pub fn of(compactions: &[compaction::Row], writes: &[write::Row], compares: &[compare::Row]) -> Vec<Aim> {
+pub(super) fn of(compactions: &[compaction::Row], writes: &[write::Row], compares: &[compare::Row]) -> Vec<Aim> {
     let mut aims = of_compactions(compactions);
     aims.extend(of_writes(writes));
     let of_a_block = compares.iter().find(|row| row.bytes == 4096).map(|row| row.vectors_ns);

@@ -19,23 +19,23 @@ use pmem::{LINE_BYTES, Profile, Region};
 use serde::Serialize;
 
 /// Sizes of values in bytes, and the paper's Table 6: metadata in percent of the shared data.
-pub const VALUES: [(usize, f64); 7] =
+pub(super) const VALUES: [(usize, f64); 7] =
     [(128, 25.1), (256, 12.9), (512, 6.8), (1024, 3.7), (2048, 2.2), (4096, 1.2), (8192, 0.9)];
 /// The variants of the rec-tree, and their names in the paper.
-pub const VARIANTS: [(Variant, &str); 3] =
+pub(super) const VARIANTS: [(Variant, &str); 3] =
     [(Variant::Icid, "ICID"), (Variant::DeleteOverlapping, "ICID_DO"), (Variant::KeepAll, "ICID_KA")];
 /// Tables that are merged.
-pub const INPUTS: usize = 4;
+pub(super) const INPUTS: usize = 4;
 /// One key in this many has two records.
 const OVERWRITTEN_ONE_IN: u64 = 10;
 /// Bytes of an extent in the paper's file system: a record of its B-tree.
-pub const PAPER_EXTENT_BYTES: u64 = 16;
+pub(super) const PAPER_EXTENT_BYTES: u64 = 16;
 /// Maximum number of collections; they are repeated as long as they gain space.
 const COLLECTIONS_MAX: u32 = 20;
 
 /// The content of a device, as counted by fsck and from its tables.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Media {
+pub(super) struct Media {
     /// Extents of all files.
     pub extents: u64,
     /// Lines of all logs, in bytes.
@@ -62,7 +62,7 @@ impl Media {
 
 /// One compaction.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     pub variant: &'static str,
     pub value_bytes: usize,
     /// Records of the inputs, and the live ones.
@@ -203,7 +203,7 @@ fn key_of(key: u64) -> Key {
 }
 
 /// Merges tables with `total_bytes` of records, with values of this length.
-pub fn measure(variant: Variant, value_bytes: usize, total_bytes: u64) -> Result<Row> {
+pub(super) fn measure(variant: Variant, value_bytes: usize, total_bytes: u64) -> Result<Row> {
     let load = Load::new(value_bytes, total_bytes);
     let device = Device::new(&Profile::NATIVE, 4 * total_bytes + (64 << 20));
     let region = device.create()?;

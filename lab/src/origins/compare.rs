@@ -24,7 +24,7 @@ const DEVICE_BYTES: u64 = 16 << 20;
 
 /// One size. Times in nanoseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     pub bytes: usize,
     /// A streaming store of as many bytes and a fence: as an emulated `optane` charges it, and on this memory.
     pub write_optane_ns: f64,
@@ -41,7 +41,7 @@ pub struct Row {
 }
 
 /// Measures all sizes.
-pub fn measure(repeats: u32) -> Result<Vec<Row>> {
+pub(super) fn measure(repeats: u32) -> Result<Vec<Row>> {
     PAPER.iter().map(|(bytes, paper)| row(*bytes, *paper, repeats)).collect()
 }
 

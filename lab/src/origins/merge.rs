@@ -15,20 +15,20 @@ use nvfold::{File, FileKind, FileSystem, InodeNumber, NewInode, Origin};
 use nvfold_causality::{CopySource, FileToken, RecTree, TreeOptions, Variant};
 
 /// Bytes of the write buffer, as in LevelDB.
-pub const WRITE_BUFFER_BYTES: usize = 64 << 10;
+pub(super) const WRITE_BUFFER_BYTES: usize = 64 << 10;
 /// An output ends with the block that makes it at least this long, in bytes, as in LevelDB.
-pub const OUTPUT_BYTES: u64 = 2 << 20;
+pub(super) const OUTPUT_BYTES: u64 = 2 << 20;
 const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
 
 /// Makes a new file in the root.
-pub fn create(fs: &FileSystem, name: &str) -> Result<File> {
+pub(super) fn create(fs: &FileSystem, name: &str) -> Result<File> {
     let made = fs.create(InodeNumber::ROOT, name.as_bytes(), &NEW).and_then(|attr| fs.open(attr.ino));
     made.doing(format!("create {name}"))
 }
 
 /// The writes of a compaction, and their result.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Written {
+pub(super) struct Written {
     /// Calls of `append_from`.
     pub requests: u64,
     /// Bytes of these calls.
@@ -145,7 +145,7 @@ struct Compaction<'f> {
 }
 
 /// Merges sorted tables, the newest first; returns the new tables.
-pub fn compact(fs: &FileSystem, inputs: Vec<File>, variant: Variant) -> Result<(Vec<File>, Written)> {
+pub(super) fn compact(fs: &FileSystem, inputs: Vec<File>, variant: Variant) -> Result<(Vec<File>, Written)> {
     let tree = RecTree::new(TreeOptions::of(variant));
     let inputs = inputs.into_iter().map(|file| Input::open(file, &tree)).collect::<Result<Vec<Input>>>()?;
     let mut compaction = Compaction {

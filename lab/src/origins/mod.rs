@@ -34,7 +34,7 @@ use serde::Serialize;
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// MiB of records that a compaction reads
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=4096))]
     mebibytes: u64,
@@ -87,7 +87,7 @@ struct Pays {
 /// # Errors
 /// If a file holds other bytes than were written, if a write did not share what its row says, and if fsck finds
 /// something.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let options = Options {
         mebibytes: if options.common.smoke { 1 } else { options.mebibytes },
         repeats: if options.common.smoke { 1 } else { options.repeats },

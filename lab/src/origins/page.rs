@@ -16,7 +16,7 @@ struct Table {
 }
 
 /// Formats it for a terminal.
-pub fn terminal(report: &Report) -> String {
+pub(super) fn terminal(report: &Report) -> String {
     let mut text = report.head.heading();
     for Table { title, head, rows, .. } in tables(report) {
         let mut table = TerminalTable::new();
@@ -30,7 +30,7 @@ pub fn terminal(report: &Report) -> String {
 }
 
 /// Formats the page for docs/results/origins.
-pub fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let mut text = format!(
         "# Following copies\n\nMade by {}. Figures: [origins.json](origins.json).\n\n{INTRODUCTION}",
         report.head.marked_heading(),

@@ -12,33 +12,33 @@ use crate::{Doing, LabError, Result};
 use nvfold::File;
 
 /// Bytes of a key.
-pub const KEY_BYTES: usize = 16;
+pub(super) const KEY_BYTES: usize = 16;
 /// Bytes of a record before its key.
-pub const HEAD_BYTES: usize = 4;
+pub(super) const HEAD_BYTES: usize = 4;
 /// A data block ends with the record that makes it at least this long, in bytes.
-pub const BLOCK_BYTES: usize = 4096;
+pub(super) const BLOCK_BYTES: usize = 4096;
 /// Bytes after the records of a block.
-pub const TRAILER_BYTES: usize = 5;
+pub(super) const TRAILER_BYTES: usize = 5;
 /// Longest value, in bytes.
-pub const VALUE_BYTES_MAX: usize = 8192;
+pub(super) const VALUE_BYTES_MAX: usize = 8192;
 /// Longest block, in bytes.
-pub const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + HEAD_BYTES + KEY_BYTES + VALUE_BYTES_MAX + TRAILER_BYTES;
+pub(super) const BLOCK_BYTES_MAX: usize = BLOCK_BYTES + HEAD_BYTES + KEY_BYTES + VALUE_BYTES_MAX + TRAILER_BYTES;
 const INDEX_ENTRY_BYTES: usize = KEY_BYTES + 16;
 const FOOTER_BYTES: usize = 32;
 const DELETED: u16 = u16::MAX;
 const MAGIC: u64 = 0x6E76_666F_6C64_4B56;
 
-pub type Key = [u8; KEY_BYTES];
+pub(super) type Key = [u8; KEY_BYTES];
 
 /// Place of a data block in its file.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub(super) struct Place {
     pub offset: u64,
     pub bytes: usize,
 }
 
 /// A record in a block.
-pub struct Record<'b> {
+pub(super) struct Record<'b> {
     pub key: Key,
     /// `None`: the key is deleted.
     pub value: Option<&'b [u8]>,
@@ -49,7 +49,7 @@ pub struct Record<'b> {
 }
 
 /// Returns the header of a record; without a value the key is deleted.
-pub fn head(value_bytes: Option<usize>) -> [u8; HEAD_BYTES] {
+pub(super) fn head(value_bytes: Option<usize>) -> [u8; HEAD_BYTES] {
     let value_bytes = value_bytes.map_or(DELETED, |bytes| bytes as u16);
     let [a, b] = (KEY_BYTES as u16).to_le_bytes();
     let [c, d] = value_bytes.to_le_bytes();
@@ -57,14 +57,14 @@ pub fn head(value_bytes: Option<usize>) -> [u8; HEAD_BYTES] {
 }
 
 /// Returns the trailer of a block with these records.
-pub fn trailer(records: &[u8]) -> [u8; TRAILER_BYTES] {
+pub(super) fn trailer(records: &[u8]) -> [u8; TRAILER_BYTES] {
     let mut trailer = [0; TRAILER_BYTES];
     trailer[1..].copy_from_slice(&crc32c::crc32c(records).to_le_bytes());
     trailer
 }
 
 /// Returns the record at `start` of a verified block; `None` after the last one.
-pub fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
+pub(super) fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
     if start + TRAILER_BYTES >= block.len() {
         return None;
     }
@@ -80,21 +80,21 @@ pub fn record_at(block: &[u8], start: usize) -> Option<Record<'_>> {
 }
 
 /// Returns whether a block is as it was written.
-pub fn is_whole(block: &[u8]) -> bool {
+pub(super) fn is_whole(block: &[u8]) -> bool {
     let (records, end) = block.split_at(block.len() - TRAILER_BYTES);
     trailer(records) == end
 }
 
 /// Builds the part of a file after the data blocks.
 #[derive(Default)]
-pub struct Tail {
+pub(super) struct Tail {
     index: Vec<u8>,
     records: u64,
 }
 
 impl Tail {
     /// Adds a data block, with its last key and its number of records.
-    pub fn add(&mut self, last: &Key, place: Place, records: u64) {
+    pub(super) fn add(&mut self, last: &Key, place: Place, records: u64) {
         self.index.extend_from_slice(last);
         self.index.extend_from_slice(&place.offset.to_le_bytes());
         self.index.extend_from_slice(&(place.bytes as u64).to_le_bytes());
@@ -102,7 +102,7 @@ impl Tail {
     }
 
     /// Returns index block and footer of a file whose data blocks take `data_bytes` bytes.
-    pub fn finish(self, data_bytes: u64) -> Vec<u8> {
+    pub(super) fn finish(self, data_bytes: u64) -> Vec<u8> {
         let mut bytes = self.index;
         bytes.extend_from_slice(&trailer(&bytes));
         let index_bytes = bytes.len() as u64;
@@ -113,7 +113,7 @@ impl Tail {
 }
 
 /// Returns the data blocks of a file, from its index.
-pub fn places(file: &File) -> Result<Vec<Place>> {
+pub(super) fn places(file: &File) -> Result<Vec<Place>> {
     let size = file.attr().size;
     let mut footer = [0; FOOTER_BYTES];
     read(file, size - FOOTER_BYTES as u64, &mut footer)?;
@@ -131,7 +131,7 @@ pub fn places(file: &File) -> Result<Vec<Place>> {
 }
 
 /// Reads as many bytes as the buffer holds.
-pub fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<()> {
+pub(super) fn read(file: &File, offset: u64, buffer: &mut [u8]) -> Result<()> {
     let wanted = buffer.len();
     match file.read_at(offset, buffer).doing("read a sorted table")? {
         bytes if bytes == wanted => Ok(()),

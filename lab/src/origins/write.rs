@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Bytes of a write.
-pub const SIZES: [usize; 11] =
+pub(super) const SIZES: [usize; 11] =
     [128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10];
 /// Number of calls that are counted.
 const CALLS: usize = 64;
@@ -39,7 +39,7 @@ const CACHE_BYTES: usize = 1 << 20;
 
 /// The origin that a write gets, and the placement of its pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub(super) enum Lane {
     /// Its origin, at the same offset within a block.
     Aligned,
     /// Its origin, at any offset.
@@ -52,7 +52,7 @@ pub enum Lane {
 
 impl Lane {
     /// All lanes, in the order of the tables.
-    pub const ALL: [Lane; 6] = [
+    pub(super) const ALL: [Lane; 6] = [
         Lane::Aligned,
         Lane::Unaligned,
         Lane::Cold,
@@ -62,7 +62,7 @@ impl Lane {
     ];
 
     /// Returns its name in reports.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Lane::Aligned => "origins, aligned",
             Lane::Unaligned => "origins, unaligned",
@@ -89,7 +89,7 @@ impl Lane {
 
 /// A write of one size in one lane. Counts are for one call.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     pub bytes: usize,
     pub lane: &'static str,
     pub fences: f64,
@@ -201,7 +201,7 @@ impl Stage {
 }
 
 /// Measures writes of `bytes` bytes in every lane.
-pub fn measure(bytes: usize, repeats: u32) -> Result<Vec<Row>> {
+pub(super) fn measure(bytes: usize, repeats: u32) -> Result<Vec<Row>> {
     let mut rows = Lane::ALL.iter().map(|lane| counted(*lane, bytes)).collect::<Result<Vec<Row>>>()?;
     let timed: Vec<Lane> = Lane::ALL.into_iter().filter(|lane| *lane != Lane::Cold).collect();
     let times = timed_passes(&timed, bytes, repeats)?;
@@ -321,7 +321,7 @@ fn timed_pass(stage: &mut Stage, calls: usize) -> Result<f64> {
 
 /// Returns the sizes with which a lane costs less than a plain write under policy `off`: by the charge of a device,
 /// or by the wall clock for `native`.
-pub fn pays(rows: &[Row], lane: Lane, profile: &str) -> Vec<usize> {
+pub(super) fn pays(rows: &[Row], lane: Lane, profile: &str) -> Vec<usize> {
     let cost = |row: &Row| if profile == "native" { row.wall_ratio } else { row.charged_ns.get(profile).copied() };
     let of = |lane: Lane, bytes: usize| cost(rows.iter().find(|row| row.lane == lane.name() && row.bytes == bytes)?);
     let wins = |bytes: &usize| of(lane, *bytes).zip(of(Lane::Plain(Policy::Off), *bytes)).is_some_and(|(a, b)| a < b);

@@ -5,7 +5,7 @@ const MOST_STEPS: f64 = 10.0;
 
 /// A range of values with ticks at round numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Axis {
+pub(super) struct Axis {
     /// Lowest value; a whole number of steps.
     pub low: f64,
     /// Highest value; a whole number of steps.
@@ -16,7 +16,7 @@ pub struct Axis {
 
 impl Axis {
     /// Makes the shortest axis that contains all of these values and zero.
-    pub fn over(values: impl IntoIterator<Item = f64>) -> Axis {
+    pub(super) fn over(values: impl IntoIterator<Item = f64>) -> Axis {
         let finite = values.into_iter().filter(|value| value.is_finite());
         let (lowest, highest) =
             finite.fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
@@ -30,7 +30,7 @@ impl Axis {
     }
 
     /// Iterates over the ticks.
-    pub fn ticks(&self) -> impl Iterator<Item = f64> {
+    pub(super) fn ticks(&self) -> impl Iterator<Item = f64> {
         let Axis { low, high, step } = *self;
         let first = (low / step).round() as i64;
         let last = (high / step).round() as i64;
@@ -38,7 +38,7 @@ impl Axis {
     }
 
     /// Returns the label of a tick, with as many decimals as all labels need.
-    pub fn label(&self, tick: f64) -> String {
+    pub(super) fn label(&self, tick: f64) -> String {
         let (tick, step, unit) = match self.high.max(-self.low) {
             ..10_000.0 => (tick, self.step, ""),
             ..10_000_000.0 => (tick / 1e3, self.step / 1e3, " k"),

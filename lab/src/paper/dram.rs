@@ -20,7 +20,7 @@ const WRITE_BYTES: usize = 128 << 10;
 
 /// What the process that is measured does.
 #[derive(Args, Clone, Debug)]
-pub struct ChildOptions {
+pub(crate) struct ChildOptions {
     /// Unique data to write, MiB
     pub mebibytes: u64,
     /// Policy
@@ -33,7 +33,7 @@ pub struct ChildOptions {
 
 /// Growth of a process, bytes.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Grown {
+pub(super) struct Grown {
     /// The whole process.
     pub process_bytes: f64,
     /// The index, as it reports itself.
@@ -53,7 +53,7 @@ fn parse_index(text: &str) -> std::result::Result<IndexKind, String> {
 }
 
 /// Runs a process that writes, and returns its growth.
-pub fn grown(options: &ChildOptions) -> Result<Grown> {
+pub(super) fn grown(options: &ChildOptions) -> Result<Grown> {
     let mut command = Command::new(own_program()?);
     command.args(["dram", &options.mebibytes.to_string()]);
     command.args(["--policy", options.policy.name(), "--index", options.index.name()]);
@@ -63,7 +63,7 @@ pub fn grown(options: &ChildOptions) -> Result<Grown> {
 }
 
 /// Is that process: writes, and reports its growth.
-pub fn child(options: &ChildOptions) -> Result<()> {
+pub(crate) fn child(options: &ChildOptions) -> Result<()> {
     let data_bytes = options.mebibytes << 20;
     let device = Device::new(&Profile::NATIVE, data_bytes + data_bytes / 8 + (64 << 20));
     let mkfs = MkfsOptions { index: options.index, ..MkfsOptions::default() };

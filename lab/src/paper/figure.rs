@@ -10,11 +10,11 @@ use super::number::{number, number_or_null};
 use serde::{Deserialize, Serialize};
 
 /// Version of the JSON; a new field that may be left out does not change it.
-pub const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 2;
 
 /// One figure or table on one device profile.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Figure {
+pub(super) struct Figure {
     /// Version of this schema.
     pub version: u32,
     /// Name of the paper.
@@ -49,7 +49,7 @@ pub struct Figure {
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(super) struct Report {
     /// Version of this schema.
     pub version: u32,
     /// The command.
@@ -62,7 +62,7 @@ pub struct Report {
 
 /// One statement of the paper, and our value for it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Row {
+pub(super) struct Row {
     /// What the value is.
     pub what: String,
     /// Lowest and highest value in the paper's text and tables.
@@ -80,7 +80,7 @@ pub struct Row {
 
 /// An aim, and whether it was met.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Aim {
+pub(super) struct Aim {
     /// The aim.
     pub aim: String,
     /// The result.
@@ -97,7 +97,7 @@ pub struct Aim {
 /// The kind of measurement that decides an aim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Measure {
+pub(super) enum Measure {
     /// Charged device time and CPU time of the thread.
     Cost,
     /// Time on the clock of a shared machine.
@@ -109,7 +109,7 @@ pub enum Measure {
 
 impl Measure {
     /// Returns its name in tables.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Measure::Cost => "cost",
             Measure::Wall => "wall",
@@ -120,50 +120,50 @@ impl Measure {
 
 impl Row {
     /// Makes a row for a range of the paper; both ends may be one value.
-    pub fn range(what: impl Into<String>, low: f64, high: f64, ours: f64, unit: &str) -> Row {
+    pub(super) fn range(what: impl Into<String>, low: f64, high: f64, ours: f64, unit: &str) -> Row {
         let nearest = ours.clamp(low, high);
         Row { paper: Some((low, high)), ratio: Some(ours / nearest), ..Row::own(what, ours, unit) }
     }
 
     /// Makes a row for a value of the paper.
-    pub fn value(what: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Row {
+    pub(super) fn value(what: impl Into<String>, paper: f64, ours: f64, unit: &str) -> Row {
         Row::range(what, paper, paper, ours, unit)
     }
 
     /// Makes a row for a statement that the paper shows only in a picture.
-    pub fn picture(what: impl Into<String>, ours: f64, unit: &str) -> Row {
+    pub(super) fn picture(what: impl Into<String>, ours: f64, unit: &str) -> Row {
         Row { picture_only: true, ..Row::own(what, ours, unit) }
     }
 
     /// Makes a row that the paper does not have.
-    pub fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
+    pub(super) fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
         Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into() }
     }
 }
 
 impl Aim {
     /// Makes an aim that a count decides.
-    pub fn new(aim: impl Into<String>, ours: impl Into<String>, met: bool) -> Aim {
+    pub(super) fn new(aim: impl Into<String>, ours: impl Into<String>, met: bool) -> Aim {
         Aim { aim: aim.into(), ours: ours.into(), met, by: Measure::default(), floor: None }
     }
 
     /// Makes an aim for a value of at least `least`.
-    pub fn at_least(aim: impl Into<String>, ours: f64, least: f64) -> Aim {
+    pub(super) fn at_least(aim: impl Into<String>, ours: f64, least: f64) -> Aim {
         Aim::new(aim, number(ours), ours >= least)
     }
 
     /// Makes an aim for a value of at most `most`.
-    pub fn at_most(aim: impl Into<String>, ours: f64, most: f64) -> Aim {
+    pub(super) fn at_most(aim: impl Into<String>, ours: f64, most: f64) -> Aim {
         Aim::new(aim, number(ours), ours <= most)
     }
 
     /// Changes the kind of measurement that decides.
-    pub fn by(self, by: Measure) -> Aim {
+    pub(super) fn by(self, by: Measure) -> Aim {
         Aim { by, ..self }
     }
 
     /// Adds the limit here, if the aim is missed.
-    pub fn with_floor(self, floor: impl Into<String>) -> Aim {
+    pub(super) fn with_floor(self, floor: impl Into<String>) -> Aim {
         let floor = (!self.met).then(|| floor.into());
         Aim { floor, ..self }
     }
@@ -171,7 +171,7 @@ impl Aim {
 
 impl Figure {
     /// Returns whether there is a picture.
-    pub fn is_drawn(&self) -> bool {
+    pub(super) fn is_drawn(&self) -> bool {
         self.charts.iter().any(|chart| chart.kind != Kind::Table)
     }
 }
@@ -179,7 +179,7 @@ impl Figure {
 #[cfg(test)]
 impl Figure {
     /// Returns a minimal figure, for tests of code that processes figures.
-    pub fn example(profile: &str, met: bool) -> Figure {
+    pub(super) fn example(profile: &str, met: bool) -> Figure {
         Figure {
             version: VERSION,
             paper: "a-paper".into(),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 /// The folder of the figures.
 #[derive(Clone, Copy, Debug)]
-pub struct Folder<'a>(pub &'a Path);
+pub(super) struct Folder<'a>(pub &'a Path);
 
 impl Folder<'_> {
     /// Returns the path of the JSON of a figure on a profile.
@@ -26,7 +26,7 @@ impl Folder<'_> {
     }
 
     /// Returns whether the folder has the figure of this id and profile, made from this commit.
-    pub fn has(self, profile: &str, id: &str, commit: &str) -> bool {
+    pub(super) fn has(self, profile: &str, id: &str, commit: &str) -> bool {
         /// The fields that are checked; the rest may have an older schema.
         #[derive(Deserialize)]
         struct Origin {
@@ -39,7 +39,7 @@ impl Folder<'_> {
     }
 
     /// Loads the figure of this id and profile; returns `None` if there is none.
-    pub fn load(self, profile: &str, id: &str) -> Result<Option<Figure>> {
+    pub(super) fn load(self, profile: &str, id: &str) -> Result<Option<Figure>> {
         let file = self.json(profile, id);
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
@@ -55,7 +55,7 @@ impl Folder<'_> {
     }
 
     /// Draws the picture of a figure, if it has one.
-    pub fn draw(self, figure: &Figure) -> Result<()> {
+    pub(super) fn draw(self, figure: &Figure) -> Result<()> {
         if !figure.is_drawn() {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Folder<'_> {
     }
 
     /// Writes a figure and, if it has one, its picture.
-    pub fn save(self, figure: &Figure) -> Result<()> {
+    pub(super) fn save(self, figure: &Figure) -> Result<()> {
         let file = self.json(&figure.profile, &figure.id);
         let folder = self.0.join(&figure.profile);
         std::fs::create_dir_all(&folder).doing(format!("make {}", folder.display()))?;

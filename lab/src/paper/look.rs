@@ -23,7 +23,7 @@ const MARKERS: [Marker; 5] = [Marker::Circle, Marker::Square, Marker::Triangle, 
 
 /// The marker at a point of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marker {
+pub(super) enum Marker {
     /// A disc.
     Circle,
     /// A square.
@@ -40,7 +40,7 @@ pub enum Marker {
 
 /// How a series is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub(super) struct Look {
     /// Colour of the line, the marker and the bar.
     pub color: RGBColor,
     /// Marker at the points of its line.
@@ -86,14 +86,14 @@ const SYSTEMS: [(&str, Look); 21] = [
 const BOUND: (&str, Look) = ("1 / (1 - r)", hollow(GREY, Marker::Nothing));
 
 /// Returns the look of a system by its name, which may have a prefix that ends in a colon.
-pub fn of_system(name: &str) -> Option<Look> {
+pub(super) fn of_system(name: &str) -> Option<Look> {
     let is_named =
         |system: &str| name == system || name.strip_suffix(system).is_some_and(|before| before.ends_with(": "));
     SYSTEMS.iter().chain([&BOUND]).find(|(system, _)| is_named(system)).map(|(_, look)| *look)
 }
 
 /// Returns the looks of all series of a picture.
-pub fn of_all<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Look> {
+pub(super) fn of_all<'a>(names: impl Iterator<Item = &'a str>) -> Vec<Look> {
     let known: Vec<Option<Look>> = names.map(of_system).collect();
     let is_taken = |color: &RGBColor| known.iter().flatten().any(|look| look.color == *color);
     let free: Vec<RGBColor> = PALETTE.into_iter().filter(|color| !is_taken(color)).collect();

@@ -9,7 +9,7 @@ const TELLING_FLAGS: [&str; 5] = ["avx2", "avx512f", "sha_ni", "clflushopt", "cl
 
 /// Class of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
+pub(super) struct Machine {
     /// Name, family and model of the processor.
     pub cpu: String,
     /// Its instructions that matter here.
@@ -24,7 +24,7 @@ pub struct Machine {
 
 impl Machine {
     /// Describes this machine.
-    pub fn here() -> Result<Machine> {
+    pub(super) fn here() -> Result<Machine> {
         let cpu = read_to_string("/proc/cpuinfo").doing("read /proc/cpuinfo")?;
         let memory = read_to_string("/proc/meminfo").doing("read /proc/meminfo")?;
         let field = |name: &str| {
@@ -44,7 +44,7 @@ impl Machine {
     }
 
     /// Describes it in one line.
-    pub fn line(&self) -> String {
+    pub(super) fn line(&self) -> String {
         let kind = if self.is_virtual { "virtual machine, " } else { "" };
         let (cpu, instructions) = (&self.cpu, self.instructions.join(", "));
         format!("{kind}{} processors ({cpu}; {instructions}), {} GiB of memory", self.processors, self.memory_gib)

@@ -44,14 +44,14 @@ mod tree;
 mod turn;
 mod workload;
 
-pub use dram::{ChildOptions as DramOptions, child as dram};
+pub(crate) use dram::{ChildOptions as DramOptions, child as dram};
 
 use crate::Result;
 use clap::{Args, Subcommand};
 
 /// Which paper.
 #[derive(Args, Clone, Debug)]
-pub struct PaperArgs {
+pub(crate) struct PaperArgs {
     #[command(subcommand)]
     paper: Paper,
 }
@@ -75,7 +75,7 @@ enum Paper {
 }
 
 /// Makes the figures of a paper; prints where they are, or their JSON.
-pub fn run(args: &PaperArgs, json: bool) -> Result<()> {
+pub(crate) fn run(args: &PaperArgs, json: bool) -> Result<()> {
     match &args.paper {
         Paper::NvDedup(options) => nv_dedup::run(options, json),
         Paper::DeNova(options) => denova::run(options, json),

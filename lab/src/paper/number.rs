@@ -5,7 +5,7 @@
 use serde::{Deserialize, Deserializer};
 
 /// Formats a number in readable form: three significant digits, or a whole number with separators.
-pub fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     if !value.is_finite() {
         return "-".into();
@@ -28,12 +28,12 @@ pub fn number(value: f64) -> String {
 }
 
 /// Reads a number of a JSON text; null becomes NaN.
-pub fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
+pub(super) fn number_or_null<'a, D: Deserializer<'a>>(text: D) -> std::result::Result<f64, D::Error> {
     Ok(Option::deserialize(text)?.unwrap_or(f64::NAN))
 }
 
 /// Reads a list of numbers; null becomes NaN.
-pub fn numbers_or_null<'a, D: Deserializer<'a>>(list: D) -> std::result::Result<Vec<f64>, D::Error> {
+pub(super) fn numbers_or_null<'a, D: Deserializer<'a>>(list: D) -> std::result::Result<Vec<f64>, D::Error> {
     let values: Vec<Option<f64>> = Vec::deserialize(list)?;
     Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
 }

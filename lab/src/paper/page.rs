@@ -13,7 +13,7 @@ use std::path::Path;
 const LINE_CHARS: usize = 116;
 
 /// The parts of a page that its figures do not contain.
-pub struct Page {
+pub(super) struct Page {
     /// Heading.
     pub title: &'static str,
     /// Paragraphs below the heading.
@@ -25,7 +25,7 @@ pub struct Page {
 }
 
 /// Reads the figures in `out` and writes `README.md` next to them.
-pub fn write(page: &Page, out: &Path) -> Result<()> {
+pub(super) fn write(page: &Page, out: &Path) -> Result<()> {
     let figures = read(page, out)?;
     let file = out.join("README.md");
     fs::write(&file, text(page, &figures)).doing(format!("write {}", file.display()))

@@ -16,32 +16,32 @@ const MARKER_RADIUS: i32 = 4;
 const DIAMOND_RADIUS: i32 = 7;
 
 /// Result of drawing.
-pub type Drawn<T> = std::result::Result<T, Box<dyn Error>>;
+pub(super) type Drawn<T> = std::result::Result<T, Box<dyn Error>>;
 /// The area to draw on.
-pub type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+pub(super) type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
 /// Pixels from the left and from the top.
-pub type Point = (i32, i32);
+pub(super) type Point = (i32, i32);
 
 /// Draws on an area.
-pub struct Pen<'a, 's> {
+pub(super) struct Pen<'a, 's> {
     /// The area.
     pub area: &'a Area<'s>,
 }
 
 impl Pen<'_, '_> {
     /// Draws a line of text whose middle is at this height.
-    pub fn text(&self, text: &str, size: u32, side: HPos, at: Point) -> Drawn<()> {
+    pub(super) fn text(&self, text: &str, size: u32, side: HPos, at: Point) -> Drawn<()> {
         let style = TextStyle::from(font(size)).pos(Pos::new(side, VPos::Center));
         Ok(self.area.draw_text(text, &style, at)?)
     }
 
     /// Draws a line through points.
-    pub fn line(&self, points: Vec<Point>, color: RGBColor, width: u32) -> Drawn<()> {
+    pub(super) fn line(&self, points: Vec<Point>, color: RGBColor, width: u32) -> Drawn<()> {
         Ok(self.area.draw(&PathElement::new(points, color.stroke_width(width)))?)
     }
 
     /// Draws the line of a series.
-    pub fn stroke(&self, points: Vec<Point>, look: Look) -> Drawn<()> {
+    pub(super) fn stroke(&self, points: Vec<Point>, look: Look) -> Drawn<()> {
         if !look.is_hollow {
             return self.line(points, look.color, 2);
         }
@@ -49,7 +49,7 @@ impl Pen<'_, '_> {
     }
 
     /// Draws the marker of a series.
-    pub fn mark(&self, (x, y): Point, look: Look) -> Drawn<()> {
+    pub(super) fn mark(&self, (x, y): Point, look: Look) -> Drawn<()> {
         let fill = if look.is_hollow { WHITE } else { look.color };
         let r = MARKER_RADIUS;
         let corners: &[Point] = match look.marker {
@@ -69,7 +69,7 @@ impl Pen<'_, '_> {
     }
 
     /// Draws a bar: filled, or pale with an edge.
-    pub fn rectangle(&self, (left, top): Point, (right, bottom): Point, look: Look) -> Drawn<()> {
+    pub(super) fn rectangle(&self, (left, top): Point, (right, bottom): Point, look: Look) -> Drawn<()> {
         let corners = [(left, top), (right.max(left + 1), bottom)];
         if !look.is_hollow {
             return Ok(self.area.draw(&Rectangle::new(corners, look.color.filled()))?);
@@ -80,7 +80,7 @@ impl Pen<'_, '_> {
     }
 
     /// Draws a paper's value, with a white edge, because it may be on a bar of the same colour.
-    pub fn diamond(&self, (x, y): Point, color: RGBColor) -> Drawn<()> {
+    pub(super) fn diamond(&self, (x, y): Point, color: RGBColor) -> Drawn<()> {
         let r = DIAMOND_RADIUS;
         let corners = vec![(x, y - r), (x + r, y), (x, y + r), (x - r, y), (x, y - r)];
         self.line(corners.clone(), WHITE, 6)?;
@@ -88,7 +88,7 @@ impl Pen<'_, '_> {
     }
 
     /// Draws a paper's range: a bar with ends, and a white edge.
-    pub fn range(&self, x: i32, low: i32, high: i32, color: RGBColor) -> Drawn<()> {
+    pub(super) fn range(&self, x: i32, low: i32, high: i32, color: RGBColor) -> Drawn<()> {
         for (color, width) in [(WHITE, 6), (color, 2)] {
             self.line(vec![(x, low), (x, high)], color, width)?;
             [low, high].into_iter().try_for_each(|y| self.line(vec![(x - 6, y), (x + 6, y)], color, width))?;

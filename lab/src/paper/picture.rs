@@ -56,7 +56,7 @@ const GRID: RGBColor = RGBColor(220, 220, 220);
 const OF_ALL: RGBColor = RGBColor(70, 70, 70);
 
 /// Draws `<stem>.svg`.
-pub fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
+pub(super) fn draw(charts: &[Chart], stem: &Path) -> Result<()> {
     let charts: Vec<Chart> = charts.iter().filter(|chart| chart.kind != Kind::Table).map(legible).collect();
     let charts: Vec<&Chart> = charts.iter().collect();
     let size = (WIDTH as u32, HEIGHT as u32 * charts.len() as u32);

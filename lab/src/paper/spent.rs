@@ -22,7 +22,7 @@ const GROUP_BYTES: usize = 128 << 10;
 
 /// Duration of some work, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Charge of devices plus processor time.
     pub cost_ns: f64,
     /// By the wall clock.
@@ -47,7 +47,7 @@ impl Sum for Spent {
 
 impl Spent {
     /// Does some work; returns its duration on this thread.
-    pub fn on<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
+    pub(super) fn on<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, Spent)> {
         let (wall, cost) = (Instant::now(), pmem::clock::cost_ns());
         let done = work()?;
         let spent = Spent { cost_ns: pmem::clock::cost_ns() - cost, wall_ns: wall.elapsed().as_nanos() as f64 };
@@ -57,7 +57,7 @@ impl Spent {
 
 /// Makes requests, each with its data, and calls `between` after each group with the duration of the group. Returns
 /// the total duration.
-pub fn in_groups<'d, K>(
+pub(super) fn in_groups<'d, K>(
     requests: impl Iterator<Item = (K, &'d [u8])>,
     mut request: impl FnMut(K, &[u8]) -> Result<()>,
     mut between: impl FnMut(Spent),

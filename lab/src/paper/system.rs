@@ -24,7 +24,7 @@ const LINE: u64 = 64;
 
 /// The policy that decides whether a block is shared or stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(super) enum Kind {
     /// None: everything is stored.
     NoDedup,
     /// A copy-on-write B-tree of blocks, buffered in DRAM.
@@ -39,10 +39,11 @@ pub enum Kind {
 
 impl Kind {
     /// All systems, in the order of the figures.
-    pub const ALL: [Kind; 5] = [Kind::NoDedup, Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper, Kind::Ours];
+    pub(super) const ALL: [Kind; 5] =
+        [Kind::NoDedup, Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper, Kind::Ours];
 
     /// Returns the paper's name for it.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Kind::NoDedup => "No_dedup",
             Kind::DedupBlock => "Dedup_block",
@@ -55,7 +56,7 @@ impl Kind {
 
 /// One system of a figure.
 #[derive(Clone, Debug)]
-pub struct System {
+pub(super) struct System {
     /// Name of its line in the figures.
     pub name: String,
     /// The policy that decides whether a block is shared or stored.
@@ -68,7 +69,7 @@ pub struct System {
 
 impl System {
     /// Returns the paper's setting: MD5, and one TX_ID generator except for ours.
-    pub fn of(kind: Kind) -> System {
+    pub(super) fn of(kind: Kind) -> System {
         let ours = kind == Kind::Ours;
         System {
             name: kind.name().into(),
@@ -96,7 +97,7 @@ impl System {
 
 /// The common settings of all systems of a run.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub(super) struct Setup {
     /// Emulated device.
     pub profile: Profile,
     /// Size of the device.
@@ -111,7 +112,7 @@ pub struct Setup {
 
 impl Setup {
     /// Makes settings for files of `blocks` blocks in total, each of which may exist twice while it is overwritten.
-    pub fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
+    pub(super) fn new(profile: &Profile, blocks: u64, threads: usize) -> Setup {
         // Each thread fills its own segments of 2 MiB.
         let device_bytes = (2 * blocks * BLOCK as u64 + ((16 + 8 * threads as u64) << 20)).next_multiple_of(2 << 20);
         Setup { profile: profile.clone(), device_bytes, threads, period: 50_000, counts_metadata: false }
@@ -119,7 +120,7 @@ impl Setup {
 }
 
 /// A system at work.
-pub struct Mounted {
+pub(super) struct Mounted {
     /// The system.
     pub system: System,
     /// Its file system.
@@ -158,7 +159,7 @@ impl Dedup for Watched {
 
 impl Mounted {
     /// Formats a device for each system and mounts it.
-    pub fn all(systems: &[System], setup: &Setup) -> Result<Vec<Mounted>> {
+    pub(super) fn all(systems: &[System], setup: &Setup) -> Result<Vec<Mounted>> {
         let counts_writes = setup.counts_metadata;
         let device = Device { counts_writes, ..Device::new(&setup.profile, setup.device_bytes) };
         let prepare = |system: &System| -> Result<Prepared> {
@@ -193,25 +194,25 @@ impl Mounted {
     }
 
     /// Makes an empty file.
-    pub fn create(&self, name: &str) -> Result<File> {
+    pub(super) fn create(&self, name: &str) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, mode: 0o600, uid: 0, gid: 0, rdev: 0 };
         let ino = self.fs.create(InodeNumber::ROOT, name.as_bytes(), &new).doing("create a file")?.ino;
         self.fs.open(ino).doing("open a file")
     }
 
     /// Opens a file.
-    pub fn open(&self, name: &str) -> Result<File> {
+    pub(super) fn open(&self, name: &str) -> Result<File> {
         let ino = self.fs.lookup(InodeNumber::ROOT, name.as_bytes()).doing("look a file up")?.ino;
         self.fs.open(ino).doing("open a file")
     }
 
     /// Removes a file.
-    pub fn remove(&self, name: &str) -> Result<()> {
+    pub(super) fn remove(&self, name: &str) -> Result<()> {
         self.fs.unlink(InodeNumber::ROOT, name.as_bytes()).doing("remove a file")
     }
 
     /// Returns the number of requests that were shared since the mount.
-    pub fn shared(&self) -> u64 {
+    pub(super) fn shared(&self) -> u64 {
         match &self.rival {
             Some((watched, _)) => watched.shared.load(Ordering::Relaxed),
             None => self.fs.stats().pieces_shared,
@@ -220,7 +221,7 @@ impl Mounted {
 
     /// Returns the bytes of deduplication metadata flushed since the mount: lines of the chunk table and the
     /// transaction numbers, or those of the competitor's own structures. `None` unless the setup counts them.
-    pub fn metadata_bytes(&self) -> Option<u64> {
+    pub(super) fn metadata_bytes(&self) -> Option<u64> {
         if let Some((_, metadata)) = &self.rival {
             return Some(metadata.counters().lines_written() * LINE);
         }
@@ -229,7 +230,7 @@ impl Mounted {
 
     /// Runs `work` while the background thread of this system runs, as in a mount. Also returns that thread's cost,
     /// which counts as the system's on whichever processor it runs.
-    pub fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
+    pub(super) fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
         if self.system.kind == Kind::NoDedup || self.rival.is_some() {
             return Ok((work()?, 0.0));
         }
@@ -254,20 +255,20 @@ impl Mounted {
     }
 
     /// Unmounts it in order.
-    pub fn close(self) -> Result<()> {
+    pub(super) fn close(self) -> Result<()> {
         self.fs.unmount().doing("unmount")?;
         self.rival.map_or(Ok(()), |(watched, _)| Ok(watched.rival.close()?))
     }
 
     /// Writes a batch, request by request. Returns the duration of the writes, including the background thread's
     /// cost.
-    pub fn write(&self, file: &File, batch: &Batch) -> Result<Spent> {
+    pub(super) fn write(&self, file: &File, batch: &Batch) -> Result<Spent> {
         let (spent, background_ns) = self.with_background(|| write_all(file, batch))?;
         Ok(Spent { cost_ns: spent.cost_ns + background_ns, ..spent })
     }
 
     /// Reads a part of a batch back and compares it.
-    pub fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
+    pub(super) fn verify(&self, file: &File, batch: &Batch) -> Result<()> {
         if let Some((watched, _)) = &self.rival {
             watched.rival.check()?;
         }
@@ -287,7 +288,7 @@ impl Mounted {
 }
 
 /// Writes every request of a batch to its place in a file.
-pub fn write_all(file: &File, batch: &Batch) -> Result<Spent> {
+pub(super) fn write_all(file: &File, batch: &Batch) -> Result<Spent> {
     let requests = batch.at.iter().zip(batch.data.chunks(BLOCK));
     in_groups(requests, |at, content| file.write_at(at * BLOCK as u64, content).doing("write"), |_| ())
 }

@@ -4,7 +4,7 @@ use crate::{Doing, Result};
 use std::path::Path;
 
 /// The files of a tree, or of a part of it.
-pub struct Tree {
+pub(super) struct Tree {
     /// Its folder.
     pub name: String,
     /// Content of its files.
@@ -13,7 +13,7 @@ pub struct Tree {
 
 impl Tree {
     /// Reads regular files, in the order of their names, up to `most_bytes` bytes.
-    pub fn read(root: &Path, most_bytes: u64) -> Result<Tree> {
+    pub(super) fn read(root: &Path, most_bytes: u64) -> Result<Tree> {
         let mut files = Vec::new();
         let mut left = most_bytes;
         let mut pending = vec![root.to_owned()];
@@ -37,7 +37,7 @@ impl Tree {
     }
 
     /// Returns the bytes of all files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 }

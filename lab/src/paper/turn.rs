@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// One profile's turn in a run.
-pub struct Turn {
+pub(super) struct Turn {
     /// Name of the profile.
     pub name: String,
     /// The emulated device.
@@ -29,13 +29,13 @@ pub struct Turn {
 
 impl Turn {
     /// Starts the turn of a paper on the named profile; `began` is the start of the whole run.
-    pub fn new(paper: &'static str, name: &str, smoke: bool, began: Instant) -> Result<Turn> {
+    pub(super) fn new(paper: &'static str, name: &str, smoke: bool, began: Instant) -> Result<Turn> {
         let profile = name.parse().expect("the names of profiles are checked");
         Ok(Turn { name: name.into(), profile, smoke, paper, machine: Machine::here()?, began })
     }
 
     /// Makes an empty figure.
-    pub fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
+    pub(super) fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
         Figure {
             version: VERSION,
             paper: self.paper.into(),
@@ -56,13 +56,13 @@ impl Turn {
     }
 
     /// Prints progress on stderr.
-    pub fn say(&self, what: &str) {
+    pub(super) fn say(&self, what: &str) {
         eprintln!("[{:>4.0} s] {}: {what}", self.began.elapsed().as_secs_f64(), self.name);
     }
 }
 
 /// Figures that come from the same passes. The paper's module makes them from its run, an `R`.
-pub struct Group<R: 'static> {
+pub(super) struct Group<R: 'static> {
     /// Their ids.
     pub ids: &'static [&'static str],
     /// Makes them.
@@ -72,7 +72,7 @@ pub struct Group<R: 'static> {
 }
 
 /// The figures of a run, and the output.
-pub struct Plan<'a, R: 'static> {
+pub(super) struct Plan<'a, R: 'static> {
     /// Name of the paper.
     pub paper: &'static str,
     /// Its page.
@@ -89,7 +89,7 @@ pub struct Plan<'a, R: 'static> {
 
 impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
     /// Makes the requested figures, profile by profile, and the page; prints where they are, or their JSON.
-    pub fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
+    pub(super) fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
         let began = Instant::now();
         let resumed = self.resume.then(|| commit().ok_or(LabError::NoCommit)).transpose()?;
         let mut report = Report { version: VERSION, command: command(), paper: self.paper, figures: Vec::new() };
@@ -153,7 +153,7 @@ fn on_a_new_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T
 }
 
 /// Parses the id of a figure on the command line: a number alone stands for a figure.
-pub fn figure_id(text: &str, known: &[&str]) -> std::result::Result<String, String> {
+pub(super) fn figure_id(text: &str, known: &[&str]) -> std::result::Result<String, String> {
     let id = if text.parse::<u32>().is_ok() { format!("figure-{text}") } else { text.to_string() };
     match known.contains(&id.as_str()) {
         true => Ok(id),
@@ -162,7 +162,7 @@ pub fn figure_id(text: &str, known: &[&str]) -> std::result::Result<String, Stri
 }
 
 /// Parses the name of a profile on the command line.
-pub fn profile_name(text: &str, known: &[&str]) -> std::result::Result<String, String> {
+pub(super) fn profile_name(text: &str, known: &[&str]) -> std::result::Result<String, String> {
     match known.contains(&text) {
         true => Ok(text.into()),
         false => Err(format!("use one of {}", known.join(", "))),

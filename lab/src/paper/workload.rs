@@ -14,14 +14,14 @@
 use nvfold_bench::data::Random;
 
 /// Bytes of a request.
-pub const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
 /// Spreads ranks over places: a prime, and larger than any number of places.
 const SPREAD: u64 = 0xFFFF_FFFB;
 
 /// Requests, made before the clock starts.
 #[derive(Default)]
-pub struct Batch {
+pub(super) struct Batch {
     /// Their data, one block after the other.
     pub data: Vec<u8>,
     /// Their places: numbers of blocks in the file.
@@ -30,7 +30,7 @@ pub struct Batch {
 
 /// How the stored block that a duplicate repeats is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Draw {
+pub(super) enum Draw {
     /// Each with the same probability.
     #[default]
     Evenly,
@@ -39,7 +39,7 @@ pub enum Draw {
 }
 
 /// An endless stream of requests.
-pub struct Workload {
+pub(super) struct Workload {
     random: Random,
     percent: u64,
     draw: Draw,
@@ -61,13 +61,13 @@ enum Order {
 impl Workload {
     /// Makes random overwrites of a file of `file_blocks` blocks, `percent` % of them duplicates.
     /// [`Workload::lay_out`] makes the file.
-    pub fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
+    pub(super) fn fio(file_blocks: u64, percent: u64, seed: u64) -> Workload {
         let workload = Workload::vdbench(percent, seed);
         Workload { order: Order::Random, stored: vec![0; file_blocks as usize], ..workload }
     }
 
     /// Makes sequential writes: every batch is a file, `percent` of its blocks duplicates.
-    pub fn vdbench(percent: u64, seed: u64) -> Workload {
+    pub(super) fn vdbench(percent: u64, seed: u64) -> Workload {
         let random = Random(seed << 40);
         let (draw, order) = (Draw::default(), Order::Sequential);
         Workload { random, percent, draw, owed: 0, order, stored: Vec::new(), beside: 0 }
@@ -75,29 +75,29 @@ impl Workload {
 
     /// Keeps the file of a `fio` workload unchanged and writes new files in addition; their duplicates repeat blocks
     /// of both.
-    pub fn beside(self) -> Workload {
+    pub(super) fn beside(self) -> Workload {
         Workload { order: Order::Sequential, beside: self.stored.len(), ..self }
     }
 
     /// Changes how duplicates are drawn.
-    pub fn drawn(self, draw: Draw) -> Workload {
+    pub(super) fn drawn(self, draw: Draw) -> Workload {
         Workload { draw, ..self }
     }
 
     /// Changes the share of duplicates from now on.
-    pub fn set_percent(&mut self, percent: u64) {
+    pub(super) fn set_percent(&mut self, percent: u64) {
         self.percent = percent;
     }
 
     /// Makes the first content of the file that fio overwrites.
-    pub fn lay_out(&mut self, batch: &mut Batch) {
+    pub(super) fn lay_out(&mut self, batch: &mut Batch) {
         let blocks = self.stored.len() as u64;
         self.stored.clear();
         self.fill((0..blocks).collect(), batch);
     }
 
     /// Makes the next requests.
-    pub fn next(&mut self, requests: usize, batch: &mut Batch) {
+    pub(super) fn next(&mut self, requests: usize, batch: &mut Batch) {
         let places = match self.order {
             Order::Random => (0..requests).map(|_| self.random.next_u64() % self.stored.len() as u64).collect(),
             Order::Sequential => {

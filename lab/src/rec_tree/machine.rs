@@ -16,7 +16,7 @@ struct File {
 }
 
 /// Memory, files and a tree.
-pub struct Machine<'t> {
+pub(super) struct Machine<'t> {
     tree: &'t RecTree,
     memory: Vec<u8>,
     files: Vec<File>,
@@ -30,25 +30,25 @@ pub struct Machine<'t> {
 
 impl<'t> Machine<'t> {
     /// Makes a machine with `memory_bytes` bytes of memory and no files.
-    pub fn new(tree: &'t RecTree, memory_bytes: usize) -> Machine<'t> {
+    pub(super) fn new(tree: &'t RecTree, memory_bytes: usize) -> Machine<'t> {
         let (memory, files, sources) = (vec![0; memory_bytes], Vec::new(), Vec::new());
         Machine { tree, memory, files, sources, written: 0, found: 0, stale: 0 }
     }
 
     /// Makes a new open file of random bytes; returns its number.
-    pub fn file(&mut self, bytes: usize, random: &mut Random) -> usize {
+    pub(super) fn file(&mut self, bytes: usize, random: &mut Random) -> usize {
         let words = (0..bytes.div_ceil(8)).flat_map(|_| random.next_u64().to_le_bytes());
         self.files.push(File { token: self.tree.open_file(), bytes: words.take(bytes).collect() });
         self.files.len() - 1
     }
 
     /// Closes a file of the program.
-    pub fn close(&mut self, file: usize) {
+    pub(super) fn close(&mut self, file: usize) {
         self.files[file].token.take().into_iter().for_each(|token| self.tree.forget_file(token));
     }
 
     /// Reads from a file to the program's memory; returns the bytes read.
-    pub fn read(&mut self, file: usize, offset: usize, to: usize, length: usize) -> usize {
+    pub(super) fn read(&mut self, file: usize, offset: usize, to: usize, length: usize) -> usize {
         let File { token, bytes } = &self.files[file];
         let length = length.min(bytes.len().saturating_sub(offset));
         self.memory[to..to + length].copy_from_slice(&bytes[offset..offset + length]);
@@ -59,19 +59,19 @@ impl<'t> Machine<'t> {
     }
 
     /// Copies within the program's memory, by a function that is followed.
-    pub fn copy(&mut self, from: usize, to: usize, length: usize) {
+    pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
         self.memory.copy_within(from..from + length, to);
         self.tree.record_copy(BASE + to as u64, BASE + from as u64, length as u64);
     }
 
     /// Stores new bytes of the program, which the tree does not see.
-    pub fn store(&mut self, to: usize, length: usize, random: &mut Random) {
+    pub(super) fn store(&mut self, to: usize, length: usize, random: &mut Random) {
         let word = random.next_u64().to_le_bytes();
         self.memory[to..to + length].iter_mut().zip(word.iter().cycle()).for_each(|(byte, new)| *byte = *new);
     }
 
     /// Appends memory of the program to a file.
-    pub fn write(&mut self, file: usize, from: usize, length: usize) {
+    pub(super) fn write(&mut self, file: usize, from: usize, length: usize) {
         self.tree.origins(BASE + from as u64, length as u64, &mut self.sources);
         for source in &self.sources {
             let Some(other) = self.files.iter().find(|file| file.token == Some(source.file)) else {

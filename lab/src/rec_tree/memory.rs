@@ -24,12 +24,12 @@ const BUFFERS: u64 = 4;
 const FILE_BYTES: u64 = 2 << 20;
 
 /// Returns the number of levels that a pair passes through in a store of `pairs` pairs.
-pub fn levels(pairs: u64) -> u64 {
+pub(super) fn levels(pairs: u64) -> u64 {
     1 + (pairs * PAIR_BYTES).div_ceil(FIRST_LEVEL_BYTES).ilog10() as u64
 }
 
 /// Fills such a store; returns the statistics of the tree when it used most memory.
-pub fn fill(tree: &RecTree, pairs: u64) -> TreeStats {
+pub(super) fn fill(tree: &RecTree, pairs: u64) -> TreeStats {
     let mut random = Random(pairs);
     let mut sources = Vec::new();
     let mut most = TreeStats::default();

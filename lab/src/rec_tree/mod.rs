@@ -48,7 +48,7 @@ fn time_of(operation: &str) -> f64 {
 
 /// What to measure with.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Number of passes; the report gives their median
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
@@ -106,7 +106,7 @@ struct Memory {
 ///
 /// # Errors
 /// If a file of `--out` cannot be written.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let (passes, scale) = if options.common.smoke { (2, 32) } else { (options.repeats, 1) };
     let times = VARIANTS.iter().flat_map(|(variant, name, _)| times::measure(*variant, name, passes, scale)).collect();
     let shares = shares(scale);

@@ -20,7 +20,7 @@ const ENTRY_BYTES: u64 = 116;
 
 /// One operation in one variant.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub(super) struct Row {
     pub variant: &'static str,
     pub operation: String,
     /// Nanoseconds per operation: the median of the passes, and the width of their middle half.
@@ -29,7 +29,7 @@ pub struct Row {
 }
 
 /// Measures all operations in one variant. `scale` divides the number of buffers.
-pub fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) -> Vec<Row> {
+pub(super) fn measure(variant: Variant, name: &'static str, passes: u32, scale: u64) -> Vec<Row> {
     let blocks = BLOCKS / scale;
     let mut rows = Vec::new();
     let mut time = |operation: String, mut pass: Box<dyn FnMut() -> u64 + '_>| {

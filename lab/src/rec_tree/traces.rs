@@ -17,7 +17,7 @@ const RESTART_EVERY: usize = 16;
 
 /// Placement of buffers: freed memory is reused, or never.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Heap {
+pub(super) enum Heap {
     /// As an allocator does it.
     Reused,
     /// The worst case for a tree of bounded size.
@@ -49,13 +49,19 @@ impl Buffers {
 }
 
 /// Bytes of memory that [`compaction`] needs.
-pub const COMPACTION_MEMORY_BYTES: usize = 64 << 20;
+pub(super) const COMPACTION_MEMORY_BYTES: usize = 64 << 20;
 
 /// LevelDB merges sorted tables into one (4.1, 5.2). Entries are taken from blocks that are read into buffers, one
 /// block per input, and assembled in a block buffer. Values are copied by a function that is followed; keys are not,
 /// because they are assembled from a prefix and a rest. A full block is copied to the buffer of the file, which is
 /// written when it is full.
-pub fn compaction(machine: &mut Machine<'_>, entries: usize, value_bytes: usize, heap: Heap, random: &mut Random) {
+pub(super) fn compaction(
+    machine: &mut Machine<'_>,
+    entries: usize,
+    value_bytes: usize,
+    heap: Heap,
+    random: &mut Random,
+) {
     const INPUTS: usize = 4;
     let entry_bytes = ENTRY_HEADER_BYTES + KEY_BYTES + value_bytes;
     let entries_a_block = BLOCK_BYTES.div_ceil(entry_bytes);
@@ -124,7 +130,7 @@ fn append(
 
 /// GNU patch: reads a text completely, and writes it line by line through a buffer of 4 KiB; about every hundredth
 /// line is changed.
-pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) {
+pub(super) fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) {
     let (input, output) = (machine.file(text_bytes, random), machine.file(0, random));
     for offset in (0..text_bytes).step_by(64 << 10) {
         machine.read(input, offset, offset, 64 << 10);
@@ -157,7 +163,7 @@ pub fn patch(machine: &mut Machine<'_>, text_bytes: usize, random: &mut Random) 
 
 /// FFmpeg, the first half of an AVI: copies packets of pictures and sound from a buffer of 32 KiB to separate memory,
 /// and from there, behind headers of 8 bytes, to another buffer of 32 KiB.
-pub fn clip(machine: &mut Machine<'_>, video_bytes: usize, random: &mut Random) {
+pub(super) fn clip(machine: &mut Machine<'_>, video_bytes: usize, random: &mut Random) {
     const BUFFER: usize = 32 << 10;
     const PACKETS: usize = 8;
     let (input, output) = (machine.file(video_bytes, random), machine.file(0, random));

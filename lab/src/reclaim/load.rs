@@ -15,13 +15,13 @@ use std::ops::{Add, AddAssign};
 use std::time::{Duration, Instant};
 
 /// Bytes of a piece of a large file.
-pub const LARGE_BYTES: usize = 64 << 10;
+pub(super) const LARGE_BYTES: usize = 64 << 10;
 /// Bytes of a small file.
-pub const SMALL_BYTES: usize = 16 << 10;
+pub(super) const SMALL_BYTES: usize = 16 << 10;
 /// Pieces of a large file, and number of small files in a group.
 const GROUP: usize = 16;
 /// Bytes of overwrites between two runs of the background.
-pub const BACKGROUND_EVERY_BYTES: u64 = 16 << 20;
+pub(super) const BACKGROUND_EVERY_BYTES: u64 = 16 << 20;
 const SEED: u64 = 29;
 
 /// The part of a file that one write overwrites.
@@ -35,7 +35,7 @@ struct Piece {
 }
 
 /// The files of a device, and their content.
-pub struct Load {
+pub(super) struct Load {
     files: Vec<File>,
     pieces: Vec<Piece>,
     large: Unshared,
@@ -51,7 +51,7 @@ pub struct Load {
 
 /// A duration by the wall clock and in processor time; other work on the machine changes only the former.
 #[derive(Clone, Copy, Default)]
-pub struct Took {
+pub(super) struct Took {
     pub wall: Duration,
     pub processor: Duration,
 }
@@ -82,7 +82,7 @@ impl AddAssign for Took {
 
 /// The result of one part of the overwrites.
 #[derive(Default)]
-pub struct Part {
+pub(super) struct Part {
     /// Bytes written.
     pub bytes: u64,
     /// All writes together.
@@ -100,7 +100,7 @@ pub struct Part {
 
 impl Load {
     /// Writes files up to a share of the usable space, which is their own bytes plus the available bytes of statfs.
-    pub fn fill(fs: &FileSystem, percent: u64) -> Result<Load> {
+    pub(super) fn fill(fs: &FileSystem, percent: u64) -> Result<Load> {
         let mut load = Load {
             files: Vec::new(),
             pieces: Vec::new(),
@@ -142,7 +142,7 @@ impl Load {
     }
 
     /// Overwrites pieces until `bytes` bytes are written.
-    pub fn overwrite(&mut self, fs: &FileSystem, bytes: u64, has_background: bool) -> Result<Part> {
+    pub(super) fn overwrite(&mut self, fs: &FileSystem, bytes: u64, has_background: bool) -> Result<Part> {
         let mut part = Part::default();
         let mut since_background = 0;
         while part.bytes < bytes {
@@ -200,7 +200,7 @@ impl Load {
     ///
     /// # Errors
     /// [`wrong`] if a piece holds other bytes than were written.
-    pub fn verify(&mut self) -> Result<()> {
+    pub(super) fn verify(&mut self) -> Result<()> {
         let mut read = vec![0; LARGE_BYTES];
         for piece in 0..self.pieces.len() {
             let (file, offset) = (self.pieces[piece].file, self.pieces[piece].offset);
@@ -215,7 +215,7 @@ impl Load {
 }
 
 /// Does the work of a mount's threads in a round, until nothing is left to do; returns its time.
-pub fn background(fs: &FileSystem) -> Result<Took> {
+pub(super) fn background(fs: &FileSystem) -> Result<Took> {
     let round = || {
         while !fs.fill_step().doing("work in the background")? {}
         while !fs.reclaim_step(Victims::Worthwhile).doing("reclaim space")? {}

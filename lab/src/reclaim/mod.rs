@@ -33,7 +33,7 @@ const ROUNDS_OF_REST: usize = 2;
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Bytes to overwrite, as a multiple of the size of the device
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     fulls: u64,
@@ -133,7 +133,7 @@ struct Latency {
 /// # Errors
 /// If a write finds no space although the live data fits, if a file holds other bytes than were written, and if fsck
 /// finds something.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let options = if options.common.smoke {
         Options { fulls: 1, mebibytes: 64, live: vec![80], parts: 5, ..options.clone() }
     } else {

@@ -38,7 +38,7 @@ fn latency(of: &Latency) -> String {
 }
 
 /// Formats it for a terminal.
-pub fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEAD);
     report.runs.iter().for_each(|run| {
@@ -49,7 +49,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// Formats the page for docs/results/reclaim.
-pub fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let Report { device_bytes, fulls, parts, .. } = report;
     let (device, large, small) = (device_bytes >> 20, LARGE_BYTES >> 10, SMALL_BYTES >> 10);
     let mut text = format!(

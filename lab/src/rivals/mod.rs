@@ -75,7 +75,7 @@ const FINE_GRAINED: Format = Format { leaf_bytes: 64, inner_bytes: 64, buffered:
 
 /// The competitors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `Dedup_block`.
     Block,
     /// `Dedup_fine_grained`.
@@ -100,7 +100,7 @@ pub enum RivalError {
 
 /// A competitor with its metadata. It is for [`nvfold::MountOptions::custom_policy`]; `nv_dedup.strong` of the mount must
 /// be its strong function.
-pub struct Rival {
+pub(crate) struct Rival {
     strong: StrongFunction,
     /// Whether a strong fingerprint is trusted.
     trusted: bool,
@@ -127,7 +127,7 @@ impl Kind {
     }
 
     /// Returns the size of a metadata region for `data_blocks` blocks of data in bytes: more than the tree ever uses.
-    pub fn region_bytes(self, data_blocks: u64) -> u64 {
+    pub(crate) fn region_bytes(self, data_blocks: u64) -> u64 {
         let leaves = match self {
             // A leaf per 32 blocks is a leaf that is a fifth full; twice, for old and new places.
             Kind::Block => 2 * (data_blocks / 32 + 64) * 4096,
@@ -143,7 +143,7 @@ impl Rival {
     ///
     /// # Errors
     /// The region holds other data, or its metadata is damaged.
-    pub fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Rival, RivalError> {
+    pub(crate) fn open(kind: Kind, strong: StrongFunction, metadata: Region) -> Result<Rival, RivalError> {
         let mut keys = Vec::new();
         let (tree, closed) = Tree::open(metadata, kind.format(), |entry| note(&mut keys, entry.block, entry.key))?;
         let table = Table { kind, tree, keys, received: 0, failure: None };
@@ -154,7 +154,7 @@ impl Rival {
     ///
     /// # Errors
     /// A failure since the opening; from then on nothing was shared.
-    pub fn close(&self) -> Result<(), RivalError> {
+    pub(crate) fn close(&self) -> Result<(), RivalError> {
         let mut table = self.table.lock();
         self.check_locked(&table)?;
         table.tree.close();
@@ -165,7 +165,7 @@ impl Rival {
     ///
     /// # Errors
     /// The failure; from then on nothing was shared.
-    pub fn check(&self) -> Result<(), RivalError> {
+    pub(crate) fn check(&self) -> Result<(), RivalError> {
         self.check_locked(&self.table.lock())
     }
 

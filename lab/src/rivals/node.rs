@@ -13,7 +13,7 @@ use super::RivalError;
 use std::ops::{Deref, DerefMut};
 
 /// First 128 bits of a strong fingerprint: all of MD5.
-pub type Key = u128;
+pub(super) type Key = u128;
 
 /// Bytes before the entries of a leaf, and before the first child.
 const HEAD_BYTES: usize = 4;
@@ -25,11 +25,11 @@ const PAIRS_OFFSET: usize = 8;
 
 /// Place of a node: its number among the places of its kind, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place(pub u32);
+pub(super) struct Place(pub u32);
 
 /// The entry of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub(super) struct Entry {
     /// Its fingerprint.
     pub key: Key,
     /// The block.
@@ -39,23 +39,23 @@ pub struct Entry {
 }
 
 /// Returns the part of a key that is compared on the way to a leaf.
-pub fn prefix(key: Key) -> u32 {
+pub(super) fn prefix(key: Key) -> u32 {
     (key >> 96) as u32
 }
 
 /// Returns the maximum number of entries of a leaf, or of children of an inner node, of `bytes` bytes.
-pub const fn most(level: u8, bytes: usize) -> usize {
+pub(super) const fn most(level: u8, bytes: usize) -> usize {
     if level == 0 { (bytes - HEAD_BYTES) / ENTRY_BYTES } else { 1 + (bytes - PAIRS_OFFSET) / PAIR_BYTES }
 }
 
 /// Returns where to cut entries in two, nearest to the middle; `None` if all fingerprints begin alike.
-pub fn middle_of(entries: &[Entry]) -> Option<usize> {
+pub(super) fn middle_of(entries: &[Entry]) -> Option<usize> {
     let differs = |at: &usize| prefix(entries[at - 1].key) != prefix(entries[*at].key);
     (1..entries.len()).filter(differs).min_by_key(|at| at.abs_diff(entries.len() / 2))
 }
 
 /// A node as bytes.
-pub struct Node<B>(pub B);
+pub(super) struct Node<B>(pub B);
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
@@ -64,22 +64,22 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 /// Reading a node.
 impl<B: Deref<Target = [u8]>> Node<B> {
     /// Returns the number of levels below it.
-    pub fn level(&self) -> u8 {
+    pub(super) fn level(&self) -> u8 {
         self.0[0]
     }
 
     /// Returns the number of entries or children.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         usize::from(u16::from_le_bytes([self.0[2], self.0[3]]))
     }
 
     /// Returns the maximum number of entries or children.
-    pub fn most(&self) -> usize {
+    pub(super) fn most(&self) -> usize {
         most(self.level(), self.0.len())
     }
 
     /// Returns the bytes in use.
-    pub fn used_bytes(&self) -> usize {
+    pub(super) fn used_bytes(&self) -> usize {
         match self.level() {
             0 => HEAD_BYTES + self.len() * ENTRY_BYTES,
             _ => pair_offset(self.len().saturating_sub(1)),
@@ -87,35 +87,35 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     }
 
     /// Returns an entry of a leaf.
-    pub fn entry(&self, at: usize) -> Entry {
+    pub(super) fn entry(&self, at: usize) -> Entry {
         let bytes = &self.0[entry_offset(at)..entry_offset(at + 1)];
         let key = u128::from_le_bytes(bytes[..16].try_into().expect("16 bytes"));
         Entry { key, block: word(bytes, 16), references: word(bytes, 20) }
     }
 
     /// Iterates over all entries of a leaf.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..self.len()).map(|at| self.entry(at))
     }
 
     /// Returns the position of a fingerprint in a leaf, or the position where it would be.
-    pub fn search(&self, key: Key) -> Result<usize, usize> {
+    pub(super) fn search(&self, key: Key) -> Result<usize, usize> {
         let at = first_where(self.len(), |at| self.entry(at).key >= key);
         if at < self.len() && self.entry(at).key == key { Ok(at) } else { Err(at) }
     }
 
     /// Returns a child of an inner node.
-    pub fn child(&self, at: usize) -> Place {
+    pub(super) fn child(&self, at: usize) -> Place {
         Place(word(&self.0, if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 }))
     }
 
     /// Returns the separator after a child.
-    pub fn separator(&self, at: usize) -> u32 {
+    pub(super) fn separator(&self, at: usize) -> u32 {
         word(&self.0, pair_offset(at))
     }
 
     /// Returns the position of the child that has a fingerprint.
-    pub fn child_of(&self, key: Key) -> usize {
+    pub(super) fn child_of(&self, key: Key) -> usize {
         first_where(self.len() - 1, |at| self.separator(at) > prefix(key))
     }
 
@@ -123,7 +123,7 @@ impl<B: Deref<Target = [u8]>> Node<B> {
     ///
     /// # Errors
     /// It is not. `at` is its offset.
-    pub fn check(&self, level: u8, at: u64) -> Result<(), RivalError> {
+    pub(super) fn check(&self, level: u8, at: u64) -> Result<(), RivalError> {
         let damaged = |what| Err(RivalError::Damaged { what, at });
         if self.level() != level || self.len() == 0 || self.len() > self.most() {
             return damaged("the head of a node");
@@ -139,13 +139,13 @@ impl<B: Deref<Target = [u8]>> Node<B> {
 /// Changing a node.
 impl<B: DerefMut<Target = [u8]>> Node<B> {
     /// Makes it a leaf with these entries.
-    pub fn set_entries(&mut self, entries: &[Entry]) {
+    pub(super) fn set_entries(&mut self, entries: &[Entry]) {
         self.set_head(0, entries.len());
         entries.iter().enumerate().for_each(|(at, entry)| self.set_entry(at, *entry));
     }
 
     /// Makes it an inner node with one child.
-    pub fn set_only_child(&mut self, level: u8, child: Place) {
+    pub(super) fn set_only_child(&mut self, level: u8, child: Place) {
         self.set_head(level, 1);
         self.set_child(0, child);
     }
@@ -160,7 +160,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Replaces an entry.
-    pub fn set_entry(&mut self, at: usize, entry: Entry) {
+    pub(super) fn set_entry(&mut self, at: usize, entry: Entry) {
         let bytes = &mut self.0[entry_offset(at)..entry_offset(at + 1)];
         bytes[..16].copy_from_slice(&entry.key.to_le_bytes());
         bytes[16..20].copy_from_slice(&entry.block.to_le_bytes());
@@ -168,7 +168,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Adds an entry to a leaf that is not full.
-    pub fn insert_entry(&mut self, at: usize, entry: Entry) {
+    pub(super) fn insert_entry(&mut self, at: usize, entry: Entry) {
         let length = self.len();
         self.0.copy_within(entry_offset(at)..entry_offset(length), entry_offset(at + 1));
         self.set_len(length + 1);
@@ -176,20 +176,20 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Removes an entry of a leaf.
-    pub fn remove_entry(&mut self, at: usize) {
+    pub(super) fn remove_entry(&mut self, at: usize) {
         let length = self.len();
         self.0.copy_within(entry_offset(at + 1)..entry_offset(length), entry_offset(at));
         self.set_len(length - 1);
     }
 
     /// Sets a child.
-    pub fn set_child(&mut self, at: usize, child: Place) {
+    pub(super) fn set_child(&mut self, at: usize, child: Place) {
         let offset = if at == 0 { HEAD_BYTES } else { pair_offset(at - 1) + 4 };
         self.0[offset..offset + 4].copy_from_slice(&child.0.to_le_bytes());
     }
 
     /// Adds a child after another one, in a node that is not full.
-    pub fn insert_child(&mut self, behind: usize, separator: u32, child: Place) {
+    pub(super) fn insert_child(&mut self, behind: usize, separator: u32, child: Place) {
         let length = self.len();
         self.0.copy_within(pair_offset(behind)..pair_offset(length - 1), pair_offset(behind + 1));
         self.0[pair_offset(behind)..][..4].copy_from_slice(&separator.to_le_bytes());
@@ -198,7 +198,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Removes a child. Its left neighbour takes over its range of fingerprints; without one, the right neighbour does.
-    pub fn remove_child(&mut self, at: usize) {
+    pub(super) fn remove_child(&mut self, at: usize) {
         let length = self.len();
         if at == 0 && length > 1 {
             self.set_child(0, self.child(1));
@@ -211,7 +211,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Moves the upper half of an inner node to `right`; returns the separator between them.
-    pub fn split_to(&mut self, right: &mut [u8]) -> u32 {
+    pub(super) fn split_to(&mut self, right: &mut [u8]) -> u32 {
         let (length, middle) = (self.len(), self.len() / 2);
         let mut right = Node(right);
         right.set_only_child(self.level(), self.child(middle));
@@ -223,7 +223,7 @@ impl<B: DerefMut<Target = [u8]>> Node<B> {
     }
 
     /// Appends the content of its right neighbour.
-    pub fn absorb(&mut self, separator: u32, right: &[u8]) {
+    pub(super) fn absorb(&mut self, separator: u32, right: &[u8]) {
         let (length, right) = (self.len(), Node(right));
         if self.level() == 0 {
             right.entries().enumerate().for_each(|(at, entry)| self.set_entry(length + at, entry));

@@ -27,7 +27,7 @@ const NODES_OFFSET: u64 = 4096;
 
 /// How nodes are laid out and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Format {
+pub(super) struct Format {
     /// Bytes of a leaf.
     pub leaf_bytes: usize,
     /// Bytes of an inner node.
@@ -43,7 +43,7 @@ impl Format {
     }
 
     /// Returns the maximum number of entries or children of a node of a level.
-    pub fn most(self, level: u8) -> usize {
+    pub(super) fn most(self, level: u8) -> usize {
         node::most(level, if level == 0 { self.leaf_bytes } else { self.inner_bytes })
     }
 }
@@ -198,7 +198,7 @@ impl Places {
 }
 
 /// See the module.
-pub struct Store {
+pub(super) struct Store {
     region: Region,
     format: Format,
     leaves: Places,
@@ -211,7 +211,7 @@ impl Store {
     ///
     /// # Errors
     /// The region holds a tree of another format.
-    pub fn open(region: Region, format: Format) -> Result<(Store, Option<(u8, Place)>, bool), RivalError> {
+    pub(super) fn open(region: Region, format: Format) -> Result<(Store, Option<(u8, Place)>, bool), RivalError> {
         let is_new = region.load_u64(0) == 0;
         if is_new {
             let word = region.store_u64(FORMAT_OFFSET, format.word()).flush();
@@ -233,7 +233,7 @@ impl Store {
     }
 
     /// Returns the layout of nodes.
-    pub fn format(&self) -> Format {
+    pub(super) fn format(&self) -> Format {
         self.format
     }
 
@@ -246,7 +246,7 @@ impl Store {
     }
 
     /// Returns whether there is space for `nodes` more nodes of each kind.
-    pub fn has_room(&self, nodes: usize) -> bool {
+    pub(super) fn has_room(&self, nodes: usize) -> bool {
         self.leaves.available() >= nodes && self.inners.available() >= nodes
     }
 
@@ -259,7 +259,7 @@ impl Store {
     ///
     /// # Errors
     /// The node is damaged.
-    pub fn read(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
+    pub(super) fn read(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
         if self.places(level).node(place).is_none() {
             self.fetch(level, place)?;
         }
@@ -270,7 +270,7 @@ impl Store {
     ///
     /// # Errors
     /// The node is damaged.
-    pub fn renew(&mut self, level: u8, place: Place) -> Result<Place, RivalError> {
+    pub(super) fn renew(&mut self, level: u8, place: Place) -> Result<Place, RivalError> {
         if self.places(level).is(place) == Use::New {
             return Ok(place);
         }
@@ -294,17 +294,17 @@ impl Store {
     }
 
     /// Allocates a new node for the caller to fill; the caller has checked that there is space.
-    pub fn add(&mut self, level: u8) -> Place {
+    pub(super) fn add(&mut self, level: u8) -> Place {
         self.places_mut(level).allocate()
     }
 
     /// Frees a node that the tree no longer references.
-    pub fn retire(&mut self, level: u8, place: Place) {
+    pub(super) fn retire(&mut self, level: u8, place: Place) {
         self.places_mut(level).retire(place);
     }
 
     /// Returns a new node for changing it.
-    pub fn change(&mut self, level: u8, place: Place) -> Node<&mut [u8]> {
+    pub(super) fn change(&mut self, level: u8, place: Place) -> Node<&mut [u8]> {
         Node(self.places_mut(level).node_mut(place))
     }
 
@@ -312,7 +312,7 @@ impl Store {
     ///
     /// # Errors
     /// The node is damaged, or its place is invalid or used twice.
-    pub fn load(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
+    pub(super) fn load(&mut self, level: u8, place: Place) -> Result<Node<&[u8]>, RivalError> {
         let places = self.places_mut(level);
         if place.0 == 0 || place.0 > places.most {
             return Err(RivalError::Damaged { what: "the place of a node", at: u64::from(place.0) });
@@ -330,7 +330,7 @@ impl Store {
     }
 
     /// Ends the loading of a tree.
-    pub fn loaded(&mut self) {
+    pub(super) fn loaded(&mut self) {
         for places in [&mut self.leaves, &mut self.inners] {
             let uses = &places.uses;
             places.free.retain(|place| uses[place.0 as usize - 1] == Use::Free);
@@ -338,7 +338,7 @@ impl Store {
     }
 
     /// Writes the new nodes and switches to the new root. Does nothing if there are no new nodes.
-    pub fn commit(&mut self, root: Option<(u8, Place)>) {
+    pub(super) fn commit(&mut self, root: Option<(u8, Place)>) {
         let anything_new = |places: &Places| !places.new.is_empty() || !places.retired.is_empty();
         if !anything_new(&self.leaves) && !anything_new(&self.inners) {
             return;
@@ -356,7 +356,7 @@ impl Store {
     }
 
     /// Waits until the root of the last commit is durable. Then the places that it retired are free.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.region.fence(());
         for places in [&mut self.leaves, &mut self.inners] {
             places.free.append(&mut places.switched);
@@ -364,7 +364,7 @@ impl Store {
     }
 
     /// Records an orderly end.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.settle();
         let _ = self.region.fence(self.region.store_u64(CLOSED_OFFSET, 1).flush());
     }

@@ -26,7 +26,7 @@ struct Changed {
 }
 
 /// The tree. Changes are on the media after [`Tree::commit`].
-pub struct Tree {
+pub(super) struct Tree {
     store: Store,
     root: Option<(u8, Place)>,
 }
@@ -37,7 +37,11 @@ impl Tree {
     ///
     /// # Errors
     /// The region holds other data, or the tree is damaged.
-    pub fn open(region: Region, format: Format, mut each: impl FnMut(Entry)) -> Result<(Tree, bool), RivalError> {
+    pub(super) fn open(
+        region: Region,
+        format: Format,
+        mut each: impl FnMut(Entry),
+    ) -> Result<(Tree, bool), RivalError> {
         let (mut store, root, closed) = Store::open(region, format)?;
         let mut ahead = Vec::from_iter(root);
         while let Some((level, place)) = ahead.pop() {
@@ -55,7 +59,7 @@ impl Tree {
     }
 
     /// Returns the number of levels from the root to the leaves.
-    pub fn levels(&self) -> u8 {
+    pub(super) fn levels(&self) -> u8 {
         self.root.map_or(0, |(level, _)| level + 1)
     }
 
@@ -63,7 +67,7 @@ impl Tree {
     ///
     /// # Errors
     /// A node is damaged.
-    pub fn find(&mut self, key: Key) -> Result<Option<Entry>, RivalError> {
+    pub(super) fn find(&mut self, key: Key) -> Result<Option<Entry>, RivalError> {
         let Some((mut level, mut place)) = self.root else { return Ok(None) };
         while level > 0 {
             let node = self.store.read(level, place)?;
@@ -78,7 +82,7 @@ impl Tree {
     ///
     /// # Errors
     /// A node is damaged.
-    pub fn insert(&mut self, entry: Entry) -> Result<bool, RivalError> {
+    pub(super) fn insert(&mut self, entry: Entry) -> Result<bool, RivalError> {
         if !self.store.has_room(2 * (usize::from(self.levels()) + 2)) {
             return Ok(false);
         }
@@ -113,7 +117,7 @@ impl Tree {
     ///
     /// # Errors
     /// A node is damaged.
-    pub fn remove(&mut self, key: Key, block: u32) -> Result<bool, RivalError> {
+    pub(super) fn remove(&mut self, key: Key, block: u32) -> Result<bool, RivalError> {
         if !self.store.has_room(usize::from(self.levels()) + 1) {
             return Ok(false);
         }
@@ -127,17 +131,17 @@ impl Tree {
     }
 
     /// Writes the changes and switches the root.
-    pub fn commit(&mut self) {
+    pub(super) fn commit(&mut self) {
         self.store.commit(self.root);
     }
 
     /// Waits until the last commit is durable; then the nodes that it replaced are free.
-    pub fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.store.settle();
     }
 
     /// Commits, and records an orderly end.
-    pub fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.commit();
         self.store.close();
     }

@@ -9,16 +9,16 @@ use nvfold_bench::data::{Random, Unshared};
 use serde::Serialize;
 
 /// Bytes of a file.
-pub const FILE_BYTES: usize = 64 << 10;
+pub(super) const FILE_BYTES: usize = 64 << 10;
 /// Overwrites between two runs of the background, as a mount's threads do it.
-pub const STEPS_EVERY: u64 = 64;
+pub(super) const STEPS_EVERY: u64 = 64;
 const ZIPF_EXPONENT: f64 = 0.99;
 const SEED: u64 = 23;
 
 /// The choice of the file that is overwritten next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub(super) enum Pattern {
     /// Any, with the same probability.
     Uniform,
     /// By Zipf's law, exponent 0.99: few of them very often.
@@ -27,10 +27,10 @@ pub enum Pattern {
 
 impl Pattern {
     /// Both patterns.
-    pub const ALL: [Pattern; 2] = [Pattern::Uniform, Pattern::Zipf];
+    pub(super) const ALL: [Pattern; 2] = [Pattern::Uniform, Pattern::Zipf];
 
     /// Returns its name in tables.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Pattern::Uniform => "uniform",
             Pattern::Zipf => "Zipf",
@@ -39,13 +39,13 @@ impl Pattern {
 }
 
 /// The files, and their content.
-pub struct Load {
+pub(super) struct Load {
     files: usize,
     content: Unshared,
 }
 
 /// The result of the writes.
-pub struct Done {
+pub(super) struct Done {
     /// Bytes written to files.
     pub written_bytes: u64,
     /// Maximum bytes of files in blocks, for lack of a free segment.
@@ -54,17 +54,17 @@ pub struct Done {
 
 impl Load {
     /// Makes a load of files that take `bytes` bytes in total.
-    pub fn new(bytes: u64) -> Load {
+    pub(super) fn new(bytes: u64) -> Load {
         Load { files: (bytes as usize / FILE_BYTES).max(2), content: Unshared::new(FILE_BYTES, SEED) }
     }
 
     /// Returns the number of files.
-    pub fn files(&self) -> usize {
+    pub(super) fn files(&self) -> usize {
         self.files
     }
 
     /// Writes all files and overwrites them until `bytes` bytes are written.
-    pub fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
+    pub(super) fn write(&self, fs: &FileSystem, pattern: Pattern, bytes: u64) -> Result<Done> {
         let files = (0..self.files).map(|number| create(fs, number)).collect::<Result<Vec<File>>>()?;
         let mut content = self.content.clone();
         let mut order = Order::new(pattern, self.files);

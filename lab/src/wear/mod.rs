@@ -30,7 +30,7 @@ use tally::{Kind, Pools, Tally};
 
 /// How to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Bytes to overwrite, as a multiple of the size of the device; 100 take about a minute per row
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     fulls: u64,
@@ -102,7 +102,7 @@ struct Run {
 }
 
 /// Measures, and prints the report.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(crate) fn run(options: &Options, json: bool) -> Result<()> {
     let options = Options { fulls: if options.common.smoke { 1 } else { options.fulls }, ..options.clone() };
     let device_bytes = options.mebibytes << 20;
     let load = Load::new(device_bytes * options.fill / 100);

@@ -40,7 +40,7 @@ fn levelling(run: &Run) -> &'static str {
 }
 
 /// Formats it for a terminal.
-pub fn table(report: &Report) -> String {
+pub(super) fn table(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(HEAD);
     report.runs.iter().for_each(|run| {
@@ -51,7 +51,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// Formats the page for docs/results/wear.
-pub fn markdown(report: &Report) -> String {
+pub(super) fn markdown(report: &Report) -> String {
     let Report { device_bytes, files, file_bytes, fulls, profile, .. } = report;
     let (device, file) = (device_bytes >> 20, file_bytes >> 10);
     let share = *files as u64 * file_bytes * 100 / device_bytes;

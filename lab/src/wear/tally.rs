@@ -14,7 +14,7 @@ use serde::Serialize;
 
 /// Data segments: writes of each, per line.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Pools {
+pub(super) struct Pools {
     pub segments: u64,
     pub mean: f64,
     pub most: f64,
@@ -26,7 +26,7 @@ pub struct Pools {
 
 /// The lines of one kind of structure.
 #[derive(Clone, Debug, Serialize)]
-pub struct Kind {
+pub(super) struct Kind {
     pub name: &'static str,
     /// Whether it is always at the same offset.
     pub is_fixed: bool,
@@ -41,7 +41,7 @@ pub struct Kind {
 }
 
 /// Counts of data segments and of all kinds.
-pub struct Tally {
+pub(super) struct Tally {
     pub pools: Pools,
     pub kinds: Vec<Kind>,
 }
@@ -68,7 +68,7 @@ const CHUNKS: usize = 9;
 
 impl Tally {
     /// Counts the lines of a device that was opened with line counters.
-    pub fn of(region: &Region, geometry: &Geometry) -> Tally {
+    pub(super) fn of(region: &Region, geometry: &Geometry) -> Tally {
         let wear = |from: u64, to: u64| region.line_wear(from, to - from).expect("lines are counted");
         let mut sums = [LineWear::default(); KINDS.len()];
         let table_ends = [

@@ -132,7 +132,7 @@ fn mix(offset: u64, value: u64) -> u128 {
 
 /// The difference of a crash state to the guaranteed image.
 #[derive(Clone, Default)]
-pub struct Difference {
+pub(super) struct Difference {
     /// Numbers of pages that were given back: zeros.
     zeroed: Vec<u64>,
     /// Words of the other pages.
@@ -141,7 +141,7 @@ pub struct Difference {
 }
 
 /// A region, the image to which it is reset, and the log for returning to older images.
-pub struct Disk {
+pub(super) struct Disk {
     region: Region,
     guaranteed: Image,
     /// Words of older images, in the order in which they were replaced.
@@ -181,29 +181,29 @@ impl Lines {
 
 impl Disk {
     /// Makes a device of `bytes` that holds `image`.
-    pub fn new(image: Image, bytes: u64) -> Disk {
+    pub(super) fn new(image: Image, bytes: u64) -> Disk {
         let region = image.region(bytes);
         Disk { region, guaranteed: image, replaced: Vec::new(), touched: Lines::default(), zeroed: Vec::new() }
     }
 
     /// Returns the region: the guaranteed image with the stores since then.
-    pub fn region(&self) -> &Region {
+    pub(super) fn region(&self) -> &Region {
         &self.region
     }
 
     /// Returns the guaranteed image.
-    pub fn image(&self) -> &Image {
+    pub(super) fn image(&self) -> &Image {
         &self.guaranteed
     }
 
     /// Makes words part of the guaranteed image.
-    pub fn settle(&mut self, words: &[PendingWord]) {
+    pub(super) fn settle(&mut self, words: &[PendingWord]) {
         let difference = self.difference(words.iter());
         self.advance(&difference);
     }
 
     /// Returns the difference that words make, stored in this order.
-    pub fn difference<'w>(&self, words: impl Iterator<Item = &'w PendingWord> + Clone) -> Difference {
+    pub(super) fn difference<'w>(&self, words: impl Iterator<Item = &'w PendingWord> + Clone) -> Difference {
         // Giving a page back discards the stores to it before; a store after that settles the page.
         let zeroed: Vec<u64> = words.clone().filter(|word| word.punched).map(|word| word.offset / PAGE_BYTES).collect();
         let mut values: HashMap<u64, u64> = HashMap::new();
@@ -233,7 +233,7 @@ impl Disk {
     }
 
     /// Returns the difference of a state to the image that the disk began with.
-    pub fn since_base(&self, state: &Difference) -> Difference {
+    pub(super) fn since_base(&self, state: &Difference) -> Difference {
         let mut words: BTreeMap<u64, u64> =
             self.replaced.iter().map(|(offset, _)| (*offset, self.guaranteed.word(*offset))).collect();
         words.extend(self.words_of(state));
@@ -241,12 +241,12 @@ impl Disk {
     }
 
     /// Returns a mark to roll back to.
-    pub fn mark(&self) -> usize {
+    pub(super) fn mark(&self) -> usize {
         self.replaced.len()
     }
 
     /// Makes a difference part of the guaranteed image.
-    pub fn advance(&mut self, difference: &Difference) {
+    pub(super) fn advance(&mut self, difference: &Difference) {
         self.apply(difference);
         for (offset, value) in self.words_of(difference) {
             self.replaced.push((offset, self.guaranteed.word(offset)));
@@ -258,7 +258,7 @@ impl Disk {
     }
 
     /// Restores the guaranteed image of a mark.
-    pub fn roll_back(&mut self, mark: usize) {
+    pub(super) fn roll_back(&mut self, mark: usize) {
         while self.replaced.len() > mark {
             let (offset, value) = self.replaced.pop().expect("longer than the mark");
             self.guaranteed.set(offset, value);
@@ -268,7 +268,7 @@ impl Disk {
     }
 
     /// Stores the words of a crash state.
-    pub fn apply(&mut self, difference: &Difference) {
+    pub(super) fn apply(&mut self, difference: &Difference) {
         for page in &difference.zeroed {
             let _ = self.region.write(page * PAGE_BYTES, &[0u8; PAGE_BYTES as usize]);
         }
@@ -281,7 +281,7 @@ impl Disk {
     }
 
     /// Takes the events of the region since the last call.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
         let events = self.region.take_recording().events;
         for event in &events {
             match &event.action {
@@ -300,7 +300,7 @@ impl Disk {
     }
 
     /// Returns the hash of the region's present content, after all its changes were taken as events.
-    pub fn hash_now(&self) -> u128 {
+    pub(super) fn hash_now(&self) -> u128 {
         let mut hash = self.guaranteed.hash;
         let of_zeroed = |page: &u64| page * PAGE_LINES..(page + 1) * PAGE_LINES;
         let mut lines: Vec<u64> = self.zeroed.iter().flat_map(of_zeroed).chain(self.touched.numbers.clone()).collect();
@@ -319,7 +319,7 @@ impl Disk {
     }
 
     /// Resets the region to the guaranteed image.
-    pub fn put_back(&mut self) {
+    pub(super) fn put_back(&mut self) {
         self.take_events();
         for page in std::mem::take(&mut self.zeroed) {
             let bytes = self.guaranteed.page(page).unwrap_or(&[0; PAGE_BYTES as usize]);
@@ -334,7 +334,7 @@ impl Disk {
 
 impl Difference {
     /// Returns the hash of the whole image with this difference.
-    pub fn image_hash(&self) -> u128 {
+    pub(super) fn image_hash(&self) -> u128 {
         self.hash
     }
 }

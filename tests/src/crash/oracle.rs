@@ -45,7 +45,7 @@ const JUDGED_AT: TimeNs = 1 << 50;
 
 /// The order in which a state is reconciled and used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Road {
+pub(super) enum Road {
     /// Reconciled, and the device checked, after an unmount or not.
     ReconciledFirst {
         /// Unmounted.
@@ -61,7 +61,7 @@ pub enum Road {
 
 impl Road {
     /// Returns the road of a state, from its hash.
-    pub fn of(image_hash: u128) -> Road {
+    pub(super) fn of(image_hash: u128) -> Road {
         match image_hash as u8 % 8 {
             0 => Road::UsedFirst,
             1 => Road::Interleaved,
@@ -70,29 +70,29 @@ impl Road {
     }
 
     /// Returns whether the first mount ends with an unmount when it reconciles first.
-    pub fn unmounts_first(self) -> bool {
+    pub(super) fn unmounts_first(self) -> bool {
         !matches!(self, Road::ReconciledFirst { unmounted: false, .. })
     }
 
     /// Returns all roads.
-    pub fn all() -> impl Iterator<Item = Road> {
+    pub(super) fn all() -> impl Iterator<Item = Road> {
         (0..6).map(Road::of)
     }
 }
 
 /// Ends of recoveries (image, tree, totals, kind of unmount) after which all checks passed.
 #[derive(Default)]
-pub struct Passed(Mutex<HashSet<u128>>);
+pub(super) struct Passed(Mutex<HashSet<u128>>);
 
 impl Passed {
     /// Adds everything that `other` has passed.
-    pub fn extend(&self, other: Passed) {
+    pub(super) fn extend(&self, other: Passed) {
         lock(&self.0).extend(other.0.into_inner().expect("no thread panics with a lock"));
     }
 }
 
 /// The judgement of one crash state.
-pub struct Judge<'j> {
+pub(super) struct Judge<'j> {
     /// Holds the state; the judgement leaves its changes there, and the caller resets it.
     pub disk: &'j mut Disk,
     /// The options of its mounts.
@@ -113,7 +113,7 @@ impl Judge<'_> {
     ///
     /// # Errors
     /// The condition that is violated.
-    pub fn judge(mut self) -> Result<Vec<Event>, String> {
+    pub(super) fn judge(mut self) -> Result<Vec<Event>, String> {
         self.options.clock = clock_from(JUDGED_AT);
         let region = self.disk.region().clone();
         self.spoil_media(Moment::Crashed, &region);
@@ -254,7 +254,7 @@ impl Judge<'_> {
 ///
 /// # Errors
 /// It does not recover.
-pub fn recover(disk: &mut Disk, mut options: MountOptions, unmounted: bool) -> Result<Vec<Event>, String> {
+pub(super) fn recover(disk: &mut Disk, mut options: MountOptions, unmounted: bool) -> Result<Vec<Event>, String> {
     options.clock = clock_from(JUDGED_AT);
     let fs = mount(disk.region(), &options)?;
     reconcile(&fs)?;

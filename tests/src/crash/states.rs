@@ -25,7 +25,7 @@ pub struct Bounds {
 const CHOSEN_WORDS_MAX: usize = 4 << 20;
 
 /// Returns the choices at a point, each with a truth value per pending word. Some may be equal.
-pub fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -> Vec<Vec<bool>> {
+pub(super) fn choices(pending: &Pending, bounds: &Bounds, random: &mut fastrand::Rng) -> Vec<Vec<bool>> {
     let words = pending.words();
     let mut chosen: Vec<Vec<bool>> = Vec::new();
     if words.len() <= bounds.exhaustive {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// A call in the body of a function.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub(super) struct Call {
     pub to: Place,
     pub line: usize,
     /// As far as it is useful to read: `Core::publish`.
@@ -19,7 +19,7 @@ pub struct Call {
 
 /// What a body does that leads to other files.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(super) struct Found {
     pub calls: Vec<Call>,
     /// Types whose fields it uses that are callbacks, with the lines.
     pub called_back: Vec<(TypeOf, usize)>,
@@ -28,7 +28,7 @@ pub struct Found {
 }
 
 /// The body of a function while it is read.
-pub struct Body<'a> {
+pub(super) struct Body<'a> {
     program: &'a Program<'a>,
     tokens: &'a [Token],
     file: &'a Path,
@@ -40,7 +40,7 @@ pub struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// Reads the body of a function.
-    pub fn read_all(program: &'a Program, place: &'a Place) -> Found {
+    pub(super) fn read_all(program: &'a Program, place: &'a Place) -> Found {
         let function = program.function(place);
         let (tokens, locals) = (program.tokens(&place.0), function.parameters.clone());
         let mut body = Body { program, tokens, file: &place.0, function, locals, found: Found::default() };

@@ -31,7 +31,7 @@ use super::source::Path;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the arrows that calls draw between files.
-pub fn arrows(program: &Program) -> Vec<Arrow> {
+pub(super) fn arrows(program: &Program) -> Vec<Arrow> {
     let calls = Calls {
         program,
         found: program.places().map(|place| (place.clone(), Body::read_all(program, &place))).collect(),

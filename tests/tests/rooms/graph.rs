@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// `a` uses `b`, and the place where it does.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Arrow {
+pub(super) struct Arrow {
     pub from: Path,
     pub to: Path,
     /// `folder/file.rs:12`
@@ -23,14 +23,14 @@ pub struct Arrow {
 }
 
 /// Files each of which leads to each other one.
-pub struct Circle {
+pub(super) struct Circle {
     pub files: BTreeSet<Path>,
     /// The shortest way from one of them back to itself.
     pub way: Vec<Arrow>,
 }
 
 /// The files of a crate, and the arrows among them.
-pub struct Graph {
+pub(super) struct Graph {
     files: BTreeMap<Path, File>,
     pub arrows: Vec<Arrow>,
     /// Arrows of calls that no path shows.
@@ -53,12 +53,12 @@ enum Target {
 }
 
 /// Returns the readable name of a room or a file.
-pub fn name(module: &[String]) -> String {
+pub(super) fn name(module: &[String]) -> String {
     if module.is_empty() { "the root".into() } else { module.join("/") }
 }
 
 /// Returns the room of a file; the root has none.
-pub fn room(module: &[String]) -> &str {
+pub(super) fn room(module: &[String]) -> &str {
     module.first().map_or("", String::as_str)
 }
 
@@ -71,14 +71,14 @@ fn module_of(file: &str) -> Path {
     module
 }
 
-pub fn is_above(upper: &[String], lower: &[String]) -> bool {
+pub(super) fn is_above(upper: &[String], lower: &[String]) -> bool {
     lower.starts_with(upper)
 }
 
 impl Graph {
     /// Makes the graph of the files in a folder `src`, given by their names from there on and their contents. Files
     /// that the root does not reach without tests are left out.
-    pub fn new<'a>(sources: impl IntoIterator<Item = (&'a str, &'a str)>) -> Graph {
+    pub(super) fn new<'a>(sources: impl IntoIterator<Item = (&'a str, &'a str)>) -> Graph {
         let mut found: BTreeMap<Path, File> = BTreeMap::new();
         for (name, text) in sources {
             found.insert(module_of(name), File { name: name.into(), source: Source::parse(text) });
@@ -96,12 +96,12 @@ impl Graph {
     }
 
     /// Iterates over the files, each with its parsed source.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+    pub(super) fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
         self.files.values().map(|file| (file.name.as_str(), &file.source))
     }
 
     /// Iterates over all rooms, each once.
-    pub fn rooms(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn rooms(&self) -> impl Iterator<Item = &str> {
         let rooms: BTreeSet<&str> =
             self.files.keys().map(|module| room(module)).filter(|room| !room.is_empty()).collect();
         rooms.into_iter()
@@ -229,7 +229,7 @@ impl Graph {
     }
 
     /// Returns the circles: groups of files each of which leads to each other one.
-    pub fn circles(&self) -> Vec<Circle> {
+    pub(super) fn circles(&self) -> Vec<Circle> {
         let mut circles: Vec<Circle> = Vec::new();
         for file in self.files.keys() {
             if circles.iter().any(|circle| circle.files.contains(file)) {

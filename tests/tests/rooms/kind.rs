@@ -5,7 +5,7 @@ use super::source::{Token, group_len};
 /// A type: `&mut Vec<a::B>` is `Vec` with `B` inside. References and pointers that only pass calls on are left out.
 /// A callback is `Fn` with its parameters inside, whatever kind of function it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub(super) struct Kind {
     pub name: String,
     pub inside: Vec<Kind>,
 }
@@ -18,12 +18,12 @@ const PASS_CALLS_ON: [&str; 8] =
 const MARKERS: [&str; 7] = ["Send", "Sync", "Copy", "Clone", "Sized", "Unpin", "UnwindSafe"];
 
 /// Returns whether the token at this position is this text.
-pub fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
+pub(super) fn is_at(tokens: &[Token], at: usize, text: &str) -> bool {
     tokens.get(at).is_some_and(|token| token.is(text))
 }
 
 /// Returns the position after the angle brackets that open here; the same position if none do.
-pub fn after_angles(tokens: &[Token], mut at: usize) -> usize {
+pub(super) fn after_angles(tokens: &[Token], mut at: usize) -> usize {
     let mut depth = 0;
     while let Some(token) = tokens.get(at) {
         let is_arrow = token.is(">") && at > 0 && (tokens[at - 1].is("-") || tokens[at - 1].is("="));
@@ -37,12 +37,12 @@ pub fn after_angles(tokens: &[Token], mut at: usize) -> usize {
 }
 
 impl Kind {
-    pub fn new(name: &str) -> Kind {
+    pub(super) fn new(name: &str) -> Kind {
         Kind { name: name.into(), inside: Vec::new() }
     }
 
     /// Reads a type with all its bounds; of several bounds the first that can have methods counts.
-    pub fn read(tokens: &[Token], at: &mut usize) -> Option<Kind> {
+    pub(super) fn read(tokens: &[Token], at: &mut usize) -> Option<Kind> {
         let mut kind = Kind::read_bound(tokens, at);
         while is_at(tokens, *at, "+") {
             *at += 1;
@@ -136,12 +136,12 @@ impl Kind {
     }
 
     /// Iterates over all names in it.
-    pub fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+    pub(super) fn names(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         Box::new(std::iter::once(self.name.as_str()).chain(self.inside.iter().flat_map(Kind::names)))
     }
 
     /// Returns what a method of the standard library gives back; `None`: unknown.
-    pub fn given_by(&self, method: &str) -> Option<Kind> {
+    pub(super) fn given_by(&self, method: &str) -> Option<Kind> {
         const SAME: [&str; 16] = [
             "iter",
             "iter_mut",
@@ -174,7 +174,7 @@ impl Kind {
     }
 
     /// Returns what an index, or a loop, gives of it.
-    pub fn element(&self) -> Option<Kind> {
+    pub(super) fn element(&self) -> Option<Kind> {
         ["[]", "Vec", "VecDeque", "Option", "Iterator", "BTreeSet"]
             .contains(&self.name.as_str())
             .then(|| self.inside.first().cloned())?

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// The declarations of a file.
 #[derive(Debug, Default)]
-pub struct Outline {
+pub(super) struct Outline {
     /// Structs, enums and unions, each with its fields; a tuple's fields are `0`, `1`, and so on.
     pub types: BTreeMap<String, BTreeMap<String, Kind>>,
     /// `type A = B`.
@@ -21,7 +21,7 @@ pub struct Outline {
 }
 
 #[derive(Debug)]
-pub struct Function {
+pub(super) struct Function {
     pub name: String,
     /// The type or trait that it is a method of.
     pub owner: Option<String>,
@@ -42,7 +42,7 @@ struct Block {
 }
 
 impl Outline {
-    pub fn read(tokens: &[Token]) -> Outline {
+    pub(super) fn read(tokens: &[Token]) -> Outline {
         let mut outline = Outline::default();
         outline.items(tokens, 0..tokens.len(), &Block::default());
         outline

@@ -10,10 +10,10 @@ use super::source::{Path, Token};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A type or a trait: its name, and the file that declares it.
-pub type TypeOf = (String, Path);
+pub(super) type TypeOf = (String, Path);
 
 /// A file and the position of a function in it.
-pub type Place = (Path, usize);
+pub(super) type Place = (Path, usize);
 
 /// Methods that are common on types of the standard library: on a value of unknown type they lead nowhere.
 const COMMON: &str = "abs add all and any append as_bytes as_ref as_slice begin borrow bytes capacity chars chunks clear \
@@ -25,17 +25,17 @@ const COMMON: &str = "abs add all and any append as_bytes as_ref as_slice begin 
                       value values wait windows with write zip";
 
 /// A file of the crate.
-pub struct Text<'a> {
+pub(super) struct Text<'a> {
     pub name: &'a str,
     pub tokens: &'a [Token],
     pub outline: Outline,
 }
 
 /// Returns the file from which another file brought a name, if its `use` declarations show it.
-pub type Brought<'a> = Box<dyn Fn(&Path, &str) -> Option<Path> + 'a>;
+pub(super) type Brought<'a> = Box<dyn Fn(&Path, &str) -> Option<Path> + 'a>;
 
 /// All declarations of a crate.
-pub struct Program<'a> {
+pub(super) struct Program<'a> {
     files: BTreeMap<Path, Text<'a>>,
     brought: Brought<'a>,
     /// Files that declare a type or a trait of this name.
@@ -51,7 +51,7 @@ pub struct Program<'a> {
 }
 
 impl<'a> Program<'a> {
-    pub fn new(files: BTreeMap<Path, Text<'a>>, brought: Brought<'a>) -> Program<'a> {
+    pub(super) fn new(files: BTreeMap<Path, Text<'a>>, brought: Brought<'a>) -> Program<'a> {
         let mut program = Program {
             files: BTreeMap::new(),
             brought,
@@ -107,7 +107,7 @@ impl<'a> Program<'a> {
     }
 
     /// Returns the type or trait that a file means by a name.
-    pub fn type_named(&self, file: &Path, name: &str) -> Option<TypeOf> {
+    pub(super) fn type_named(&self, file: &Path, name: &str) -> Option<TypeOf> {
         let files = self.declared.get(name)?;
         let found = if let [only] = &files[..] {
             only
@@ -122,7 +122,7 @@ impl<'a> Program<'a> {
     }
 
     /// Returns a type that an alias stands for.
-    pub fn without_alias(&self, kind: Kind) -> Kind {
+    pub(super) fn without_alias(&self, kind: Kind) -> Kind {
         match self.aliases.get(&kind.name).map(Vec::as_slice) {
             Some([(_, real)]) if real.name != kind.name && !self.declared.contains_key(&kind.name) => real.clone(),
             _ => kind,
@@ -130,7 +130,7 @@ impl<'a> Program<'a> {
     }
 
     /// Iterates over all functions.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
+    pub(super) fn places(&self) -> impl Iterator<Item = Place> {
         let of_file = |(file, text): (&Path, &Text)| {
             let file = file.clone();
             (0..text.outline.functions.len()).map(move |at| (file.clone(), at))
@@ -139,23 +139,23 @@ impl<'a> Program<'a> {
     }
 
     /// Returns the name of a file: `a/mod.rs`.
-    pub fn name(&self, file: &Path) -> &str {
+    pub(super) fn name(&self, file: &Path) -> &str {
         self.files[file].name
     }
 
-    pub fn tokens(&self, file: &Path) -> &[Token] {
+    pub(super) fn tokens(&self, file: &Path) -> &[Token] {
         self.files[file].tokens
     }
 
-    pub fn function(&self, (file, at): &Place) -> &Function {
+    pub(super) fn function(&self, (file, at): &Place) -> &Function {
         &self.files[file].outline.functions[*at]
     }
 
-    pub fn field(&self, (name, file): &TypeOf, field: &str) -> Option<Kind> {
+    pub(super) fn field(&self, (name, file): &TypeOf, field: &str) -> Option<Kind> {
         self.files[file].outline.types.get(name)?.get(field).cloned()
     }
 
-    pub fn deref(&self, owner: &TypeOf) -> Option<&(Path, Kind)> {
+    pub(super) fn deref(&self, owner: &TypeOf) -> Option<&(Path, Kind)> {
         self.derefs.get(owner)
     }
 
@@ -164,20 +164,20 @@ impl<'a> Program<'a> {
     }
 
     /// Returns the functions that a call of a method on this type runs: its own, or those that its traits give it.
-    pub fn methods_of(&self, owner: &TypeOf, method: &str) -> Vec<Place> {
+    pub(super) fn methods_of(&self, owner: &TypeOf, method: &str) -> Vec<Place> {
         let own = self.own_methods(owner, method);
         let given = self.implemented.get(owner).into_iter().flatten();
         if own.is_empty() { given.flat_map(|of| self.own_methods(of, method)).collect() } else { own }
     }
 
     /// Returns the functions that a call of a method on this trait may run.
-    pub fn implementers_of(&self, of_trait: &TypeOf, method: &str) -> Vec<Place> {
+    pub(super) fn implementers_of(&self, of_trait: &TypeOf, method: &str) -> Vec<Place> {
         let implementers = self.implementers.get(of_trait).into_iter().flatten();
         implementers.flat_map(|owner| self.own_methods(owner, method)).collect()
     }
 
     /// Returns the functions that a method call on a value of unknown type runs, if one type alone has that method.
-    pub fn methods_named(&self, method: &str) -> Vec<Place> {
+    pub(super) fn methods_named(&self, method: &str) -> Vec<Place> {
         let found = self.by_name.get(method).map_or(&[][..], Vec::as_slice);
         let is_of_one = found.iter().all(|(owner, _)| *owner == found[0].0);
         let is_common = COMMON.split_whitespace().any(|common| common == method);
@@ -185,7 +185,7 @@ impl<'a> Program<'a> {
     }
 
     /// Returns whether a type is a callback that gets a type whose methods stand in several files of this room.
-    pub fn hands_on(&self, file: &Path, kind: &Kind) -> bool {
+    pub(super) fn hands_on(&self, file: &Path, kind: &Kind) -> bool {
         let is_wide = |name: &str| {
             let owner = self.type_named(file, name);
             owner.is_some_and(|owner| self.is_in_several_files(&owner, room(file)))
@@ -207,7 +207,7 @@ impl<'a> Program<'a> {
 
     /// Returns the free function that a file calls by a name, after the name of its module or alone: of this file, of
     /// one above, of where the name comes from, or of the module of this room.
-    pub fn free_function_for(&self, file: &Path, module: Option<&str>, name: &str) -> Option<Place> {
+    pub(super) fn free_function_for(&self, file: &Path, module: Option<&str>, name: &str) -> Option<Place> {
         let above = (0..=file.len()).rev().map(|depth| file[..depth].to_vec());
         let is_module = |other: &&Path| other.last().map(String::as_str) == module && room(other) == room(file);
         let by_path = self.files.keys().filter(is_module).filter(|_| module.is_some()).cloned();

@@ -8,22 +8,22 @@
 use std::collections::BTreeSet;
 
 /// Names from the outermost to the innermost.
-pub type Path = Vec<String>;
+pub(super) type Path = Vec<String>;
 
 /// A word, a mark (`::` is one) or the content of a string.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
+pub(super) struct Token {
     pub line: usize,
     pub text: String,
     pub is_string: bool,
 }
 
 impl Token {
-    pub fn is(&self, text: &str) -> bool {
+    pub(super) fn is(&self, text: &str) -> bool {
         !self.is_string && self.text == text
     }
 
-    pub fn is_word(&self) -> bool {
+    pub(super) fn is_word(&self) -> bool {
         !self.is_string && self.text.starts_with(is_word_char)
     }
 }
@@ -34,7 +34,7 @@ fn is_word_char(c: char) -> bool {
 
 /// The names that a `use` declaration brings into scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Brought {
+pub(super) enum Brought {
     /// One item, under this name.
     Name(String),
     /// All items of the module.
@@ -43,7 +43,7 @@ pub enum Brought {
 
 /// A path that a file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mention {
+pub(super) struct Mention {
     pub line: usize,
     /// Modules of this file that enclose it.
     pub within: Path,
@@ -54,7 +54,7 @@ pub struct Mention {
 
 /// A source file without the items that only tests compile.
 #[derive(Clone, Debug, Default)]
-pub struct Source {
+pub(super) struct Source {
     pub tokens: Vec<Token>,
     pub mentions: Vec<Mention>,
     /// Modules that it declares and that have their own files: names from this file on.
@@ -64,7 +64,7 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn parse(text: &str) -> Source {
+    pub(super) fn parse(text: &str) -> Source {
         let mut source = Source { tokens: without_tests(&tokens(text)), ..Source::default() };
         let tokens = source.tokens.clone();
         // For each open brace the name of the module that it opens, if it opens one.
@@ -369,7 +369,7 @@ fn is_closing(token: &Token) -> bool {
 }
 
 /// Returns the number of tokens from an opening bracket to the one that closes it.
-pub fn group_len(tokens: &[Token]) -> usize {
+pub(super) fn group_len(tokens: &[Token]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
         depth += i32::from(is_opening(token)) - i32::from(is_closing(token));

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// See the module.
 #[derive(Default)]
-pub struct Night {
+pub(super) struct Night {
     /// Whether it is night.
     pub is_night: AtomicBool,
     /// Files with blocks that lack fingerprints, and the offset at which to go on.

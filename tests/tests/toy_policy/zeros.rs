@@ -11,7 +11,7 @@ use std::sync::Mutex;
 
 /// See the module.
 #[derive(Default)]
-pub struct Zeros {
+pub(super) struct Zeros {
     block: Mutex<Option<ChunkRef>>,
 }
 

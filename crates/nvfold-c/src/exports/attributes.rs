@@ -93,7 +93,7 @@ fn remove(about: &About<'_>, name: &CText<'_>) -> Outcome<c_int> {
 /// Two mean something to nvfold, as on a mount: "user.nvfold.dedup" (the policy for new data of a file, or of what is made in
 /// a directory) and "user.nvfold.compress".
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_getxattr(
+pub(super) extern "C" fn nvfold_getxattr(
     device: DeviceHandle,
     path: CText<'_>,
     name: CText<'_>,
@@ -106,7 +106,7 @@ pub extern "C" fn nvfold_getxattr(
 /// Sets an extended attribute: any name of 1 to 255 bytes, `size` bytes of value, 65536 at most. `flags`: 0, XATTR_CREATE
 /// (EEXIST when it is there), XATTR_REPLACE (ENODATA when it is not). E2BIG, ERANGE, ENOSPC, EINVAL.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_setxattr(
+pub(super) extern "C" fn nvfold_setxattr(
     device: DeviceHandle,
     path: CText<'_>,
     name: CText<'_>,
@@ -120,7 +120,7 @@ pub extern "C" fn nvfold_setxattr(
 /// The names of all extended attributes, each with a NUL behind it; returns the bytes of all. With `size` 0 nothing but
 /// that. ERANGE.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_listxattr(
+pub(super) extern "C" fn nvfold_listxattr(
     device: DeviceHandle,
     path: CText<'_>,
     mut names: OutBytes<'_>,
@@ -131,30 +131,41 @@ pub extern "C" fn nvfold_listxattr(
 
 /// Removes an extended attribute. ENODATA.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_removexattr(device: DeviceHandle, path: CText<'_>, name: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_removexattr(device: DeviceHandle, path: CText<'_>, name: CText<'_>) -> c_int {
     call("nvfold_removexattr", || remove(&About::Path(device, path), &name))
 }
 
 /// As nvfold_getxattr, of an open file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_fgetxattr(fd: c_int, name: CText<'_>, mut value: OutBytes<'_>, size: usize) -> libc::ssize_t {
+pub(super) extern "C" fn nvfold_fgetxattr(
+    fd: c_int,
+    name: CText<'_>,
+    mut value: OutBytes<'_>,
+    size: usize,
+) -> libc::ssize_t {
     call("nvfold_fgetxattr", || get(&About::Descriptor(fd), &name, &mut value, size))
 }
 
 /// As nvfold_setxattr, of an open file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_fsetxattr(fd: c_int, name: CText<'_>, value: InBytes<'_>, size: usize, flags: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_fsetxattr(
+    fd: c_int,
+    name: CText<'_>,
+    value: InBytes<'_>,
+    size: usize,
+    flags: c_int,
+) -> c_int {
     call("nvfold_fsetxattr", || set(&About::Descriptor(fd), &name, (&value, size), flags))
 }
 
 /// As nvfold_listxattr, of an open file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_flistxattr(fd: c_int, mut names: OutBytes<'_>, size: usize) -> libc::ssize_t {
+pub(super) extern "C" fn nvfold_flistxattr(fd: c_int, mut names: OutBytes<'_>, size: usize) -> libc::ssize_t {
     call("nvfold_flistxattr", || list(&About::Descriptor(fd), &mut names, size))
 }
 
 /// As nvfold_removexattr, of an open file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_fremovexattr(fd: c_int, name: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_fremovexattr(fd: c_int, name: CText<'_>) -> c_int {
     call("nvfold_fremovexattr", || remove(&About::Descriptor(fd), &name))
 }

@@ -7,7 +7,7 @@ use crate::status::time_to_set;
 use nvfold::SetAttr;
 
 /// The change that two times stand for; NULL: both are now.
-pub fn changes_of(times: &InTimes<'_>) -> Outcome<SetAttr> {
+pub(super) fn changes_of(times: &InTimes<'_>) -> Outcome<SetAttr> {
     let now = pmem::clock::coarse_now_ns();
     let (atime, mtime) = match times.get()? {
         None => (Some(now), Some(now)),
@@ -17,7 +17,7 @@ pub fn changes_of(times: &InTimes<'_>) -> Outcome<SetAttr> {
 }
 
 /// The change of owner and group; -1 leaves one.
-pub fn owners(owner: libc::uid_t, group: libc::gid_t) -> SetAttr {
+pub(super) fn owners(owner: libc::uid_t, group: libc::gid_t) -> SetAttr {
     let given = |id: u32| (id != u32::MAX).then_some(id);
     SetAttr { uid: given(owner), gid: given(group), ..SetAttr::default() }
 }

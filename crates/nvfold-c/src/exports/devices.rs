@@ -14,7 +14,7 @@ use std::sync::{Arc, Once};
 /// What a device holds, in bytes. Later versions may have more fields behind these.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct Stats {
+pub(super) struct Stats {
     /// Size of the device.
     pub device_bytes: u64,
     /// What all files hold: what would be stored without sharing and compression.
@@ -70,7 +70,7 @@ extern "C" fn close_all_at_exit() {
 /// Returns the handle, or NULL: EBUSY when another process (or this one) has it open; EINVAL for wrong options and for what
 /// holds no nvfold; ENOENT, EACCES, EROFS, EIO.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_device_open(path: CText<'_>, options: CText<'_>) -> DeviceHandle {
+pub(super) extern "C" fn nvfold_device_open(path: CText<'_>, options: CText<'_>) -> DeviceHandle {
     call("nvfold_device_open", || {
         let path = path.bytes()?;
         let options = if options.is_null() { Options::default() } else { Options::parse(options.bytes()?)? };
@@ -79,7 +79,7 @@ pub extern "C" fn nvfold_device_open(path: CText<'_>, options: CText<'_>) -> Dev
 }
 
 /// Opens a device; returns its handle.
-pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
+pub(super) fn open(path: &[u8], options: &Options) -> Outcome<usize> {
     static PREPARED: Once = Once::new();
     PREPARED.call_once(|| {
         failure::watch_for_forks();
@@ -97,25 +97,25 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
 /// Returns 0, or -1: EBADF; EIO and others when the device failed, which is as after a crash then. The handle is gone in any
 /// case.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_device_close(device: DeviceHandle) -> c_int {
+pub(super) extern "C" fn nvfold_device_close(device: DeviceHandle) -> c_int {
     call("nvfold_device_close", || close(device.0.addr()).map(|()| 0))
 }
 
 /// Closes the device of a handle.
-pub fn close(handle: usize) -> Outcome<()> {
+pub(super) fn close(handle: usize) -> Outcome<()> {
     device::close(handle, close_all_of)
 }
 
 /// Makes everything acknowledged durable, on the whole device, all or nothing. It costs something on devices in plain files
 /// alone; there it happens by itself too, a second after the changes stop, and every 5 s.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_sync(device: DeviceHandle) -> c_int {
+pub(super) extern "C" fn nvfold_sync(device: DeviceHandle) -> c_int {
     call("nvfold_sync", || device.device()?.run(|fs| Ok(fs.sync()?)).map(|()| 0))
 }
 
 /// Physical space: copying data that is there hardly changes it.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_statvfs(device: DeviceHandle, mut space: OutStatvfs<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_statvfs(device: DeviceHandle, mut space: OutStatvfs<'_>) -> c_int {
     call("nvfold_statvfs", || {
         let device = device.device()?;
         let mut found = caller::empty_statvfs();
@@ -130,7 +130,7 @@ pub extern "C" fn nvfold_statvfs(device: DeviceHandle, mut space: OutStatvfs<'_>
 /// What the device holds and what sharing saves. `size` is sizeof(struct nvfold_stats), by which later versions know how much
 /// of it the program has.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, size: usize) -> c_int {
+pub(super) extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, size: usize) -> c_int {
     call("nvfold_stats", || {
         let device = device.device()?;
         stats.check()?;
@@ -153,7 +153,7 @@ pub extern "C" fn nvfold_stats(device: DeviceHandle, mut stats: OutStats<'_>, si
 /// Sets the permission bits that files made on this device from now on do not get; returns those of before, or (mode_t)-1.
 /// The umask of the process counted when the device was opened, and does not count any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_umask(device: DeviceHandle, mask: libc::mode_t) -> libc::mode_t {
+pub(super) extern "C" fn nvfold_umask(device: DeviceHandle, mask: libc::mode_t) -> libc::mode_t {
     failure::answer("nvfold_umask", libc::mode_t::MAX, || {
         Ok(device.device()?.umask.swap(mask & MODE_BITS, Ordering::Relaxed))
     })
@@ -163,13 +163,13 @@ pub extern "C" fn nvfold_umask(device: DeviceHandle, mask: libc::mode_t) -> libc
 /// do. It is valid until the next call of this thread fails. Never NULL; empty when none has failed. errno is as the call
 /// left it.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_last_error() -> *const c_char {
+pub(super) extern "C" fn nvfold_last_error() -> *const c_char {
     failure::last_message()
 }
 
 /// The version of the library, for example "0.1.0".
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_version() -> *const c_char {
+pub(super) extern "C" fn nvfold_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }

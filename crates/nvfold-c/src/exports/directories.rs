@@ -16,7 +16,7 @@ const NAME_ROOM: usize = 256;
 /// An entry of a directory.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Dirent {
+pub(super) struct Dirent {
     /// Number of the inode.
     pub d_ino: u64,
     /// For nvfold_seekdir: to go on behind this entry. Stable as long as the entry is there.
@@ -31,7 +31,7 @@ pub struct Dirent {
 
 /// Begins to read a directory. Returns a handle for nvfold_readdir, or NULL: ENOENT, ENOTDIR, ...
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_opendir(device: DeviceHandle, path: CText<'_>) -> DirectoryHandle {
+pub(super) extern "C" fn nvfold_opendir(device: DeviceHandle, path: CText<'_>) -> DirectoryHandle {
     call("nvfold_opendir", || {
         let (device, path) = (device.device()?, path.bytes()?);
         let directory = device.run(|fs| {
@@ -47,7 +47,7 @@ pub extern "C" fn nvfold_opendir(device: DeviceHandle, path: CText<'_>) -> Direc
 /// among them. While others make and remove names, a name that stays is listed exactly once, and what is made after
 /// nvfold_opendir is not listed. Threads that read one handle get each entry once among them.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_readdir(directory: DirectoryHandle, mut entry: OutDirent<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_readdir(directory: DirectoryHandle, mut entry: OutDirent<'_>) -> c_int {
     call("nvfold_readdir", || {
         let listing = listing::of(directory.0.addr())?;
         entry.check()?;
@@ -68,7 +68,7 @@ pub extern "C" fn nvfold_readdir(directory: DirectoryHandle, mut entry: OutDiren
 
 /// Goes on behind the entry of which `position` is the d_off; 0: from the start, with what is there now.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_seekdir(directory: DirectoryHandle, position: i64) -> c_int {
+pub(super) extern "C" fn nvfold_seekdir(directory: DirectoryHandle, position: i64) -> c_int {
     call("nvfold_seekdir", || {
         let position = u64::try_from(position).map_err(|_| Failure::invalid("a position is not below 0"))?;
         listing::of(directory.0.addr())?.seek(position);
@@ -78,13 +78,13 @@ pub extern "C" fn nvfold_seekdir(directory: DirectoryHandle, position: i64) -> c
 
 /// The position: d_off of the entry that was read last, 0 at the start. -1: EBADF.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_telldir(directory: DirectoryHandle) -> i64 {
+pub(super) extern "C" fn nvfold_telldir(directory: DirectoryHandle) -> i64 {
     call("nvfold_telldir", || Ok(listing::of(directory.0.addr())?.tell() as i64))
 }
 
 /// Ends reading a directory. EBADF.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_closedir(directory: DirectoryHandle) -> c_int {
+pub(super) extern "C" fn nvfold_closedir(directory: DirectoryHandle) -> c_int {
     call("nvfold_closedir", || {
         let handle = directory.0.addr();
         // Its last user may free a directory that was removed.

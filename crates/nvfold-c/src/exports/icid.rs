@@ -20,7 +20,7 @@ static DEVICE: Mutex<Option<usize>> = Mutex::new(None);
 /// Opens the device that the calls of this header are about, as nvfold_device_open; `options` may be NULL. Returns 0 or -1;
 /// EBUSY when one is open already.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_init(device: CText<'_>, options: CText<'_>) -> c_int {
+pub(super) extern "C" fn ICID_init(device: CText<'_>, options: CText<'_>) -> c_int {
     call("ICID_init", || {
         let mut opened = DEVICE.lock();
         if opened.as_ref().is_some_and(|handle| device::of(*handle).is_ok()) {
@@ -34,7 +34,7 @@ pub extern "C" fn ICID_init(device: CText<'_>, options: CText<'_>) -> c_int {
 
 /// Closes the device, as nvfold_device_close. Returns 0 or -1; EBADF when none is open.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_exit() -> c_int {
+pub(super) extern "C" fn ICID_exit() -> c_int {
     call("ICID_exit", || {
         let handle = DEVICE.lock().take().ok_or_else(|| Failure::new(libc::EBADF, "no device is open"))?;
         super::devices::close(handle).map(|()| 0)
@@ -43,7 +43,7 @@ pub extern "C" fn ICID_exit() -> c_int {
 
 /// The handle of the device, for the calls of nvfold.h that take one; NULL: ENODEV.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_device() -> DeviceHandle {
+pub(super) extern "C" fn ICID_device() -> DeviceHandle {
     call("ICID_device", || Ok(DeviceHandle::of(the_device()?.handle)))
 }
 
@@ -75,7 +75,7 @@ fn the_device() -> Outcome<Arc<Device>> {
 // the caller gave none, so it is looked at with O_CREAT alone.
 /// cbindgen:ignore
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_open(path: CText<'_>, oflag: c_int, mode: libc::mode_t) -> c_int {
+pub(super) extern "C" fn ICID_open(path: CText<'_>, oflag: c_int, mode: libc::mode_t) -> c_int {
     call("ICID_open", || {
         let path = path.bytes()?;
         let mode = if oflag & libc::O_CREAT != 0 { mode } else { 0 };
@@ -86,26 +86,26 @@ pub extern "C" fn ICID_open(path: CText<'_>, oflag: c_int, mode: libc::mode_t) -
 
 /// Closes a descriptor, as nvfold_close. What is known of copies from the file is forgotten with its last descriptor.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_close(fd: c_int) -> c_int {
+pub(super) extern "C" fn ICID_close(fd: c_int) -> c_int {
     call("ICID_close", || super::descriptors::close(fd).map(|()| 0))
 }
 
 /// Copies memory, as nvfold_memcpy.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_memcpy(mut dest: OutBytes<'_>, src: InBytes<'_>, len: usize) -> *mut c_void {
+pub(super) extern "C" fn ICID_memcpy(mut dest: OutBytes<'_>, src: InBytes<'_>, len: usize) -> *mut c_void {
     call("ICID_memcpy", || transfers::copy(&mut dest, &src, len).map(|()| dest.pointer()))
 }
 
 /// Compares memory, as nvfold_memcmp. (In the paper it returns void *; memcmp returns an int, of which the sign counts.)
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_memcmp(s1: InBytes<'_>, s2: InBytes<'_>, len: usize) -> c_int {
+pub(super) extern "C" fn ICID_memcmp(s1: InBytes<'_>, s2: InBytes<'_>, len: usize) -> c_int {
     super::memory::compare("ICID_memcmp", &s1, &s2, len)
 }
 
 /// Memory with what the file holds, as nvfold_mmap: a snapshot. What is copied from it, or written as it is, is known to come
 /// from the file.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_mmap(
+pub(super) extern "C" fn ICID_mmap(
     addr: OutBytes<'_>,
     len: usize,
     prot: c_int,
@@ -118,19 +118,19 @@ pub extern "C" fn ICID_mmap(
 
 /// Gives back memory of ICID_mmap, as nvfold_munmap.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_munmap(addr: OutBytes<'_>, len: usize) -> c_int {
+pub(super) extern "C" fn ICID_munmap(addr: OutBytes<'_>, len: usize) -> c_int {
     call("ICID_munmap", || transfers::unmap(addr.pointer(), len).map(|()| 0))
 }
 
 /// Reads, as nvfold_read, and notes where the bytes came from.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_read(fd: c_int, mut buf: OutBytes<'_>, len: usize) -> libc::ssize_t {
+pub(super) extern "C" fn ICID_read(fd: c_int, mut buf: OutBytes<'_>, len: usize) -> libc::ssize_t {
     call("ICID_read", || transfers::read(&*table::get(fd)?, Source::Position, &mut buf, len))
 }
 
 /// Writes, as nvfold_write. Of bytes that are known to come from a file it is the file's that are named, where they are the
 /// same still; the others are stored.
 #[unsafe(no_mangle)]
-pub extern "C" fn ICID_write(fd: c_int, buf: InBytes<'_>, len: usize) -> libc::ssize_t {
+pub(super) extern "C" fn ICID_write(fd: c_int, buf: InBytes<'_>, len: usize) -> libc::ssize_t {
     call("ICID_write", || transfers::write(&*table::get(fd)?, Target::Position, &buf, len))
 }

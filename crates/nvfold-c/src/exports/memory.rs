@@ -14,23 +14,23 @@ use std::ffi::{c_int, c_void};
 /// is found by comparing. What was read through a descriptor is followed until that is closed, what was mapped until it
 /// is unmapped.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_memcpy(mut target: OutBytes<'_>, source: InBytes<'_>, length: usize) -> *mut c_void {
+pub(super) extern "C" fn nvfold_memcpy(mut target: OutBytes<'_>, source: InBytes<'_>, length: usize) -> *mut c_void {
     call("nvfold_memcpy", || transfers::copy(&mut target, &source, length).map(|()| target.pointer()))
 }
 
 /// The same as nvfold_memcpy.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_memmove(mut target: OutBytes<'_>, source: InBytes<'_>, length: usize) -> *mut c_void {
+pub(super) extern "C" fn nvfold_memmove(mut target: OutBytes<'_>, source: InBytes<'_>, length: usize) -> *mut c_void {
     call("nvfold_memmove", || transfers::copy(&mut target, &source, length).map(|()| target.pointer()))
 }
 
 /// Compares memory, as memcmp(3): below, equal to or above 0. INT_MIN, with errno, for NULL (EFAULT) and for more than
 /// SSIZE_MAX bytes (EINVAL): what cannot be compared is not equal.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_memcmp(one: InBytes<'_>, other: InBytes<'_>, length: usize) -> c_int {
+pub(super) extern "C" fn nvfold_memcmp(one: InBytes<'_>, other: InBytes<'_>, length: usize) -> c_int {
     compare("nvfold_memcmp", &one, &other, length)
 }
 
-pub fn compare(function: &'static str, one: &InBytes<'_>, other: &InBytes<'_>, length: usize) -> c_int {
+pub(super) fn compare(function: &'static str, one: &InBytes<'_>, other: &InBytes<'_>, length: usize) -> c_int {
     answer(function, c_int::MIN, || Ok(one.slice(length)?.cmp(other.slice(length)?) as c_int))
 }

@@ -23,11 +23,11 @@ use std::sync::Arc;
 /// `nvfold_device *`. C gets and gives it as a pointer, so that the compiler tells it from other handles; it is a number,
 /// and is never followed.
 #[repr(transparent)]
-pub struct DeviceHandle(*mut c_void);
+pub(crate) struct DeviceHandle(*mut c_void);
 
 /// `nvfold_dir *`: as `DeviceHandle`.
 #[repr(transparent)]
-pub struct DirectoryHandle(*mut c_void);
+pub(crate) struct DirectoryHandle(*mut c_void);
 
 // Here and not beside the structures: the generator of the headers takes them for C types (cbindgen.toml).
 /// `struct nvfold_stats *`

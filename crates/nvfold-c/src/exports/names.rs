@@ -40,50 +40,50 @@ fn tell(stat: &mut OutStat<'_>, attr: &Attr, device: usize) -> Outcome<()> {
 
 /// What is known of a file; a link at the end of the path is followed. See nvfold_fstat.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_stat(device: DeviceHandle, path: CText<'_>, mut stat: OutStat<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_stat(device: DeviceHandle, path: CText<'_>, mut stat: OutStat<'_>) -> c_int {
     on("nvfold_stat", (device, path), |name| tell(&mut stat, &name.attr(LastLink::Follow)?, name.device.handle))
 }
 
 /// As nvfold_stat; of a link at the end of the path it tells what the link is.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_lstat(device: DeviceHandle, path: CText<'_>, mut stat: OutStat<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_lstat(device: DeviceHandle, path: CText<'_>, mut stat: OutStat<'_>) -> c_int {
     on("nvfold_lstat", (device, path), |name| tell(&mut stat, &name.attr(LastLink::Keep)?, name.device.handle))
 }
 
 /// Makes a directory, with the permission bits `mode` less the umask.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_mkdir(device: DeviceHandle, path: CText<'_>, mode: libc::mode_t) -> c_int {
+pub(super) extern "C" fn nvfold_mkdir(device: DeviceHandle, path: CText<'_>, mode: libc::mode_t) -> c_int {
     on("nvfold_mkdir", (device, path), |name| name.mkdir(mode))
 }
 
 /// Removes an empty directory. ENOTEMPTY, ENOTDIR, EINVAL for a path that ends in ".", EBUSY for the root.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_rmdir(device: DeviceHandle, path: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_rmdir(device: DeviceHandle, path: CText<'_>) -> c_int {
     on("nvfold_rmdir", (device, path), |name| name.rmdir())
 }
 
 /// Removes a name of anything but a directory (EISDIR). A file lives on while it is open.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_unlink(device: DeviceHandle, path: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_unlink(device: DeviceHandle, path: CText<'_>) -> c_int {
     on("nvfold_unlink", (device, path), |name| name.unlink())
 }
 
 /// Gives a file another name, as link(2): a link at the end of `path` is not followed. EEXIST, EPERM for a directory, EMLINK.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_link(device: DeviceHandle, path: CText<'_>, new_path: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_link(device: DeviceHandle, path: CText<'_>, new_path: CText<'_>) -> c_int {
     on_both("nvfold_link", (device, path, new_path), |name, new| name.link(LastLink::Keep, new))
 }
 
 /// Makes a symbolic link at `path` to `target`, which is taken as it is. EEXIST; ENOENT for an empty target.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_symlink(device: DeviceHandle, target: CText<'_>, path: CText<'_>) -> c_int {
+pub(super) extern "C" fn nvfold_symlink(device: DeviceHandle, target: CText<'_>, path: CText<'_>) -> c_int {
     on("nvfold_symlink", (device, path), |name| name.symlink(target.bytes()?))
 }
 
 /// The target of a symbolic link: `size` bytes of it at most, without a NUL. Returns the bytes put there. EINVAL when it is no
 /// link, or `size` is 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_readlink(
+pub(super) extern "C" fn nvfold_readlink(
     device: DeviceHandle,
     path: CText<'_>,
     mut buffer: OutBytes<'_>,
@@ -105,13 +105,18 @@ pub extern "C" fn nvfold_readlink(
 /// Renames, in one step. `flags`: 0, RENAME_NOREPLACE (EEXIST when the new name is there) or RENAME_EXCHANGE (swap the two).
 /// ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself and for unknown flags, EBUSY for the root.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_rename(device: DeviceHandle, path: CText<'_>, new_path: CText<'_>, flags: c_uint) -> c_int {
+pub(super) extern "C" fn nvfold_rename(
+    device: DeviceHandle,
+    path: CText<'_>,
+    new_path: CText<'_>,
+    flags: c_uint,
+) -> c_int {
     on_both("nvfold_rename", (device, path, new_path), |name, new| name.rename(new, flags))
 }
 
 /// Sets the size of a file; growing leaves a hole.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_truncate(device: DeviceHandle, path: CText<'_>, length: libc::off_t) -> c_int {
+pub(super) extern "C" fn nvfold_truncate(device: DeviceHandle, path: CText<'_>, length: libc::off_t) -> c_int {
     on("nvfold_truncate", (device, path), |name| {
         let size = Some(offset(length)?);
         name.change(LastLink::Follow, &SetAttr { size, ..SetAttr::default() })
@@ -120,7 +125,7 @@ pub extern "C" fn nvfold_truncate(device: DeviceHandle, path: CText<'_>, length:
 
 /// Sets the permission bits.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_chmod(device: DeviceHandle, path: CText<'_>, mode: libc::mode_t) -> c_int {
+pub(super) extern "C" fn nvfold_chmod(device: DeviceHandle, path: CText<'_>, mode: libc::mode_t) -> c_int {
     on("nvfold_chmod", (device, path), |name| {
         name.change(LastLink::Follow, &SetAttr { mode: Some(mode & MODE_BITS), ..SetAttr::default() })
     })
@@ -128,13 +133,18 @@ pub extern "C" fn nvfold_chmod(device: DeviceHandle, path: CText<'_>, mode: libc
 
 /// Sets owner and group; (uid_t)-1 and (gid_t)-1 leave them.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_chown(device: DeviceHandle, path: CText<'_>, owner: libc::uid_t, group: libc::gid_t) -> c_int {
+pub(super) extern "C" fn nvfold_chown(
+    device: DeviceHandle,
+    path: CText<'_>,
+    owner: libc::uid_t,
+    group: libc::gid_t,
+) -> c_int {
     on("nvfold_chown", (device, path), |name| name.change(LastLink::Follow, &owners(owner, group)))
 }
 
 /// As nvfold_chown; a link at the end of the path is not followed.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_lchown(
+pub(super) extern "C" fn nvfold_lchown(
     device: DeviceHandle,
     path: CText<'_>,
     owner: libc::uid_t,
@@ -145,7 +155,12 @@ pub extern "C" fn nvfold_lchown(
 
 /// Sets the times of access and modification: `times` as nvfold_futimens has them, `flags` 0 or AT_SYMLINK_NOFOLLOW.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_utimens(device: DeviceHandle, path: CText<'_>, times: InTimes<'_>, flags: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_utimens(
+    device: DeviceHandle,
+    path: CText<'_>,
+    times: InTimes<'_>,
+    flags: c_int,
+) -> c_int {
     let last_link = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow };
     on("nvfold_utimens", (device, path), |name| {
         if flags & !libc::AT_SYMLINK_NOFOLLOW != 0 {

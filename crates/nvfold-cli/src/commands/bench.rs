@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 use std::thread;
 
 /// Runs a benchmark; its report goes to standard output. A signal takes down what it has put up, at whatever it is.
-pub fn run(bench: &BenchArgs, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(bench: &BenchArgs, output: &Output) -> Outcome<u8> {
     let mut signals = Signals::new(stop::signals()).doing("wait for signals")?;
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {

@@ -8,12 +8,12 @@ use clap_complete::{Shell, generate};
 /// Print completions for a shell
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold completions bash > /etc/bash_completion.d/nvfold")]
-pub struct Completions {
+pub(crate) struct Completions {
     shell: Shell,
 }
 
 /// Runs the command; `cli` is the definition of the whole command line.
-pub fn run(completions: &Completions, mut cli: Command) -> Outcome<u8> {
+pub(crate) fn run(completions: &Completions, mut cli: Command) -> Outcome<u8> {
     let mut script = Vec::new();
     generate(completions.shell, &mut cli, "nvfold", &mut script);
     report::print(String::from_utf8_lossy(&script).trim_end())?;

@@ -6,7 +6,7 @@
 //! free. Draining policy denova's queue needs no pass over files: see [`queue`].
 
 mod queue;
-pub use queue::drain_all;
+pub(crate) use queue::drain_all;
 
 use crate::dedup_options::{self, DedupOptions, parse_compression};
 use crate::device::DeviceOptions;
@@ -52,7 +52,7 @@ struct Which {
 /// user who mounted it may use them.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold dedup /tmp/fold/backups")]
-pub struct Dedup {
+pub(crate) struct Dedup {
     #[command(flatten)]
     which: Which,
     /// Also compress packed chunks that are not compressed yet or that get smaller: lz4, zstd or zstd:LEVEL [default:
@@ -76,7 +76,7 @@ fn options_help() -> String {
 /// far stays; start it again to continue.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold undedup --dry-run /tmp/fold/database")]
-pub struct Undedup {
+pub(crate) struct Undedup {
     #[command(flatten)]
     which: Which,
     /// Only report how much space it would take
@@ -124,7 +124,7 @@ impl Needed {
 }
 
 /// Runs `nvfold dedup`.
-pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
+pub(crate) fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
     let Dedup { which, compress, steer } = dedup;
     if steer.drain || steer.change().is_some() {
         if which.targets.len() > 1 || !which.at.is_empty() {
@@ -149,7 +149,7 @@ pub fn dedup(dedup: &Dedup, output: &Output) -> Outcome<u8> {
 }
 
 /// Runs `nvfold undedup`.
-pub fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
+pub(crate) fn undedup(undedup: &Undedup, output: &Output) -> Outcome<u8> {
     on_stored(&undedup.which, undedup.dry_run, |stored, paths| {
         let mut work = Work::start(stored, paths, "undedup", output)?;
         let needed = work.plan(undedup.dry_run)?;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Show how much space sharing saves
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold dedup-stats /tmp/fold")]
-pub struct DedupStats {
+pub(crate) struct DedupStats {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]
     target: PathBuf,
@@ -42,7 +42,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(stats: &DedupStats, output: &Output) -> Outcome<u8> {
     let statistics = Statistics::of(&stats.target, &stats.device_options)?;
     let space = statistics.known_space()?;
     let ratio = (space.stored_bytes > 0).then(|| space.logical_bytes as f64 / space.stored_bytes as f64);

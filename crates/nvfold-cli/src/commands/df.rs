@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// Show space: logical, stored, saved by sharing and compression, metadata, reserved, free, and allocated on the host
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold df")]
-pub struct Df {
+pub(crate) struct Df {
     /// Devices or mount points; by default all mounted ones
     #[arg(value_name = "DEVICE|DIR")]
     targets: Vec<PathBuf>,
@@ -45,7 +45,7 @@ struct Row {
 }
 
 /// Runs the command.
-pub fn run(df: &Df, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(df: &Df, output: &Output) -> Outcome<u8> {
     let targets = match df.targets.is_empty() {
         true => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
         false => df.targets.clone(),

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// Show the logical size of each directory; a shared block counts in each file that references it
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold du /tmp/fold --depth 2 --extents")]
-pub struct Du {
+pub(crate) struct Du {
     /// Directory on a mount, or an unmounted device
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
@@ -120,7 +120,7 @@ struct Found {
 }
 
 /// Runs the command. The exit code is 1 if something could not be read.
-pub fn run(du: &Du, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(du: &Du, output: &Output) -> Outcome<u8> {
     let Du { target, at, extents, .. } = du;
     let mut sums = Sums::new(du.depth);
     let metadata = std::fs::metadata(target).doing(mounts::show(target))?;

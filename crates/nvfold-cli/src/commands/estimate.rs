@@ -17,7 +17,7 @@ use std::path::PathBuf;
 /// Estimate what each policy would save on files that you have, and the device size they need; only reads
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold estimate /usr/share /var/lib")]
-pub struct Estimate {
+pub(crate) struct Estimate {
     /// Files and directories to read; symbolic links below them are not followed
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
@@ -37,7 +37,7 @@ pub struct Estimate {
 }
 
 /// Runs the command. The exit code is 1 if something could not be read, as with du(1).
-pub fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(estimate: &Estimate, output: &Output) -> Outcome<u8> {
     require_one(&estimate.paths)?;
     let options = EstimateOptions {
         paths: estimate.paths.clone(),

@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Copy files and directories of an unmounted device to the host
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold export /dev/shm/pool restored")]
-pub struct Export {
+pub(crate) struct Export {
     /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -48,7 +48,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(export: &Export, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&export.device);
     if let Some(parent) = export.dest.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::metadata(parent).doing(mounts::show(parent))?;

@@ -31,14 +31,14 @@ const CORRECTED: u8 = 1;
 /// Exit code: errors are left.
 const LEFT: u8 = 4;
 /// Exit code: the check itself failed.
-pub const OPERATIONAL: u8 = 8;
+pub(crate) const OPERATIONAL: u8 = 8;
 /// Exit code: mistake on the command line.
-pub const USAGE: u8 = 16;
+pub(crate) const USAGE: u8 = 16;
 
 /// Check an unmounted device, and repair it with -y (exit codes as fsck(8))
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold fsck /dev/shm/pool")]
-pub struct Fsck {
+pub(crate) struct Fsck {
     /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -193,7 +193,7 @@ fn restore(fsck: &Fsck, undo: &Path, output: &Output) -> Outcome<u8> {
 }
 
 /// Runs the command.
-pub fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(fsck: &Fsck, output: &Output) -> Outcome<u8> {
     if let Some(undo) = &fsck.restore {
         return restore(fsck, undo, output);
     }

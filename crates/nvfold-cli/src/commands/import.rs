@@ -22,7 +22,7 @@ use std::time::Instant;
 /// Copy files and directories of the host onto an unmounted device
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold import /dev/shm/pool /usr/share")]
-pub struct Import {
+pub(crate) struct Import {
     /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -81,7 +81,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(import: &Import, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(import: &Import, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&import.device);
     let dedup = dedup_options(import)?;
     for source in &import.sources {

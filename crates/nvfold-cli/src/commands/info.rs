@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// Show the identity, layout, persistence level and state of a file system
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold info /dev/shm/pool")]
-pub struct Info {
+pub(crate) struct Info {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]
     target: PathBuf,
@@ -21,7 +21,7 @@ pub struct Info {
 }
 
 /// Runs the command.
-pub fn run(info: &Info, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(info: &Info, output: &Output) -> Outcome<u8> {
     let statistics = Statistics::of(&info.target, &info.device_options)?;
     report::emit(output.json, "info", &statistics, || describe(&statistics))?;
     Ok(0)

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// Print a manual page, or write all of them into a directory
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold man mount | man -l -")]
-pub struct Man {
+pub(crate) struct Man {
     /// Command of the page; by default nvfold itself
     command: Option<String>,
     /// Write nvfold.1, nvfold-mkfs.1, ... into this directory
@@ -28,7 +28,7 @@ fn with_examples(command: Command) -> Command {
 }
 
 /// Runs the command; `cli` is the definition of the whole command line.
-pub fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
+pub(crate) fn run(man: &Man, mut cli: Command) -> Outcome<u8> {
     cli = with_examples(cli);
     cli.build();
     if let Some(dir) = &man.into {

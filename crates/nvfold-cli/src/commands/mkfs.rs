@@ -24,7 +24,7 @@ const LABEL_BYTES_MAX: usize = 32;
 /// Make an empty file system on a device (file, DAX file or device-dax node)
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mkfs /dev/shm/pool --size 4G")]
-pub struct Mkfs {
+pub(crate) struct Mkfs {
     /// Device; a file is created if it does not exist
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -61,7 +61,7 @@ struct Formatted {
 }
 
 /// Runs the command.
-pub fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&mkfs.device);
     if mkfs.device == Path::new("mem:") {
         return Err(Failure::usage("mem:", "a memory device needs no mkfs: it is made when it is mounted")

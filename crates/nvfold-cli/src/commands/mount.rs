@@ -30,7 +30,7 @@ const HEARD: u8 = 1;
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(after_long_help = options_help())]
-pub struct Mount {
+pub(crate) struct Mount {
     /// Device, or mem: for a new one in memory (set its size with -o size=8G)
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -84,7 +84,7 @@ fn options_help() -> String {
 }
 
 /// Runs the command.
-pub fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
     let plan = plan(mount)?;
     if mount.fake {
         return Ok(0);

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Also shows the compression of new packed data; set it with setfattr (the extended attribute user.nvfold.compress).
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold policy /tmp/fold/backups deext")]
-pub struct Policy {
+pub(crate) struct Policy {
     /// File or directory on a mount, or an unmounted device
     #[arg(value_name = "PATH|DEVICE")]
     target: PathBuf,
@@ -73,7 +73,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(policy: &Policy, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(policy: &Policy, output: &Output) -> Outcome<u8> {
     let Policy { target, wanted, recursive, at, device_options } = policy;
     let at: Vec<PathBuf> = at.iter().cloned().collect();
     let (stored, paths) = Stored::open(std::slice::from_ref(target), &at, None, device_options, wanted.is_none())?;

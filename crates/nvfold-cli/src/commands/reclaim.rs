@@ -27,7 +27,7 @@ use std::time::Instant;
 /// so far stays. On a mount, root and the user who mounted it may use it.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold reclaim /tmp/fold")]
-pub struct Reclaim {
+pub(crate) struct Reclaim {
     /// Mount point or device
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
@@ -55,7 +55,7 @@ struct Report {
 }
 
 /// Runs the command.
-pub fn run(reclaim: &Reclaim, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(reclaim: &Reclaim, output: &Output) -> Outcome<u8> {
     let Reclaim { target, device_options } = reclaim;
     let (stored, paths) = Stored::open(std::slice::from_ref(target), &[], None, device_options, false)?;
     let done = reclaim_all(&stored, &paths[0], target, output);

@@ -42,7 +42,7 @@ server hints about where the bytes that they write were copied from. Programs th
 
 Another example: nvfold run --mount /mnt -- sh -c 'cd /mnt && sort a b > c'")]
 #[command(before_help = "Example: nvfold run --device pool -o create,size=1G -- tar -C /nvfold -xf linux.tar")]
-pub struct Run {
+pub(crate) struct Run {
     /// The device: a file, a DAX file or a device-dax node
     #[arg(long, value_name = "DEVICE", required_unless_present = "mount")]
     device: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub struct Run {
 }
 
 /// Runs the command; returns only on failure.
-pub fn run(command: &Run) -> Outcome<Infallible> {
+pub(crate) fn run(command: &Run) -> Outcome<Infallible> {
     let mut variables = match (&command.mount, &command.device) {
         (Some(dir), _) => of_mount(dir)?,
         (None, Some(device)) => of_device(command, device)?,

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 /// Show what every byte of the device is for, all counters, and the DRAM used per stored block
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold stats /tmp/fold")]
-pub struct Stats {
+pub(crate) struct Stats {
     /// Device or mount point
     #[arg(value_name = "DEVICE|DIR")]
     target: PathBuf,
@@ -43,7 +43,7 @@ struct Dram {
 }
 
 /// Runs the command.
-pub fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(stats: &Stats, output: &Output) -> Outcome<u8> {
     let statistics = Statistics::with_usage(&stats.target, &stats.device_options)?;
     let space = statistics.known_space()?.clone();
     let served = statistics.mount_point.is_some();
@@ -176,7 +176,7 @@ fn reclaimed_words(reclaim: &ReclaimStats) -> String {
 }
 
 /// Describes the savings by chunks that were replaced by smaller ones.
-pub fn collected_words(chunks: u64, bytes: u64) -> String {
+pub(crate) fn collected_words(chunks: u64, bytes: u64) -> String {
     let chunks = counted(chunks, "partly used chunk", "partly used chunks");
     format!("{} freed from {chunks}", size::show(bytes))
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// it gets once the kernel has passed it on, which this command, sync(1) and fsync(2) wait for.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold sync /tmp/fold")]
-pub struct Sync {
+pub(crate) struct Sync {
     /// Mount points or mounted devices; by default all mounts
     #[arg(value_name = "DIR")]
     targets: Vec<PathBuf>,
@@ -38,7 +38,7 @@ struct Synced {
 }
 
 /// Runs the command.
-pub fn run(sync: &Sync, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(sync: &Sync, output: &Output) -> Outcome<u8> {
     let dirs = match sync.targets.is_empty() {
         true => mounts::all().into_iter().map(|mounted| mounted.dir).collect(),
         false => sync.targets.iter().map(|target| mount_point_of(target)).collect::<Outcome<Vec<_>>>()?,

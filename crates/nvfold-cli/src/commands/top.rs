@@ -36,7 +36,7 @@ const LISTEN_FOR: Duration = Duration::from_millis(100);
 /// Keys: q quits, arrows select a mount, Enter shows it alone, Esc returns to the list.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold top /tmp/fold")]
-pub struct Top {
+pub(crate) struct Top {
     /// Mount point or mounted device, or all for every mount
     #[arg(value_name = "DIR|DEVICE|all", default_value = "all")]
     target: PathBuf,
@@ -60,7 +60,7 @@ struct Report<'a> {
 }
 
 /// Runs the command.
-pub fn run(top: &Top, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(top: &Top, output: &Output) -> Outcome<u8> {
     let mut watch = Watch::new(&top.target)?;
     let stop = Stop::on_signals()?;
     if top.once || output.json {

@@ -11,7 +11,7 @@ use nvfold::host;
 use serde::Serialize;
 
 /// Parses a number of threads.
-pub fn threads(text: &str) -> Result<usize, String> {
+pub(super) fn threads(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|threads| (1..=256).contains(threads))
@@ -20,7 +20,7 @@ pub fn threads(text: &str) -> Result<usize, String> {
 
 /// Runs `work` in the library, shows its progress, and stops it if a signal asks for that. `note` describes the
 /// progress after so many files.
-pub fn watched(
+pub(super) fn watched(
     mut progress: Progress,
     stop: &Stop,
     note: impl Fn(u64) -> String,
@@ -40,7 +40,7 @@ pub fn watched(
 
 /// Counts for a report.
 #[derive(Clone, Debug, Serialize)]
-pub struct Counts {
+pub(super) struct Counts {
     pub files: u64,
     pub directories: u64,
     pub symlinks: u64,
@@ -78,7 +78,7 @@ impl Counts {
     }
 
     /// Formats the counts: `12 files, 3 directories, ...`, without zeros except for files.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let others = [
             (self.directories, "directory", "directories"),
             (self.symlinks, "symlink", "symlinks"),
@@ -93,7 +93,12 @@ impl Counts {
 }
 
 /// Ends `command` on `device`: prints problems on stderr, also if the work ended early.
-pub fn finish(command: &str, device: &str, done: host::TreeResult<host::TreeReport>, stop: &Stop) -> Outcome<Counts> {
+pub(super) fn finish(
+    command: &str,
+    device: &str,
+    done: host::TreeResult<host::TreeReport>,
+    stop: &Stop,
+) -> Outcome<Counts> {
     let (report, reason) = match done {
         Ok(report) => (report, None),
         Err(host::TreeError::Full { path, source, done, .. }) => (*done, Some(Failure::of(path.display(), source))),

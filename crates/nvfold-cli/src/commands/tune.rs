@@ -26,7 +26,7 @@ use std::time::Instant;
 /// --method works on a mounted file system, --index on an unmounted device.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold tune /tmp/fold --method auto")]
-pub struct Tune {
+pub(crate) struct Tune {
     /// Mount point or mounted device; with --index, an unmounted device
     #[arg(value_name = "DIR|DEVICE")]
     target: PathBuf,
@@ -55,7 +55,7 @@ struct Change {
 }
 
 /// Runs the command.
-pub fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(tune: &Tune, output: &Output) -> Outcome<u8> {
     match (tune.change.method, tune.change.index) {
         (Some(choice), _) => choose_method(&tune.target, choice, output),
         (_, Some(to)) => convert(tune, to, output),

@@ -25,7 +25,7 @@ const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Unmount, and wait until the device is clean and released
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold umount /tmp/fold")]
-pub struct Umount {
+pub(crate) struct Umount {
     /// Mount point, or the device mounted there
     #[arg(value_name = "DIR")]
     target: PathBuf,
@@ -62,7 +62,7 @@ struct Unmounted {
 }
 
 /// Runs the command.
-pub fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
     let mounted = mount_of(&umount.target)?;
     let released = if umount.lazy { detach(&mounted)? } else { unmount_and_wait(&mounted, umount.timeout)? };
     if released && was_left_unclean(&mounted) {

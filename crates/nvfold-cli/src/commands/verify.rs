@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Compare a tree of the host with its copy on an unmounted device: contents and metadata
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold verify /dev/shm/pool /usr/share")]
-pub struct Verify {
+pub(crate) struct Verify {
     /// Unmounted device
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
@@ -52,7 +52,7 @@ struct Report {
 }
 
 /// Runs the command. The exit code is 1 if there are differences.
-pub fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
+pub(crate) fn run(verify: &Verify, output: &Output) -> Outcome<u8> {
     let name = mounts::show(&verify.device);
     std::fs::symlink_metadata(&verify.source).doing(mounts::show(&verify.source))?;
     let stop = Stop::on_signals()?;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::thread;
 
 /// Returns what handles the events of a mount.
-pub fn handler(region: Region, device: String, dir: PathBuf) -> Arc<dyn Fn(Event) + Send + Sync> {
+pub(super) fn handler(region: Region, device: String, dir: PathBuf) -> Arc<dyn Fn(Event) + Send + Sync> {
     Arc::new(move |event| {
         if let Some(message) = message(&event, &region, &device, &dir) {
             announce(&format!("nvfold: {message}"));

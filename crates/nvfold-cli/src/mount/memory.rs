@@ -12,7 +12,7 @@ const KILLED_LAST: i32 = -999;
 
 /// Prepares for memory running out: asks the kernel to kill other processes first, and warns if it refuses or if the
 /// device does not fit the limits of this process.
-pub fn prepare(region: &Region, device: &str) {
+pub(super) fn prepare(region: &Region, device: &str) {
     if region.level() != PersistenceLevel::Memory || region.is_read_only() {
         return;
     }

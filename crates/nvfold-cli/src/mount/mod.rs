@@ -14,12 +14,12 @@ mod events;
 mod memory;
 mod options;
 mod remount;
-pub mod requests;
-pub mod settings;
+pub(crate) mod requests;
+pub(crate) mod settings;
 
-pub use options::{Options, help as mount_help, research as mount_research};
-pub use remount::remount;
-pub use settings::{Setting, yes_or_no};
+pub(crate) use options::{Options, help as mount_help, research as mount_research};
+pub(crate) use remount::remount;
+pub(crate) use settings::{Setting, yes_or_no};
 
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
@@ -47,7 +47,7 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The device to mount, the mount point, and the options.
-pub struct Plan {
+pub(crate) struct Plan {
     pub device: PathBuf,
     pub dir: PathBuf,
     pub options: Options,
@@ -57,7 +57,7 @@ pub struct Plan {
 
 /// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
 /// device clean and released.
-pub fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
+pub(crate) fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
     let dir = check_dir(&plan.dir)?;
     let region = open_device(plan)?;
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.

@@ -87,18 +87,18 @@ const RESEARCH_GROUPS: [Group; 2] = [
 ];
 
 /// Lists the options that people use, for the help.
-pub fn help() -> String {
+pub(crate) fn help() -> String {
     listed(&GROUPS)
 }
 
 /// Lists the options for experiments, with those of the policies.
-pub fn research() -> String {
+pub(crate) fn research() -> String {
     format!("{}\n\n{}", listed(&dedup_options::RESEARCH_GROUPS), listed(&RESEARCH_GROUPS))
 }
 
 /// Whether the kernel caches writes and sends them later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Writeback {
+pub(crate) enum Writeback {
     #[default]
     Auto,
     On,
@@ -150,7 +150,7 @@ enum MountOption {
 
 /// The mount options, parsed.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Size of a `mem:` device in bytes.
     pub size_bytes: Option<u64>,
     /// Index of a `mem:` device.
@@ -190,7 +190,7 @@ pub struct Options {
 
 impl Options {
     /// Returns the defaults. A mount by root is open to all users, as with other file systems.
-    pub fn new(is_root: bool) -> Options {
+    pub(crate) fn new(is_root: bool) -> Options {
         Options {
             size_bytes: None,
             index: None,
@@ -216,7 +216,7 @@ impl Options {
     }
 
     /// Parses a list of options. A later option overrides an earlier one.
-    pub fn take(&mut self, list: &str) -> Outcome<()> {
+    pub(crate) fn take(&mut self, list: &str) -> Outcome<()> {
         list.split(',').filter(|option| !option.is_empty()).try_for_each(|option| self.take_one(option))
     }
 
@@ -318,7 +318,7 @@ impl Options {
 
     /// Returns true if the kernel is to cache writes and send them later; resolves `auto`. With `sync` each write
     /// must be sent at once anyway, and without cached pages there is nothing to delay.
-    pub fn has_writeback(&self) -> bool {
+    pub(crate) fn has_writeback(&self) -> bool {
         match self.writeback {
             _ if self.cache == Cache::None => false,
             Writeback::Auto => !self.kernel.contains(&MountOption::Sync),
@@ -329,12 +329,12 @@ impl Options {
 
     /// Returns whose data is shared with whose. By sharing, the users of a mount could find out what others store, so
     /// a mount for all users shares the data of one owner.
-    pub fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         self.share.unwrap_or(if self.allow_other { by_owner() } else { Share::All })
     }
 
     /// Returns the flags after a remount of a mount that has the flags `current`.
-    pub fn flags_of_remount(&self, current: StatVfsMountFlags, read_only: bool) -> MountFlags {
+    pub(crate) fn flags_of_remount(&self, current: StatVfsMountFlags, read_only: bool) -> MountFlags {
         let mut flags = MountFlags::empty();
         flags.set(MountFlags::RDONLY, read_only);
         let choices = [
@@ -364,7 +364,7 @@ impl Options {
     }
 
     /// Returns the options in the form that the library takes. `device` is the source in the mount table.
-    pub fn of_mount(&self, device: &str, clock: Clock) -> nvfold_mount::Options {
+    pub(crate) fn of_mount(&self, device: &str, clock: Clock) -> nvfold_mount::Options {
         nvfold_mount::Options {
             source: self.fs_name.clone().unwrap_or_else(|| device.to_owned()),
             flags: self.flags(),

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::path::Path;
 
 /// Changes the mount on `dir`.
-pub fn remount(dir: &Path, options: &Options) -> Outcome<()> {
+pub(crate) fn remount(dir: &Path, options: &Options) -> Outcome<()> {
     let name = mounts::show(dir);
     if mounts::at(dir).is_none() {
         return Err(Failure::new(name, "no nvfold is mounted there, so it cannot be remounted"));

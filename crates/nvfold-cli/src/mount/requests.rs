@@ -4,8 +4,8 @@ use crate::bounded::{self, ANSWERS_WITHIN};
 use nvfold::{MappedExtent, Reshared, errno};
 use nvfold_mount::REPORT_ATTRIBUTE;
 use nvfold_mount::requests::{ANSWER_MAX, DRAIN, RECLAIM, SYNC};
-pub use nvfold_mount::requests::{EXTENTS_MAX, Left, RANGE_BYTES_MAX, ReclaimLeft, Request};
-pub use nvfold_mount::requests::{drain_some, queued, reclaim_some};
+pub(crate) use nvfold_mount::requests::{EXTENTS_MAX, Left, RANGE_BYTES_MAX, ReclaimLeft, Request};
+pub(crate) use nvfold_mount::requests::{drain_some, queued, reclaim_some};
 use std::io;
 use std::path::Path;
 use std::thread;
@@ -18,12 +18,12 @@ const TRY_AGAIN: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// `TimedOut` if it is, and its server does not answer.
-pub fn answers(path: &Path) -> io::Result<bool> {
+pub(crate) fn answers(path: &Path) -> io::Result<bool> {
     bounded::has(path, REPORT_ATTRIBUTE)
 }
 
 /// Sends a request to the server, from a command.
-pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
+pub(crate) fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
     let answer = read(path, &request.to_string())?;
     match numbers(&answer)[..] {
         [looked_at_bytes, changed_bytes] => Ok(Reshared { looked_at_bytes, changed_bytes }),
@@ -32,7 +32,7 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<Reshared> {
 }
 
 /// Sends a drain request to the server, from a command.
-pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
+pub(crate) fn ask_to_drain(path: &Path) -> io::Result<Left> {
     match numbers(&text(bounded::get(path, DRAIN, ANSWERS_WITHIN)?)?)[..] {
         [is_done, entries, bytes] => Ok(Left { is_done: is_done != 0, entries, bytes }),
         _ => Err(not_understood()),
@@ -40,7 +40,7 @@ pub fn ask_to_drain(path: &Path) -> io::Result<Left> {
 }
 
 /// Sends a reclaim request to the server, from a command.
-pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
+pub(crate) fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
     match numbers(&text(bounded::get(path, RECLAIM, ANSWERS_WITHIN)?)?)[..] {
         [is_done, dead_bytes] => Ok(ReclaimLeft { is_done: is_done != 0, dead_bytes }),
         _ => Err(not_understood()),
@@ -49,14 +49,14 @@ pub fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
 
 /// Makes durable all that was written to a mount before the call, from a command; returns the persistence level. This
 /// takes as long as the disk does.
-pub fn ask_to_sync(path: &Path) -> io::Result<String> {
+pub(crate) fn ask_to_sync(path: &Path) -> io::Result<String> {
     // The kernel may have cached what was written. It passes that on, but never the request to sync.
     rustix::fs::syncfs(std::fs::File::open(path)?)?;
     read(path, SYNC)
 }
 
 /// Returns the extents of a file from a byte offset on, at most [`EXTENTS_MAX`].
-pub fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
+pub(crate) fn extents(path: &Path, offset: u64) -> io::Result<Vec<MappedExtent>> {
     let answer = read(path, &Request::Extents { offset }.to_string())?;
     let extent = |line: &str| match numbers(line)[..] {
         [offset, length, address, unwritten, references, class, stored_bytes] => Ok(MappedExtent {

@@ -3,13 +3,13 @@
 use crate::bounded;
 use crate::failure::{Failure, Outcome};
 use crate::mounts;
-pub use nvfold_mount::Setting;
+pub(crate) use nvfold_mount::Setting;
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Changes a setting of the mount on a directory.
-pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
+pub(crate) fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
     let what = match setting {
         Setting::Method => "choose the method",
         Setting::Mode => "choose the mode",
@@ -20,7 +20,7 @@ pub fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
 }
 
 /// Explains why the server refused something that only root and the user who mounted it may ask for.
-pub fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failure {
+pub(crate) fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failure {
     let failure = Failure::new(mounts::show(dir), format!("cannot {what} ({error})"));
     match io::Error::from_raw_os_error(code).kind() {
         ErrorKind::PermissionDenied => failure.hint("only root and whoever mounted it can"),
@@ -30,6 +30,6 @@ pub fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failur
 }
 
 /// Returns the value of a setting that is on or off.
-pub fn yes_or_no(on: bool) -> &'static str {
+pub(crate) fn yes_or_no(on: bool) -> &'static str {
     if on { "yes" } else { "no" }
 }

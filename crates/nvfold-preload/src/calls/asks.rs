@@ -26,21 +26,21 @@ unsafe fn leads_to_us(dirfd: c_int, path: *const c_char) -> bool {
 
 /// Asks whether a path leads to the device, or to the host by another path.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_path(path: *const c_char) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_path(path: *const c_char) -> bool {
     // SAFETY: the argument is the program's, under the contract of the libc function.
     unsafe { leads_to_us(libc::AT_FDCWD, path) }
 }
 
 /// As for a path, which starts from a directory. Without a path the directory itself is meant.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_at(dirfd: c_int, path: *const c_char) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_at(dirfd: c_int, path: *const c_char) -> bool {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     if path.is_null() { numbers::is_ours(dirfd) } else { unsafe { leads_to_us(dirfd, path) } }
 }
 
 /// As for a path, of a pattern of names that may stand for names below the prefix.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_pattern(pattern: *const c_char) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_pattern(pattern: *const c_char) -> bool {
     if pattern.is_null() || !device::has_prefix() {
         return false;
     }
@@ -67,7 +67,7 @@ fn may_match(prefix: &[u8], pattern: &[u8]) -> bool {
 
 /// As for a path, of each in an array that ends in NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_paths(paths: *const *const c_char) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_paths(paths: *const *const c_char) -> bool {
     if paths.is_null() || !device::has_prefix() {
         return false;
     }
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nvfold_preload_asks_paths(paths: *const *const c_char) 
 
 /// As for a path, of the one in the address of a local socket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_unix(address: *const libc::sockaddr) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_unix(address: *const libc::sockaddr) -> bool {
     // SAFETY: NULL, or the program's address, whose path ends in NUL.
     unsafe {
         let is_local = !address.is_null() && c_int::from((*address).sa_family) == libc::AF_UNIX;
@@ -89,57 +89,57 @@ pub unsafe extern "C" fn nvfold_preload_asks_unix(address: *const libc::sockaddr
 
 /// Asks whether a descriptor is ours.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_fd(fd: c_int) -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_fd(fd: c_int) -> bool {
     numbers::is_ours(fd)
 }
 
 /// Asks whether a descriptor is ours, or one that the library keeps for itself.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_kept(fd: c_int) -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_kept(fd: c_int) -> bool {
     numbers::is_ours(fd) || numbers::is_reserved(fd)
 }
 
 /// Asks whether a descriptor is a standard one, whose stream may have to change.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_standard(fd: c_int) -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_standard(fd: c_int) -> bool {
     (0..=2).contains(&fd) && device::has_prefix()
 }
 
 /// Asks whether the bytes of a descriptor are looked at.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_data(fd: c_int) -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_data(fd: c_int) -> bool {
     numbers::is_ours(fd) || mounted::is_active()
 }
 
 /// Asks whether a mapping takes the place of what is mapped there.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_fixed(flags: c_int) -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_fixed(flags: c_int) -> bool {
     flags & libc::MAP_FIXED != 0
 }
 
 /// Asks whether a directory stream is ours.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_dir(stream: *mut c_void) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_dir(stream: *mut c_void) -> bool {
     // SAFETY: the argument is the program's, under the contract of the libc function.
     unsafe { directories::is_ours(stream) }
 }
 
 /// Asks whether a request of asynchronous I/O is on a file of ours.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_asks_request(request: *const libc::aiocb) -> bool {
+pub(super) unsafe extern "C" fn nvfold_preload_asks_request(request: *const libc::aiocb) -> bool {
     // SAFETY: NULL, or a request of the program.
     unsafe { request.as_ref() }.is_some_and(|request| numbers::is_ours(request.aio_fildes))
 }
 
 /// Asks whether there is a prefix.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_prefix() -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_prefix() -> bool {
     device::has_prefix()
 }
 
 /// Asks whether the working directory is ours.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_asks_here() -> bool {
+pub(super) extern "C" fn nvfold_preload_asks_here() -> bool {
     working::is_ours()
 }
 

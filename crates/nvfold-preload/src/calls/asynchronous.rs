@@ -17,7 +17,7 @@ use std::ptr;
 
 /// glibc's `struct sigevent`.
 #[repr(C)]
-pub struct Notification {
+pub(super) struct Notification {
     value: *mut c_void,
     signal: c_int,
     kind: c_int,
@@ -28,7 +28,7 @@ pub struct Notification {
 
 /// glibc's `struct aiocb`, with the members in which libc keeps the outcome.
 #[repr(C)]
-pub struct Request {
+pub(super) struct Request {
     fd: c_int,
     operation: c_int,
     priority: c_int,
@@ -136,21 +136,21 @@ fn send_signal(how: &Notification) {
 
 /// aio_read(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_aio_read(request: *mut Request) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_aio_read(request: *mut Request) -> c_int {
     // SAFETY: the request is the program's, and not NULL: it was asked for its descriptor.
     checked(unsafe { &mut *request }, read)
 }
 
 /// aio_write(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_aio_write(request: *mut Request) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_aio_write(request: *mut Request) -> c_int {
     // SAFETY: as above.
     checked(unsafe { &mut *request }, write)
 }
 
 /// aio_fsync(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_aio_fsync(operation: c_int, request: *mut Request) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_aio_fsync(operation: c_int, request: *mut Request) -> c_int {
     if operation != libc::O_SYNC && operation != libc::O_DSYNC {
         set_errno(libc::EINVAL);
         return -1;
@@ -166,7 +166,7 @@ type List = unsafe extern "C" fn(c_int, *const *mut Request, c_int, *mut Notific
 
 /// lio_listio(3): a request of a list notifies nobody.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_lio_listio(
+pub(super) unsafe extern "C" fn nvfold_preload_lio_listio(
     mode: c_int,
     list: *const *mut Request,
     count: c_int,

@@ -14,7 +14,7 @@ use std::ptr;
 const HERE: c_int = libc::AT_FDCWD;
 
 /// Arguments of a system call.
-pub type Arguments = [usize; 6];
+pub(crate) type Arguments = [usize; 6];
 
 /// Arguments of openat2.
 #[repr(C)]
@@ -25,7 +25,7 @@ struct OpenHow {
 }
 
 /// Returns whether a call makes a child that shares the memory of this process, or begins on a stack of its own.
-pub fn shares_memory(number: c_long, arguments: &Arguments) -> bool {
+pub(crate) fn shares_memory(number: c_long, arguments: &Arguments) -> bool {
     match number {
         libc::SYS_vfork => true,
         libc::SYS_clone => arguments[0] & libc::CLONE_VM as usize != 0 || arguments[1] != 0,
@@ -62,7 +62,7 @@ fn mapped(call: impl FnOnce() -> *mut c_void) -> Option<isize> {
 }
 
 /// Serves a system call that is about our files, or that they must know of; `None`: it is the kernel's.
-pub fn serve(number: c_long, arguments: &Arguments) -> Option<isize> {
+pub(crate) fn serve(number: c_long, arguments: &Arguments) -> Option<isize> {
     // What runs within one of our calls, a program's allocator, has no files there.
     if !device::has_prefix() || is_inside() {
         return None;

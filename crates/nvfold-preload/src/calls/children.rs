@@ -6,7 +6,7 @@ use crate::{device, numbers};
 use nvfold_c::failure;
 
 /// Runs in a child of fork: closes the library's descriptors, so that the child does not keep the device.
-pub extern "C" fn in_child() {
+pub(crate) extern "C" fn in_child() {
     for fd in numbers::reserved() {
         // SAFETY: the descriptors are the library's, and the child does not use them.
         unsafe { libc::close(fd) };
@@ -15,7 +15,7 @@ pub extern "C" fn in_child() {
 
 /// Replaces `_Fork`, which calls no handlers.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
+pub(crate) extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
     unsafe extern "C" {
         fn _Fork() -> libc::pid_t;
     }
@@ -27,13 +27,13 @@ pub extern "C" fn nvfold_preload_fork_without_handlers() -> libc::pid_t {
 }
 
 /// What handlers of fork do, in a child that was made without them.
-pub fn in_child_without_handlers() {
+pub(crate) fn in_child_without_handlers() {
     failure::mark_as_forked_child();
     in_child();
 }
 
 /// Called before the program leaves without exit, by exec or `_exit`. Makes acknowledged data durable.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_leaving() {
+pub(crate) extern "C" fn nvfold_preload_leaving() {
     device::sync();
 }

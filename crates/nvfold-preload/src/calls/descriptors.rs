@@ -19,7 +19,7 @@ fn bad_number() -> c_int {
 }
 
 /// Closes any number.
-pub fn close(fd: c_int) -> c_int {
+pub(crate) fn close(fd: c_int) -> c_int {
     if numbers::is_ours(fd) {
         // Not `answer`, which fails in a child: a child must be able to close the number.
         return match numbers::close(fd) {
@@ -35,13 +35,13 @@ pub fn close(fd: c_int) -> c_int {
 
 /// close(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_close(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_close(fd: c_int) -> c_int {
     close(fd)
 }
 
 /// close_range(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
     if first <= last && flags & CLOEXEC == 0 && device::has_prefix() && process::is_owner() {
         numbers::ours_in(first, last).into_iter().for_each(|fd| drop(numbers::close(fd)));
@@ -68,13 +68,13 @@ unsafe extern "C" {
 
 /// closefrom(3)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_closefrom(least: c_int) {
+pub(super) extern "C" fn nvfold_preload_closefrom(least: c_int) {
     nvfold_preload_close_range(least.max(0) as c_uint, c_uint::MAX, 0);
 }
 
 /// dup(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_dup(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_dup(fd: c_int) -> c_int {
     if numbers::is_reserved(fd) {
         return bad_number();
     }
@@ -83,14 +83,14 @@ pub extern "C" fn nvfold_preload_dup(fd: c_int) -> c_int {
 
 /// Forgets a number that the kernel has just given to another file: if it was ours, it was closed past this library.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_forgotten(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_forgotten(fd: c_int) -> c_int {
     numbers::forget(fd);
     fd
 }
 
 /// As `forgotten`, after fcntl.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_forgotten_copy(answer: c_int, _fd: c_int, command: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_forgotten_copy(answer: c_int, _fd: c_int, command: c_int) -> c_int {
     if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         numbers::forget(answer);
     }
@@ -107,7 +107,7 @@ fn copy(fd: c_int, file: &Arc<File>, least: c_int, closes_on_exec: bool) -> Outc
 }
 
 /// Implements dup2 and dup3; `dup` is the call of libc.
-pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
+pub(crate) fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
     if numbers::is_reserved(fd) || numbers::is_reserved(to) {
         return bad_number();
     }
@@ -122,7 +122,7 @@ pub fn duplicate(fd: c_int, to: c_int, dup: impl FnOnce() -> c_int) -> c_int {
 
 /// fcntl(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     if numbers::is_reserved(fd) {
         return bad_number();
     }
@@ -175,7 +175,7 @@ const FIOCLEX: c_ulong = 0x5451;
 
 /// ioctl(2): clones, and the requests that every file answers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     on_number(
         "ioctl",
         fd,
@@ -215,7 +215,7 @@ fn clone_range(target: &File, range: CloneRange) -> Outcome<c_int> {
 
 /// lseek(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
+pub(crate) extern "C" fn nvfold_preload_lseek(fd: c_int, offset: libc::off_t, whence: c_int) -> libc::off_t {
     on_number(
         "lseek",
         fd,
@@ -232,20 +232,25 @@ pub extern "C" fn nvfold_preload_lseek(fd: c_int, offset: libc::off_t, whence: c
 
 /// ftruncate(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_ftruncate(fd: c_int, length: libc::off_t) -> c_int {
+pub(super) extern "C" fn nvfold_preload_ftruncate(fd: c_int, length: libc::off_t) -> c_int {
     on_number("ftruncate", fd, || host!(libc::ftruncate(fd, length)), |file| file.open.truncate(length).map(|()| 0))
 }
 
 /// fallocate(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fallocate(fd: c_int, mode: c_int, at: libc::off_t, length: libc::off_t) -> c_int {
+pub(super) extern "C" fn nvfold_preload_fallocate(
+    fd: c_int,
+    mode: c_int,
+    at: libc::off_t,
+    length: libc::off_t,
+) -> c_int {
     let from_host = || host!(libc::fallocate(fd, mode, at, length));
     on_number("fallocate", fd, from_host, |file| file.open.allocate(mode, at, length).map(|()| 0))
 }
 
 /// posix_fallocate(3), which returns the error number.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, length: libc::off_t) -> c_int {
+pub(super) extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, length: libc::off_t) -> c_int {
     if !numbers::is_ours(fd) {
         return host!(libc::posix_fallocate(fd, at, length));
     }
@@ -257,7 +262,7 @@ pub extern "C" fn nvfold_preload_posix_fallocate(fd: c_int, at: libc::off_t, len
 
 /// posix_fadvise(2), which returns the error number; advice has no effect.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_posix_fadvise(
+pub(super) extern "C" fn nvfold_preload_posix_fadvise(
     fd: c_int,
     at: libc::off_t,
     length: libc::off_t,
@@ -268,7 +273,7 @@ pub extern "C" fn nvfold_preload_posix_fadvise(
 
 /// readahead(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_readahead(fd: c_int, at: libc::off64_t, length: usize) -> libc::ssize_t {
+pub(super) extern "C" fn nvfold_preload_readahead(fd: c_int, at: libc::off64_t, length: usize) -> libc::ssize_t {
     if numbers::is_ours(fd) { 0 } else { host!(libc::readahead(fd, at, length)) }
 }
 
@@ -278,25 +283,25 @@ fn sync(file: &Arc<File>) -> Outcome<c_int> {
 
 /// fsync(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fsync(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_fsync(fd: c_int) -> c_int {
     on_number("fsync", fd, || host!(libc::fsync(fd)), sync)
 }
 
 /// fdatasync(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fdatasync(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_fdatasync(fd: c_int) -> c_int {
     on_number("fdatasync", fd, || host!(libc::fdatasync(fd)), sync)
 }
 
 /// syncfs(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_syncfs(fd: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_syncfs(fd: c_int) -> c_int {
     on_number("syncfs", fd, || host!(libc::syncfs(fd)), sync)
 }
 
 /// sync_file_range(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_sync_file_range(
+pub(super) extern "C" fn nvfold_preload_sync_file_range(
     fd: c_int,
     at: libc::off64_t,
     length: libc::off64_t,
@@ -307,19 +312,19 @@ pub extern "C" fn nvfold_preload_sync_file_range(
 
 /// sync(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_sync() {
+pub(super) extern "C" fn nvfold_preload_sync() {
     device::sync();
     host!(libc::sync());
 }
 
 /// flock(2): there is only one process, so no other process ever holds a lock.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_flock(fd: c_int, operation: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_flock(fd: c_int, operation: c_int) -> c_int {
     on_number("flock", fd, || host!(libc::flock(fd, operation)), |_| Ok(0))
 }
 
 /// lockf(3)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
+pub(super) extern "C" fn nvfold_preload_lockf(fd: c_int, command: c_int, length: libc::off_t) -> c_int {
     on_number("lockf", fd, || host!(libc::lockf(fd, command, length)), |_| Ok(0))
 }

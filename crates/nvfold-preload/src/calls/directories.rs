@@ -31,7 +31,7 @@ const BEHIND_DOTS: c_long = 2;
 
 /// A stream of ours: what `DIR *` points to.
 #[repr(C)]
-pub struct Stream {
+pub(super) struct Stream {
     mark: u64,
     fd: c_int,
     at: Mutex<At>,
@@ -61,7 +61,7 @@ unsafe fn ours<'s>(stream: *mut c_void) -> Option<&'s Stream> {
 /// # Safety
 ///
 /// That of `ours`.
-pub unsafe fn is_ours(stream: *mut c_void) -> bool {
+pub(super) unsafe fn is_ours(stream: *mut c_void) -> bool {
     // SAFETY: the caller's contract.
     unsafe { ours(stream) }.is_some()
 }
@@ -92,7 +92,7 @@ fn listing(stream: &Stream) -> Outcome<(Arc<File>, Arc<Listing>)> {
 
 /// opendir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_void {
+pub(super) unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_void {
     let open = |path: &_| {
         let fd = open_path(path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
         begin(fd).inspect_err(|_| drop(numbers::close(fd)))
@@ -105,13 +105,13 @@ pub unsafe extern "C" fn nvfold_preload_opendir(path: *const c_char) -> *mut c_v
 
 /// fdopendir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fdopendir(fd: c_int) -> *mut c_void {
+pub(super) unsafe extern "C" fn nvfold_preload_fdopendir(fd: c_int) -> *mut c_void {
     if numbers::is_ours(fd) { answer("fdopendir", || begin(fd)) } else { host!(libc::fdopendir(fd)).cast() }
 }
 
 /// closedir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(of_ours) = (unsafe { ours(stream) }) else { return host!(libc::closedir(stream.cast())) };
     let fd = of_ours.fd;
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn nvfold_preload_closedir(stream: *mut c_void) -> c_int {
 
 /// dirfd(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_dirfd(stream: *mut c_void) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_dirfd(stream: *mut c_void) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     match unsafe { ours(stream) } {
         Some(stream) => stream.fd,
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn nvfold_preload_dirfd(stream: *mut c_void) -> c_int {
 
 /// readdir(3): returns NULL at the end, with errno unchanged.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut libc::dirent64 {
+pub(super) unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut libc::dirent64 {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::readdir64(stream.cast())) };
     answer_or("readdir", ptr::null_mut(), || {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn nvfold_preload_readdir(stream: *mut c_void) -> *mut lib
 
 /// readdir_r(3), which returns the error number.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readdir_r(
+pub(super) unsafe extern "C" fn nvfold_preload_readdir_r(
     stream: *mut c_void,
     entry: *mut libc::dirent64,
     result: *mut *mut libc::dirent64,
@@ -204,7 +204,7 @@ fn put(entry: &mut libc::dirent64, ino: u64, behind: c_long, kind: FileKind, nam
 
 /// telldir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
+pub(super) unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::telldir(stream.cast())) };
     answer("telldir", || {
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn nvfold_preload_telldir(stream: *mut c_void) -> c_long {
 
 /// seekdir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c_long) {
+pub(super) unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c_long) {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::seekdir(stream.cast(), position)) };
     answer("seekdir", || {
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn nvfold_preload_seekdir(stream: *mut c_void, position: c
 
 /// rewinddir(3): the new listing includes entries made since.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_rewinddir(stream: *mut c_void) {
+pub(super) unsafe extern "C" fn nvfold_preload_rewinddir(stream: *mut c_void) {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let Some(stream) = (unsafe { ours(stream) }) else { return host!(libc::rewinddir(stream.cast())) };
     answer("rewinddir", || {
@@ -295,7 +295,7 @@ fn records(file: &File, room: &mut [u8]) -> Outcome<usize> {
 
 /// getdents64(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getdents64(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_getdents64(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
     let from_host = || host!(getdents64(fd, buffer, length));
     on_number("getdents64", fd, from_host, |file| {
         // SAFETY: the buffer is an argument of the program's call, so it lives during the call.
@@ -306,7 +306,7 @@ pub unsafe extern "C" fn nvfold_preload_getdents64(fd: c_int, buffer: *mut c_voi
 
 /// getdirentries(3): also tells where the entries begin.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getdirentries(
+pub(super) unsafe extern "C" fn nvfold_preload_getdirentries(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,

@@ -33,7 +33,7 @@ fn path_of(of: &Device, directory: InodeNumber, known: &[u8]) -> Outcome<Vec<u8>
 
 /// chdir(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_chdir(path: *const c_char) -> c_int {
     // SAFETY: the program passes a string, as for chdir(2).
     unsafe {
         on_path(
@@ -54,7 +54,7 @@ fn host_chdir(path: *const c_char) -> c_int {
 
 /// Called after the host has answered chdir or fchdir.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_moved(answer: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_moved(answer: c_int) -> c_int {
     if answer == 0 && device::has_prefix() {
         go_to(None);
     }
@@ -63,7 +63,7 @@ pub extern "C" fn nvfold_preload_moved(answer: c_int) -> c_int {
 
 /// fchdir(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
     if numbers::is_ours(fd) {
         return answer("fchdir", || {
             let file = numbers::get(fd)?;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nvfold_preload_fchdir(fd: c_int) -> c_int {
 
 /// getcwd(3): a NULL buffer asks for new memory, as much as is needed if `size` is 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize) -> *mut c_char {
     let Some(directory) = working_directory() else {
         return host!(libc::getcwd(buffer, size));
     };
@@ -108,14 +108,18 @@ pub unsafe extern "C" fn nvfold_preload_getcwd(buffer: *mut c_char, size: usize)
 
 /// Replaces `__getcwd_chk`; `room` is the size of the buffer as the compiler knows it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getcwd_chk(buffer: *mut c_char, size: usize, room: usize) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_getcwd_chk(
+    buffer: *mut c_char,
+    size: usize,
+    room: usize,
+) -> *mut c_char {
     // SAFETY: the arguments are the program's; the size is at most that of the buffer.
     unsafe { nvfold_preload_getcwd(buffer, size.min(room)) }
 }
 
 /// getwd(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getwd(buffer: *mut c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_getwd(buffer: *mut c_char) -> *mut c_char {
     if buffer.is_null() {
         set_errno(libc::EINVAL);
         return ptr::null_mut();
@@ -126,14 +130,14 @@ pub unsafe extern "C" fn nvfold_preload_getwd(buffer: *mut c_char) -> *mut c_cha
 
 /// Replaces `__getwd_chk`; `room` is the size of the buffer as the compiler knows it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getwd_chk(buffer: *mut c_char, room: usize) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_getwd_chk(buffer: *mut c_char, room: usize) -> *mut c_char {
     // SAFETY: the buffer is the program's; the size is at most that of the buffer.
     unsafe { nvfold_preload_getcwd(buffer, room.min(libc::PATH_MAX as usize)) }
 }
 
 /// get_current_dir_name(3): the path in PWD, if it leads to the working directory.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_get_current_dir_name() -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_get_current_dir_name() -> *mut c_char {
     // SAFETY: C strings, structures of ours, and NULL, which asks for memory.
     unsafe {
         let pwd = libc::getenv(c"PWD".as_ptr());
@@ -176,7 +180,7 @@ fn real_path(path: &DevicePath) -> Outcome<Vec<u8>> {
 
 /// realpath(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: *mut c_char) -> *mut c_char {
     let put = |path: &DevicePath| {
         let real = real_path(path)?;
         if real.len() >= libc::PATH_MAX as usize {
@@ -198,14 +202,14 @@ pub unsafe extern "C" fn nvfold_preload_realpath(path: *const c_char, resolved: 
 
 /// canonicalize_file_name(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_canonicalize_file_name(path: *const c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_canonicalize_file_name(path: *const c_char) -> *mut c_char {
     // SAFETY: the arguments are the program's; NULL asks for memory.
     unsafe { nvfold_preload_realpath(path, ptr::null_mut()) }
 }
 
 /// Replaces `__realpath_chk`; the compiler knows the size of the buffer, which must be at least PATH_MAX.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_realpath_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_realpath_chk(
     path: *const c_char,
     into: *mut c_char,
     _room: usize,

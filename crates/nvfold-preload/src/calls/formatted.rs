@@ -41,14 +41,18 @@ unsafe fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -> c_
 
 /// vdprintf(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_vdprintf(fd: c_int, format: *const c_char, arguments: Arguments) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    arguments: Arguments,
+) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { print(fd, |text| vasprintf(text, format, arguments)) }
 }
 
 /// Replaces `vdprintf` of programs compiled with checks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_vdprintf_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_vdprintf_chk(
     fd: c_int,
     flag: c_int,
     format: *const c_char,
@@ -60,7 +64,11 @@ pub unsafe extern "C" fn nvfold_preload_vdprintf_chk(
 
 /// backtrace_symbols_fd(3): a line for each address.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_backtrace_symbols_fd(addresses: *const *mut c_void, count: c_int, fd: c_int) {
+pub(super) unsafe extern "C" fn nvfold_preload_backtrace_symbols_fd(
+    addresses: *const *mut c_void,
+    count: c_int,
+    fd: c_int,
+) {
     // SAFETY: the addresses are the program's; libc returns as many strings, in memory to be freed.
     unsafe {
         let lines = backtrace_symbols(addresses, count);

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 
 /// mmap(2). Of a snapshot PROT_EXEC: EACCES; MAP_FIXED: EOPNOTSUPP.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mmap(
+pub(super) unsafe extern "C" fn nvfold_preload_mmap(
     address: *mut c_void,
     length: usize,
     prot: c_int,
@@ -46,7 +46,7 @@ fn may_be_shared() -> bool {
 
 /// munmap(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usize) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usize) -> c_int {
     let unmap = || host!(libc::munmap(address, length));
     if may_be_shared() && mappings::has(address.addr(), length) {
         return answer("munmap", || {
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn nvfold_preload_munmap(address: *mut c_void, length: usi
 
 /// mremap(2): its last argument is in the same register whether the program passed one or not.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mremap(
+pub(super) unsafe extern "C" fn nvfold_preload_mremap(
     address: *mut c_void,
     old_length: usize,
     length: usize,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn nvfold_preload_mremap(
 
 /// mprotect(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mprotect(address: *mut c_void, length: usize, prot: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mprotect(address: *mut c_void, length: usize, prot: c_int) -> c_int {
     let protect = || host!(libc::mprotect(address, length, prot));
     if !may_be_shared() || !mappings::has(address.addr(), length) {
         return protect();
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn nvfold_preload_mprotect(address: *mut c_void, length: u
 
 /// msync(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_msync(address: *mut c_void, length: usize, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_msync(address: *mut c_void, length: usize, flags: c_int) -> c_int {
     let synced = host!(libc::msync(address, length, flags));
     if synced != 0 || !may_be_shared() || !mappings::has(address.addr(), length) {
         return synced;

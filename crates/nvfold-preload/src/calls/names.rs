@@ -12,7 +12,7 @@ const HERE: c_int = libc::AT_FDCWD;
 
 /// mkdirat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkdirat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkdirat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
     let from_host = |dirfd, path| host!(libc::mkdirat(dirfd, path, mode));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { on_path("mkdir", (dirfd, path, LastLink::Name), from_host, |path| path.name().mkdir(mode).map(|()| 0)) }
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn nvfold_preload_mkdirat(dirfd: c_int, path: *const c_cha
 
 /// mkdir(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkdir(path: *const c_char, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkdir(path: *const c_char, mode: libc::mode_t) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkdirat(HERE, path, mode) }
 }
@@ -38,7 +38,7 @@ fn kind_of(mode: libc::mode_t) -> Outcome<FileKind> {
 
 /// mknodat(2): creates the name; a pipe or a node cannot be opened, because that needs a kernel.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mknodat(
+pub(super) unsafe extern "C" fn nvfold_preload_mknodat(
     dirfd: c_int,
     path: *const c_char,
     mode: libc::mode_t,
@@ -55,28 +55,36 @@ pub unsafe extern "C" fn nvfold_preload_mknodat(
 
 /// mknod(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mknod(path: *const c_char, mode: libc::mode_t, rdev: libc::dev_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mknod(
+    path: *const c_char,
+    mode: libc::mode_t,
+    rdev: libc::dev_t,
+) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mknodat(HERE, path, mode, rdev) }
 }
 
 /// mkfifoat(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkfifoat(dirfd: c_int, path: *const c_char, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkfifoat(
+    dirfd: c_int,
+    path: *const c_char,
+    mode: libc::mode_t,
+) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mknodat(dirfd, path, mode & !libc::S_IFMT | libc::S_IFIFO, 0) }
 }
 
 /// mkfifo(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkfifo(path: *const c_char, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkfifo(path: *const c_char, mode: libc::mode_t) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkfifoat(HERE, path, mode) }
 }
 
 /// unlinkat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     let from_host = |dirfd, path| host!(libc::unlinkat(dirfd, path, flags));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
@@ -90,21 +98,21 @@ pub unsafe extern "C" fn nvfold_preload_unlinkat(dirfd: c_int, path: *const c_ch
 
 /// unlink(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_unlink(path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_unlink(path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_unlinkat(HERE, path, 0) }
 }
 
 /// rmdir(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_rmdir(path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_rmdir(path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_unlinkat(HERE, path, libc::AT_REMOVEDIR) }
 }
 
 /// remove(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path(
@@ -124,7 +132,7 @@ pub unsafe extern "C" fn nvfold_preload_remove(path: *const c_char) -> c_int {
 
 /// renameat2(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_renameat2(
+pub(super) unsafe extern "C" fn nvfold_preload_renameat2(
     dirfd: c_int,
     path: *const c_char,
     new_dirfd: c_int,
@@ -199,7 +207,7 @@ fn rename_mount_point(
 
 /// renameat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_renameat(
+pub(super) unsafe extern "C" fn nvfold_preload_renameat(
     dirfd: c_int,
     path: *const c_char,
     new_dirfd: c_int,
@@ -211,14 +219,14 @@ pub unsafe extern "C" fn nvfold_preload_renameat(
 
 /// rename(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_rename(path: *const c_char, new_path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_rename(path: *const c_char, new_path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_renameat2(HERE, path, HERE, new_path, 0) }
 }
 
 /// linkat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_linkat(
+pub(super) unsafe extern "C" fn nvfold_preload_linkat(
     dirfd: c_int,
     path: *const c_char,
     new_dirfd: c_int,
@@ -271,14 +279,18 @@ fn link_across(path: &Side<'_>, flags: c_int, new: &Side<'_>) -> Outcome<()> {
 
 /// link(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_link(path: *const c_char, new_path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_link(path: *const c_char, new_path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_linkat(HERE, path, HERE, new_path, 0) }
 }
 
 /// symlinkat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_symlinkat(
+    target: *const c_char,
+    dirfd: c_int,
+    path: *const c_char,
+) -> c_int {
     let from_host = |dirfd, path| host!(libc::symlinkat(target, dirfd, path));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
@@ -290,14 +302,14 @@ pub unsafe extern "C" fn nvfold_preload_symlinkat(target: *const c_char, dirfd: 
 
 /// symlink(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_symlink(target: *const c_char, path: *const c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_symlink(target: *const c_char, path: *const c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_symlinkat(target, HERE, path) }
 }
 
 /// readlinkat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readlinkat(
+pub(super) unsafe extern "C" fn nvfold_preload_readlinkat(
     dirfd: c_int,
     path: *const c_char,
     buffer: *mut c_char,
@@ -322,14 +334,18 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat(
 
 /// readlink(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readlink(path: *const c_char, buffer: *mut c_char, size: usize) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_readlink(
+    path: *const c_char,
+    buffer: *mut c_char,
+    size: usize,
+) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_readlinkat(HERE, path, buffer, size) }
 }
 
 /// Replaces `readlink` of programs compiled with checks; writes at most the size of the buffer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readlink_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_readlink_chk(
     path: *const c_char,
     buffer: *mut c_char,
     size: usize,
@@ -341,7 +357,7 @@ pub unsafe extern "C" fn nvfold_preload_readlink_chk(
 
 /// Replaces `readlinkat` of programs compiled with checks; writes at most the size of the buffer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_readlinkat_chk(
     dirfd: c_int,
     path: *const c_char,
     buffer: *mut c_char,
@@ -354,7 +370,7 @@ pub unsafe extern "C" fn nvfold_preload_readlinkat_chk(
 
 /// `mknod` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_xmknod(
+pub(super) unsafe extern "C" fn nvfold_preload_xmknod(
     version: c_int,
     path: *const c_char,
     mode: libc::mode_t,
@@ -366,7 +382,7 @@ pub unsafe extern "C" fn nvfold_preload_xmknod(
 
 /// `mknodat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_xmknodat(
+pub(super) unsafe extern "C" fn nvfold_preload_xmknodat(
     _version: c_int,
     dirfd: c_int,
     path: *const c_char,

@@ -24,7 +24,7 @@ const LARGE_FILE: c_int = 0o100_000;
 const WITH_PATH: c_int = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
 
 /// Opens a file of ours; returns its number.
-pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
+pub(crate) fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome<c_int> {
     // A descriptor of O_PATH allows fewer operations than this one; the difference does no harm.
     let flags = if flags & libc::O_PATH != 0 { flags & WITH_PATH } else { flags };
     if path.is_root() && path.path().len() > 1 && flags & libc::O_CREAT != 0 {
@@ -52,7 +52,7 @@ pub fn open_path(path: &DevicePath, flags: c_int, mode: libc::mode_t) -> Outcome
 /// # Safety
 ///
 /// `path` is NULL or a C string.
-pub unsafe fn last_link(path: *const c_char, flags: c_int) -> LastLink {
+pub(crate) unsafe fn last_link(path: *const c_char, flags: c_int) -> LastLink {
     if flags & (libc::O_CREAT | libc::O_NOFOLLOW) == 0 || path.is_null() {
         return LastLink::Follow;
     }
@@ -76,7 +76,7 @@ fn truncate(open: &Open) -> Outcome<()> {
 /// # Safety
 ///
 /// `path` is NULL or a C string.
-pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+pub(super) unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     let from_host = |dirfd, path| {
         let fd = host!(libc::openat(dirfd, path, flags, mode));
         // If the number was one of ours, the kernel closed it past this library.
@@ -92,14 +92,14 @@ pub unsafe fn open_at(dirfd: c_int, path: *const c_char, flags: c_int, mode: lib
 
 /// open(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
     // SAFETY: the program passes a string.
     unsafe { open_at(libc::AT_FDCWD, path, flags, mode) }
 }
 
 /// openat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_openat(
+pub(super) unsafe extern "C" fn nvfold_preload_openat(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
@@ -111,21 +111,21 @@ pub unsafe extern "C" fn nvfold_preload_openat(
 
 /// Replaces `open` of programs compiled with checks, without a mode.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_open_2(path: *const c_char, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_open_2(path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the program passes a string.
     unsafe { open_at(libc::AT_FDCWD, path, flags, 0) }
 }
 
 /// Replaces `openat` of programs compiled with checks, without a mode.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_openat_2(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
     // SAFETY: the program passes a string.
     unsafe { open_at(dirfd, path, flags, 0) }
 }
 
 /// creat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_creat(path: *const c_char, mode: libc::mode_t) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_creat(path: *const c_char, mode: libc::mode_t) -> c_int {
     // SAFETY: the program passes a string.
     unsafe { open_at(libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
 }

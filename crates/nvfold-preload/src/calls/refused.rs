@@ -12,31 +12,31 @@ fn refuse(errno: c_int) -> c_int {
 
 /// Stands for a call that the file system does not have: EOPNOTSUPP.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_refused() -> c_int {
+pub(super) extern "C" fn nvfold_preload_refused() -> c_int {
     refuse(libc::EOPNOTSUPP)
 }
 
 /// Stands for a call that needs a pipe: EINVAL, as for any regular file.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_refused_invalid() -> isize {
+pub(super) extern "C" fn nvfold_preload_refused_invalid() -> isize {
     refuse(libc::EINVAL) as isize
 }
 
 /// Stands for a call that programs do without where the kernel does not have it: ENOSYS.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_refused_missing() -> c_int {
+pub(super) extern "C" fn nvfold_preload_refused_missing() -> c_int {
     refuse(libc::ENOSYS)
 }
 
 /// Stands for a call that returns a pointer: NULL, EOPNOTSUPP.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_refused_pointer() -> *mut c_void {
+pub(super) extern "C" fn nvfold_preload_refused_pointer() -> *mut c_void {
     refuse(libc::EOPNOTSUPP);
     ptr::null_mut()
 }
 
 /// Stands for a call that returns the error number: EOPNOTSUPP.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_refused_number() -> c_int {
+pub(super) extern "C" fn nvfold_preload_refused_number() -> c_int {
     libc::EOPNOTSUPP
 }

@@ -88,14 +88,14 @@ macro_rules! host {
 pub(crate) use host;
 
 /// A path as a program passes it: the directory where it starts, the path, and what is done with a link at its end.
-pub type Path = (c_int, *const c_char, LastLink);
+pub(super) type Path = (c_int, *const c_char, LastLink);
 
 /// Serves a call on one path. `host` gets the directory where the path starts, and the path.
 ///
 /// # Safety
 ///
 /// The path is NULL or a C string.
-pub unsafe fn on_path<T: Answer>(
+pub(super) unsafe fn on_path<T: Answer>(
     function: &'static str,
     path: Path,
     host: impl FnOnce(c_int, *const c_char) -> T,
@@ -111,7 +111,7 @@ pub unsafe fn on_path<T: Answer>(
 }
 
 /// One of two paths of a call.
-pub enum Side<'s> {
+pub(super) enum Side<'s> {
     Host(c_int, *const c_char),
     Device(&'s DevicePath),
     Refused(&'s Failure),
@@ -122,7 +122,7 @@ pub enum Side<'s> {
 /// # Safety
 ///
 /// Each path is NULL or a C string.
-pub unsafe fn on_paths(
+pub(super) unsafe fn on_paths(
     function: &'static str,
     (path, new_path): (Path, Path),
     host: impl FnOnce((c_int, *const c_char), (c_int, *const c_char)) -> c_int,
@@ -139,7 +139,7 @@ pub unsafe fn on_paths(
 }
 
 /// Returns the failure of a call between the device and the host that could do all else.
-pub fn between() -> Failure {
+pub(super) fn between() -> Failure {
     Failure::new(libc::EXDEV, "one of the paths is on the device, and the other is not")
 }
 
@@ -155,7 +155,7 @@ impl<'s> Side<'s> {
 
     /// Returns what has the name, as the mode of its type; `None`: nothing. Fails if the directories on the way are not
     /// there.
-    pub fn kind(&self) -> Outcome<Option<libc::mode_t>> {
+    pub(super) fn kind(&self) -> Outcome<Option<libc::mode_t>> {
         match self {
             Side::Refused(failure) => Err(Failure::new(failure.errno, failure.message.clone())),
             Side::Device(path) => path.name().on_place(LastLink::Name, |_, place| {
@@ -176,7 +176,7 @@ impl<'s> Side<'s> {
     }
 
     /// Fails if the path leads to nothing, by the flags of linkat.
-    pub fn check_exists(&self, flags: c_int) -> Outcome<()> {
+    pub(super) fn check_exists(&self, flags: c_int) -> Outcome<()> {
         let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let takes_empty = flags & libc::AT_EMPTY_PATH;
         match self {
@@ -192,7 +192,7 @@ impl<'s> Side<'s> {
     }
 
     /// Returns the path as text.
-    pub fn text(&self) -> &[u8] {
+    pub(super) fn text(&self) -> &[u8] {
         match self {
             Side::Refused(_) => b"",
             Side::Device(path) => path.path(),
@@ -213,12 +213,12 @@ impl<'s> Side<'s> {
     }
 
     /// Returns the last name of the path.
-    pub fn last_name(&self) -> &[u8] {
+    pub(super) fn last_name(&self) -> &[u8] {
         self.text().rsplit(|byte| *byte == b'/').find(|name| !name.is_empty()).unwrap_or_default()
     }
 
     /// Fails if no directory can have the last name of the path. ENAMETOOLONG.
-    pub fn check_last_name(&self) -> Outcome<()> {
+    pub(super) fn check_last_name(&self) -> Outcome<()> {
         match self.last_name().len() > NAME_BYTES_MAX {
             true => Err(Failure::new(libc::ENAMETOOLONG, "the name is too long")),
             false => Ok(()),
@@ -226,12 +226,12 @@ impl<'s> Side<'s> {
     }
 
     /// Whether it is the root of the device.
-    pub fn is_root(&self) -> bool {
+    pub(super) fn is_root(&self) -> bool {
         matches!(self, Side::Device(path) if path.is_root())
     }
 
     /// Whether the path ends in `/`, behind a name.
-    pub fn ends_in_slash(&self) -> bool {
+    pub(super) fn ends_in_slash(&self) -> bool {
         if self.is_root() { self.text().len() > 1 } else { self.text().ends_with(b"/") }
     }
 }
@@ -246,7 +246,7 @@ fn kind_on_host(dirfd: c_int, path: &[u8], flags: c_int) -> Outcome<libc::mode_t
 }
 
 /// Serves a call on one descriptor.
-pub fn on_number<T: Answer>(
+pub(super) fn on_number<T: Answer>(
     function: &'static str,
     fd: c_int,
     host: impl FnOnce() -> T,

@@ -10,8 +10,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of the kernel's signal set, and SIGSYS in it.
-pub const KERNEL_SET_BYTES: usize = 8;
-pub const SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
+pub(crate) const KERNEL_SET_BYTES: usize = 8;
+pub(crate) const SIGSYS: u64 = 1 << (libc::SIGSYS - 1);
 
 /// Whether system calls are caught.
 static IS_ARMED: AtomicBool = AtomicBool::new(false);
@@ -19,23 +19,23 @@ static IS_ARMED: AtomicBool = AtomicBool::new(false);
 static PROGRAMS: Mutex<Option<libc::sigaction>> = Mutex::new(None);
 
 /// Notes that system calls are caught from now on; `action` is what the program wants to happen at SIGSYS.
-pub fn begin(action: libc::sigaction) {
+pub(crate) fn begin(action: libc::sigaction) {
     *PROGRAMS.lock() = Some(action);
     IS_ARMED.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether system calls are caught.
-pub fn is_armed() -> bool {
+pub(crate) fn is_armed() -> bool {
     IS_ARMED.load(Ordering::Relaxed)
 }
 
 /// Returns what the program wants to happen at SIGSYS.
-pub fn of_the_program() -> Option<libc::sigaction> {
+pub(crate) fn of_the_program() -> Option<libc::sigaction> {
     *PROGRAMS.lock()
 }
 
 /// rt_sigaction for the program: no handler runs with SIGSYS blocked, and that of SIGSYS stays ours.
-pub fn set_action(arguments: &[usize; 6]) -> isize {
+pub(crate) fn set_action(arguments: &[usize; 6]) -> isize {
     let [signal, action, before, bytes, ..] = *arguments;
     if signal == libc::SIGSYS as usize {
         return 0;
@@ -53,7 +53,7 @@ pub fn set_action(arguments: &[usize; 6]) -> isize {
 }
 
 /// rt_sigprocmask by `syscall`: SIGSYS is not blocked.
-pub fn set_mask(arguments: &[usize; 6]) -> isize {
+pub(crate) fn set_mask(arguments: &[usize; 6]) -> isize {
     let [how, set, before, bytes, ..] = *arguments;
     let set: *const u64 = ptr::with_exposed_provenance(set);
     // SAFETY: the program passes NULL or a set of the kernel's form, and room for another.
@@ -66,7 +66,7 @@ pub fn set_mask(arguments: &[usize; 6]) -> isize {
 
 /// sigaction(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sigaction(
+pub(crate) unsafe extern "C" fn nvfold_preload_sigaction(
     signal: c_int,
     action: *const libc::sigaction,
     before: *mut libc::sigaction,
@@ -99,7 +99,10 @@ pub unsafe extern "C" fn nvfold_preload_sigaction(
 
 /// signal(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_signal(signal: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+pub(crate) unsafe extern "C" fn nvfold_preload_signal(
+    signal: c_int,
+    handler: libc::sighandler_t,
+) -> libc::sighandler_t {
     if signal != libc::SIGSYS || !is_armed() || process::is_not_owner() {
         return host!(libc::signal(signal, handler));
     }
@@ -133,7 +136,7 @@ unsafe fn without_sigsys(
 
 /// sigprocmask(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sigprocmask(
+pub(crate) unsafe extern "C" fn nvfold_preload_sigprocmask(
     how: c_int,
     set: *const libc::sigset_t,
     before: *mut libc::sigset_t,
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn nvfold_preload_sigprocmask(
 
 /// pthread_sigmask(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pthread_sigmask(
+pub(crate) unsafe extern "C" fn nvfold_preload_pthread_sigmask(
     how: c_int,
     set: *const libc::sigset_t,
     before: *mut libc::sigset_t,

@@ -34,7 +34,7 @@ unsafe fn tell(into: *mut libc::stat, attr: &Attr, device: &Device) -> Outcome<c
     Ok(0)
 }
 
-pub fn last_link(flags: c_int) -> LastLink {
+pub(super) fn last_link(flags: c_int) -> LastLink {
     if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastLink::Keep } else { LastLink::Follow }
 }
 
@@ -61,21 +61,21 @@ unsafe fn stat_at(dirfd: c_int, path: *const c_char, into: *mut libc::stat, flag
 
 /// stat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_stat(path: *const c_char, into: *mut libc::stat) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, 0) }
 }
 
 /// lstat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_lstat(path: *const c_char, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_lstat(path: *const c_char, into: *mut libc::stat) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// fstatat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fstatat(
+pub(super) unsafe extern "C" fn nvfold_preload_fstatat(
     dirfd: c_int,
     path: *const c_char,
     into: *mut libc::stat,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn nvfold_preload_fstatat(
 
 /// fstat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "fstat",
@@ -99,28 +99,36 @@ pub unsafe extern "C" fn nvfold_preload_fstat(fd: c_int, into: *mut libc::stat) 
 
 /// `stat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_xstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_xstat(
+    _version: c_int,
+    path: *const c_char,
+    into: *mut libc::stat,
+) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, 0) }
 }
 
 /// `lstat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_lxstat(_version: c_int, path: *const c_char, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_lxstat(
+    _version: c_int,
+    path: *const c_char,
+    into: *mut libc::stat,
+) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { stat_at(libc::AT_FDCWD, path, into, libc::AT_SYMLINK_NOFOLLOW) }
 }
 
 /// `fstat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fxstat(_version: c_int, fd: c_int, into: *mut libc::stat) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_fstat(fd, into) }
 }
 
 /// `fstatat` as programs built for older versions of libc call it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fxstatat(
+pub(super) unsafe extern "C" fn nvfold_preload_fxstatat(
     _version: c_int,
     dirfd: c_int,
     path: *const c_char,
@@ -133,7 +141,7 @@ pub unsafe extern "C" fn nvfold_preload_fxstatat(
 
 /// statx(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_statx(
+pub(super) unsafe extern "C" fn nvfold_preload_statx(
     dirfd: c_int,
     path: *const c_char,
     flags: c_int,
@@ -185,7 +193,7 @@ fn may(attr: &Attr, mode: c_int) -> Outcome<c_int> {
 
 /// faccessat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_faccessat(
+pub(super) unsafe extern "C" fn nvfold_preload_faccessat(
     dirfd: c_int,
     path: *const c_char,
     mode: c_int,
@@ -198,14 +206,14 @@ pub unsafe extern "C" fn nvfold_preload_faccessat(
 
 /// access(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_access(path: *const c_char, mode: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_access(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_faccessat(libc::AT_FDCWD, path, mode, 0) }
 }
 
 /// euidaccess(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_euidaccess(path: *const c_char, mode: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_euidaccess(path: *const c_char, mode: c_int) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_faccessat(libc::AT_FDCWD, path, mode, libc::AT_EACCESS) }
 }
@@ -259,7 +267,7 @@ fn device_of(path: &DevicePath) -> Outcome<&Device> {
 
 /// statvfs(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut libc::statvfs) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut libc::statvfs) -> c_int {
     let from_host = |_, path| host!(libc::statvfs(path, into));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
@@ -271,7 +279,7 @@ pub unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into: *mut 
 
 /// fstatvfs(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::statvfs) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::statvfs) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "fstatvfs",
@@ -283,7 +291,7 @@ pub unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut libc::sta
 
 /// statfs(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut libc::statfs) -> c_int {
     let from_host = |_, path| host!(libc::statfs(path, into));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
@@ -295,14 +303,14 @@ pub unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into: *mut l
 
 /// fstatfs(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { fill_statfs(into, &file.open.device) })
 }
 
 /// pathconf(3): returns the limits of the host's root.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
+pub(super) unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
     let from_host = |_, path| host!(libc::pathconf(path, name));
     // SAFETY: the arguments are the program's; the root is a string.
     unsafe {
@@ -314,7 +322,7 @@ pub unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, name: c_in
 
 /// fpathconf(3): as pathconf.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
+pub(super) extern "C" fn nvfold_preload_fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
     // SAFETY: the root is a string.
     let limit = |_: &_| Ok(unsafe { libc::pathconf(c"/".as_ptr(), name) });
     on_number("fpathconf", fd, || host!(libc::fpathconf(fd, name)), limit)
@@ -322,7 +330,7 @@ pub extern "C" fn nvfold_preload_fpathconf(fd: c_int, name: c_int) -> std::ffi::
 
 /// ftok(3): a key of the file's number, of the device's, and of `project`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_ftok(path: *const c_char, project: c_int) -> libc::key_t {
+pub(super) unsafe extern "C" fn nvfold_preload_ftok(path: *const c_char, project: c_int) -> libc::key_t {
     let mut found = caller::empty_stat();
     // SAFETY: the path is the program's, and the structure ours.
     match unsafe { nvfold_preload_stat(path, &raw mut found) } {

@@ -75,7 +75,7 @@ unsafe fn on_host(path: *const c_char, template: *mut c_char, make: impl FnOnce(
 
 /// mkostemps(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     // SAFETY: the program passes a string that may be written to. Only the last bytes of the template change, so each
     // name is in the directory of the template.
@@ -91,21 +91,21 @@ pub unsafe extern "C" fn nvfold_preload_mkostemps(template: *mut c_char, suffix:
 
 /// mkstemp(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkstemp(template: *mut c_char) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkstemp(template: *mut c_char) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, 0, 0) }
 }
 
 /// mkostemp(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkostemp(template: *mut c_char, flags: c_int) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, 0, flags) }
 }
 
 /// mkstemps(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { nvfold_preload_mkostemps(template, suffix, 0) }
 }
@@ -116,7 +116,7 @@ unsafe extern "C" {
 
 /// mktemp(3): an unused name; the template becomes empty if there is none.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mktemp(template: *mut c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_mktemp(template: *mut c_char) -> *mut c_char {
     let is_free = |path: &DevicePath, name: &[u8]| match (Name { path: path.with_end_of(name).path(), ..path.name() })
         .attr(LastLink::Keep)
     {
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn nvfold_preload_mktemp(template: *mut c_char) -> *mut c_
 
 /// mkdtemp(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_mkdtemp(template: *mut c_char) -> *mut c_char {
+pub(super) unsafe extern "C" fn nvfold_preload_mkdtemp(template: *mut c_char) -> *mut c_char {
     // SAFETY: the program passes a string that may be written to.
     let made = unsafe {
         on_path(

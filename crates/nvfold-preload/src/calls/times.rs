@@ -59,7 +59,7 @@ unsafe fn set(
 
 /// utimensat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_utimensat(
+pub(super) unsafe extern "C" fn nvfold_preload_utimensat(
     dirfd: c_int,
     path: *const c_char,
     times: *const libc::timespec,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn nvfold_preload_utimensat(
 
 /// futimens(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::timespec) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::timespec) -> c_int {
     on_number(
         "futimens",
         fd,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn nvfold_preload_futimens(fd: c_int, times: *const libc::
 
 /// utimes(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_utimes(path: *const c_char, times: *const libc::timeval) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_utimes(path: *const c_char, times: *const libc::timeval) -> c_int {
     let from_host = |_, path| host!(libc::utimes(path, times));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((HERE, path), 0, read(times).map(of_micro), from_host) }
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn nvfold_preload_utimes(path: *const c_char, times: *cons
 
 /// lutimes(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_lutimes(path: *const c_char, times: *const libc::timeval) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_lutimes(path: *const c_char, times: *const libc::timeval) -> c_int {
     let from_host = |_, path| host!(libc::lutimes(path, times));
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { set((HERE, path), libc::AT_SYMLINK_NOFOLLOW, read(times).map(of_micro), from_host) }
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn nvfold_preload_lutimes(path: *const c_char, times: *con
 
 /// futimes(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_futimes(fd: c_int, times: *const libc::timeval) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_futimes(fd: c_int, times: *const libc::timeval) -> c_int {
     on_number(
         "futimes",
         fd,
@@ -120,7 +120,7 @@ unsafe extern "C" {
 
 /// futimesat(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_futimesat(
+pub(super) unsafe extern "C" fn nvfold_preload_futimesat(
     dirfd: c_int,
     path: *const c_char,
     times: *const libc::timeval,
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn nvfold_preload_futimesat(
 
 /// utime(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_utime(path: *const c_char, times: *const libc::utimbuf) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_utime(path: *const c_char, times: *const libc::utimbuf) -> c_int {
     let from_host = |_, path| host!(libc::utime(path, times));
     let whole = |tv_sec| libc::timespec { tv_sec, tv_nsec: 0 };
     // SAFETY: NULL, or a structure that the program passed.

@@ -20,7 +20,7 @@ unsafe extern "C" {
 }
 
 /// Ends a program that asks for more than its buffer holds.
-pub fn check_room(needed: usize, room: usize) {
+pub(super) fn check_room(needed: usize, room: usize) {
     if needed > room {
         // SAFETY: it ends the program.
         unsafe { __chk_fail() };
@@ -38,7 +38,12 @@ type VectorWith = unsafe extern "C" fn(c_int, *const libc::iovec, c_int, libc::o
 
 /// read(2); `next` is the function of the called name, here and below.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, length: usize, next: Read) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_read(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: usize,
+    next: Read,
+) -> isize {
     on_number(
         "read",
         fd,
@@ -53,7 +58,7 @@ pub unsafe extern "C" fn nvfold_preload_read(fd: c_int, buffer: *mut c_void, len
 
 /// pread(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pread(
+pub(super) unsafe extern "C" fn nvfold_preload_pread(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -74,7 +79,7 @@ pub unsafe extern "C" fn nvfold_preload_pread(
 
 /// Replaces `read` of programs compiled with checks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_read_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_read_chk(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -91,7 +96,7 @@ pub unsafe extern "C" fn nvfold_preload_read_chk(
 
 /// Replaces `pread` of programs compiled with checks.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pread_chk(
+pub(super) unsafe extern "C" fn nvfold_preload_pread_chk(
     fd: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -112,7 +117,7 @@ pub unsafe extern "C" fn nvfold_preload_pread_chk(
 /// # Safety
 ///
 /// `buffer` has room for `length` bytes, here and in `read_at`; in `write` and `write_at` it has that many.
-pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
+pub(crate) unsafe fn read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
     // SAFETY: the caller's contract.
     unsafe { nvfold_preload_read(fd, buffer, length, next!("read")) }
 }
@@ -122,7 +127,7 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, length: usize) -> isize {
 /// # Safety
 ///
 /// That of `read`.
-pub unsafe fn read_at(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
+pub(super) unsafe fn read_at(fd: c_int, buffer: *mut c_void, length: usize, at: libc::off_t) -> isize {
     // SAFETY: the caller's contract.
     unsafe { nvfold_preload_pread(fd, buffer, length, at, next!("pread")) }
 }
@@ -132,7 +137,7 @@ pub unsafe fn read_at(fd: c_int, buffer: *mut c_void, length: usize, at: libc::o
 /// # Safety
 ///
 /// That of `read`.
-pub unsafe fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
+pub(crate) unsafe fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
     // SAFETY: the caller's contract.
     unsafe { nvfold_preload_write(fd, buffer, length, next!("write")) }
 }
@@ -142,14 +147,19 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, length: usize) -> isize {
 /// # Safety
 ///
 /// That of `read`.
-pub unsafe fn write_at(fd: c_int, buffer: *const c_void, length: usize, at: libc::off_t) -> isize {
+pub(super) unsafe fn write_at(fd: c_int, buffer: *const c_void, length: usize, at: libc::off_t) -> isize {
     // SAFETY: the caller's contract.
     unsafe { nvfold_preload_pwrite(fd, buffer, length, at, next!("pwrite")) }
 }
 
 /// write(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, length: usize, next: Write) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_write(
+    fd: c_int,
+    buffer: *const c_void,
+    length: usize,
+    next: Write,
+) -> isize {
     on_number(
         "write",
         fd,
@@ -167,7 +177,7 @@ pub unsafe extern "C" fn nvfold_preload_write(fd: c_int, buffer: *const c_void, 
 
 /// pwrite(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pwrite(
+pub(super) unsafe extern "C" fn nvfold_preload_pwrite(
     fd: c_int,
     buffer: *const c_void,
     length: usize,
@@ -253,7 +263,7 @@ unsafe fn write_vector(
 
 /// readv(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "readv",
@@ -266,7 +276,7 @@ pub unsafe extern "C" fn nvfold_preload_readv(fd: c_int, vector: *const libc::io
 
 /// preadv(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_preadv(
+pub(super) unsafe extern "C" fn nvfold_preload_preadv(
     fd: c_int,
     vector: *const libc::iovec,
     count: c_int,
@@ -285,7 +295,7 @@ pub unsafe extern "C" fn nvfold_preload_preadv(
 
 /// preadv2(2): none of its flags changes the bytes that are read.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_preadv2(
+pub(super) unsafe extern "C" fn nvfold_preload_preadv2(
     fd: c_int,
     vector: *const libc::iovec,
     count: c_int,
@@ -313,7 +323,7 @@ pub unsafe extern "C" fn nvfold_preload_preadv2(
 
 /// writev(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     on_number(
         "writev",
@@ -328,7 +338,7 @@ pub unsafe extern "C" fn nvfold_preload_writev(fd: c_int, vector: *const libc::i
 
 /// pwritev(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pwritev(
+pub(super) unsafe extern "C" fn nvfold_preload_pwritev(
     fd: c_int,
     vector: *const libc::iovec,
     count: c_int,
@@ -349,7 +359,7 @@ pub unsafe extern "C" fn nvfold_preload_pwritev(
 
 /// pwritev2(2)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_pwritev2(
+pub(super) unsafe extern "C" fn nvfold_preload_pwritev2(
     fd: c_int,
     vector: *const libc::iovec,
     count: c_int,
@@ -380,7 +390,12 @@ pub unsafe extern "C" fn nvfold_preload_pwritev2(
 
 /// sendfile(2): from or to a file of ours. The bytes pass through memory, so a copy within the device is shared.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_sendfile(to: c_int, from: c_int, at: *mut libc::off_t, count: usize) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_sendfile(
+    to: c_int,
+    from: c_int,
+    at: *mut libc::off_t,
+    count: usize,
+) -> isize {
     if !numbers::is_ours(to) && !numbers::is_ours(from) {
         return host!(libc::sendfile(to, from, at, count));
     }
@@ -447,7 +462,7 @@ fn send(to: c_int, bytes: &[u8]) -> Outcome<usize> {
 
 /// copy_file_range(2): an instant copy within the device; EXDEV otherwise.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_copy_file_range(
+pub(super) unsafe extern "C" fn nvfold_preload_copy_file_range(
     from: c_int,
     from_at: *mut libc::off64_t,
     to: c_int,
@@ -505,7 +520,7 @@ unsafe fn move_on(file: &Arc<File>, at: *mut libc::off64_t, to: u64) -> Outcome<
 /// splice(2): returns EINVAL for files of ours, as many file systems of the kernel do; programs then read and write
 /// instead.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_splice(
+pub(super) unsafe extern "C" fn nvfold_preload_splice(
     from: c_int,
     from_at: *mut libc::loff_t,
     to: c_int,

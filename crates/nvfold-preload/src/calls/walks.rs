@@ -31,7 +31,7 @@ unsafe fn is_ours(path: *const c_char) -> bool {
 
 /// scandir(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_scandir(
+pub(super) unsafe extern "C" fn nvfold_preload_scandir(
     path: *const c_char,
     list: *mut *mut *mut Entry,
     filter: Filter,
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn nvfold_preload_scandir(
 
 /// scandirat(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_scandirat(
+pub(super) unsafe extern "C" fn nvfold_preload_scandirat(
     dirfd: c_int,
     path: *const c_char,
     list: *mut *mut *mut Entry,
@@ -115,7 +115,7 @@ unsafe fn list_of(stream: *mut c_void, list: *mut *mut *mut Entry, filter: Filte
 
 /// glibc's `glob_t`, with its function pointers for reading directories.
 #[repr(C)]
-pub struct Glob {
+pub(super) struct Glob {
     count: usize,
     paths: *mut *mut c_char,
     offset: usize,
@@ -132,7 +132,7 @@ type GlobFunction = unsafe extern "C" fn(*const c_char, c_int, GlobError, *mut G
 
 /// glob(3), with our directory functions, which also serve the host's directories.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_glob(
+pub(super) unsafe extern "C" fn nvfold_preload_glob(
     pattern: *const c_char,
     flags: c_int,
     error: GlobError,
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn nvfold_preload_glob(
 
 /// glibc's `struct FTW`.
 #[repr(C)]
-pub struct FtwPlace {
+pub(super) struct FtwPlace {
     base: c_int,
     level: c_int,
 }
@@ -335,7 +335,12 @@ unsafe fn walk(
 
 /// nftw(3), without FTW_CHDIR (EINVAL).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_nftw(path: *const c_char, visit: Visit, most: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_nftw(
+    path: *const c_char,
+    visit: Visit,
+    most: c_int,
+    flags: c_int,
+) -> c_int {
     unsafe extern "C" {
         fn nftw(path: *const c_char, visit: Visit, most: c_int, flags: c_int) -> c_int;
     }
@@ -350,7 +355,7 @@ pub unsafe extern "C" fn nvfold_preload_nftw(path: *const c_char, visit: Visit, 
 
 /// ftw(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int {
     unsafe extern "C" {
         fn ftw(path: *const c_char, visit: SimpleVisit, most: c_int) -> c_int;
     }

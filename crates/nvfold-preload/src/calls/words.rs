@@ -16,7 +16,7 @@ const WRDE_NOSPACE: c_int = 1;
 
 /// glibc's `wordexp_t`.
 #[repr(C)]
-pub struct Words {
+pub(super) struct Words {
     count: usize,
     words: *mut *mut c_char,
     offset: usize,
@@ -26,7 +26,7 @@ type WordFunction = unsafe extern "C" fn(*const c_char, *mut Words, c_int) -> c_
 
 /// wordexp(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_wordexp(
+pub(super) unsafe extern "C" fn nvfold_preload_wordexp(
     text: *const c_char,
     into: *mut Words,
     flags: c_int,

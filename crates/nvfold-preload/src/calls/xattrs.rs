@@ -145,7 +145,7 @@ macro_rules! three {
      $host_path:ident $host_link:ident $host_number:ident) => {
         #[doc = concat!(stringify!($host_path), "(2)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $by_path(path: *const c_char, $($argument: $type),*) -> $answer {
+        pub(super) unsafe extern "C" fn $by_path(path: *const c_char, $($argument: $type),*) -> $answer {
             let from_host = |path| host!(libc::$host_path(path, $($argument),*));
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Path(path, LastLink::Follow), $($passed,)* from_host) }
@@ -153,7 +153,7 @@ macro_rules! three {
 
         #[doc = concat!(stringify!($host_link), "(2)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $of_link(path: *const c_char, $($argument: $type),*) -> $answer {
+        pub(super) unsafe extern "C" fn $of_link(path: *const c_char, $($argument: $type),*) -> $answer {
             let from_host = |path| host!(libc::$host_link(path, $($argument),*));
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Path(path, LastLink::Keep), $($passed,)* from_host) }
@@ -161,7 +161,7 @@ macro_rules! three {
 
         #[doc = concat!(stringify!($host_number), "(2)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $by_number(fd: c_int, $($argument: $type),*) -> $answer {
+        pub(super) unsafe extern "C" fn $by_number(fd: c_int, $($argument: $type),*) -> $answer {
             let from_host = |_| host!(libc::$host_number(fd, $($argument),*));
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { $common(About::Number(fd), $($passed,)* from_host) }

@@ -91,12 +91,12 @@ fn ask(fd: c_int) -> SourceToken {
 }
 
 /// Prepares the module before any file is followed.
-pub fn prepare() {
+pub(super) fn prepare() {
     ATTRIBUTE.get_or_init(|| CString::new(TOKEN_ATTRIBUTE).unwrap_or_default());
 }
 
 /// Returns the rec-tree's token for the file that a descriptor is open on. `None`: the file is not followed.
-pub fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileToken> {
+pub(super) fn token_for(fd: c_int, ino: u64, from_its_beginning: bool) -> Option<FileToken> {
     let Some((place, known)) = find(ino) else { return add(ino, ask(fd)) };
     let age_ms = now_ms().saturating_sub(known.asked_at_ms);
     if age_ms >= VALID_MS || from_its_beginning && age_ms >= ASK_AGAIN_MS {
@@ -133,7 +133,7 @@ fn add(ino: u64, token: SourceToken) -> Option<FileToken> {
 }
 
 /// Returns the server's token for a file, if it may still be valid.
-pub fn token_of(file: FileToken) -> Option<SourceToken> {
+pub(super) fn token_of(file: FileToken) -> Option<SourceToken> {
     let known = *KNOWN.get(file.number() as usize)?.try_read()?;
     let is_valid = known.token != SourceToken::NONE && now_ms().saturating_sub(known.asked_at_ms) < EXPIRED_MS;
     (known.file == file && is_valid).then_some(known.token)

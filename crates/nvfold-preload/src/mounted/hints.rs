@@ -72,7 +72,7 @@ fn target(fd: c_int, at: Option<libc::off_t>) -> Option<Target> {
 }
 
 /// A hint under assembly.
-pub struct Draft<'m> {
+pub(super) struct Draft<'m> {
     memory: &'m mut Memory,
     fd: c_int,
     at: Option<libc::off_t>,
@@ -88,7 +88,7 @@ pub struct Draft<'m> {
 }
 
 /// Sends hints for a write; `look_up` passes the write's memory from its first byte on.
-pub fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft<'_>)) {
+pub(super) fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft<'_>)) {
     let Some(mut memory) = MEMORY.iter().find_map(Mutex::try_lock) else { return };
     let mut draft =
         Draft { memory: &mut memory, fd, at, target: None, looked_up: 0, start: 0, end: 0, tokens: 0, origins: 0 };
@@ -98,7 +98,7 @@ pub fn leave(fd: c_int, at: Option<libc::off_t>, look_up: impl FnOnce(&mut Draft
 
 impl Draft<'_> {
     /// Looks up the next bytes of the write, at this address.
-    pub fn look_up(&mut self, address: usize, length: usize) {
+    pub(super) fn look_up(&mut self, address: usize, length: usize) {
         let length = length.min(WRITE_BYTES_MAX.saturating_sub(self.looked_up) as usize);
         let mut done = 0;
         while done < length && self.target.is_none_or(|target| target.is_some()) {

@@ -58,7 +58,7 @@ struct Facts {
 }
 
 /// Follows the files of the file system mounted at `dir`, if there is one.
-pub fn begin(dir: &OsStr) {
+pub(crate) fn begin(dir: &OsStr) {
     let Ok(dir) = CString::new(dir.as_bytes()) else { return };
     let Some(found) = status(libc::AT_FDCWD, &dir, 0) else { return };
     if found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 == 0 {
@@ -72,7 +72,7 @@ pub fn begin(dir: &OsStr) {
 
 /// Returns whether files of a mount are followed.
 #[inline]
-pub fn is_active() -> bool {
+pub(crate) fn is_active() -> bool {
     IS_ACTIVE.load(Ordering::Relaxed)
 }
 
@@ -145,7 +145,7 @@ fn note(
 
 /// Lets libc read, and records the bytes that came.
 #[inline]
-pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: impl FnOnce() -> isize) -> isize {
+pub(crate) fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: impl FnOnce() -> isize) -> isize {
     let came = read();
     if came >= BYTES_MIN as isize && is_active() {
         let length = came as usize;
@@ -160,7 +160,7 @@ pub fn reading(fd: c_int, buffer: *mut c_void, at: Option<libc::off_t>, read: im
 ///
 /// If `read` succeeds, the vector has that many buffers.
 #[inline]
-pub unsafe fn reading_vector(
+pub(crate) unsafe fn reading_vector(
     fd: c_int,
     (vector, count): (*const libc::iovec, c_int),
     at: Option<libc::off_t>,
@@ -179,14 +179,14 @@ pub unsafe fn reading_vector(
 
 /// Records bytes that a stream gave the program, while its buffer holds `unread` bytes of the descriptor that are not
 /// read yet.
-pub fn stream_read(fd: c_int, buffer: *const c_void, length: usize, unread: usize) {
+pub(crate) fn stream_read(fd: c_int, buffer: *const c_void, length: usize, unread: usize) {
     if length >= BYTES_MIN {
         hidden_from_program(|| note(fd, std::iter::once((buffer.addr(), length)), length, None, unread));
     }
 }
 
 /// Records that memory is a mapping of a file.
-pub fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
+pub(crate) fn mapped(fd: c_int, address: *mut c_void, length: usize, at: libc::off_t) {
     let length = length.min(MAPPED_BYTES_MAX);
     hidden_from_program(|| note(fd, std::iter::once((address.addr(), length)), length, Some(at), 0));
 }
@@ -199,7 +199,7 @@ fn may_have_sources(length: usize) -> bool {
 
 /// Called before libc writes: sends hints about where the bytes come from.
 #[inline]
-pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc::off_t>) {
+pub(crate) fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc::off_t>) {
     if may_have_sources(length) {
         hidden_from_program(|| hints::leave(fd, at, |draft| draft.look_up(buffer.addr(), length)));
     }
@@ -207,7 +207,7 @@ pub fn writing(fd: c_int, buffer: *const c_void, length: usize, at: Option<libc:
 
 /// Called before a stream writes the content of its buffer, and then these bytes of the program, at its descriptor's
 /// position.
-pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, length): (usize, usize)) {
+pub(crate) fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, length): (usize, usize)) {
     if may_have_sources(held.saturating_add(length)) {
         hidden_from_program(|| {
             hints::leave(fd, None, |draft| {
@@ -220,7 +220,7 @@ pub fn stream_writing(fd: c_int, (buffered, held): (usize, usize), (buffer, leng
 
 /// As `writing`, for several buffers. The kernel copies the vector, and reports an address that is not mapped.
 #[inline]
-pub fn writing_vector(fd: c_int, vector: *const libc::iovec, count: c_int, at: Option<libc::off_t>) {
+pub(crate) fn writing_vector(fd: c_int, vector: *const libc::iovec, count: c_int, at: Option<libc::off_t>) {
     if may_have_sources(BYTES_MIN) && (1..=libc::UIO_MAXIOV).contains(&count) {
         hidden_from_program(|| hints::leave(fd, at, |draft| look_up_sources(draft, vector, count as usize)));
     }

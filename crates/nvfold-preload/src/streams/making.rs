@@ -74,7 +74,7 @@ fn parse(mode: &[u8]) -> Option<(c_int, &'static CStr)> {
 }
 
 /// Makes a stream on a number of ours; the stream closes the number.
-pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
+pub(super) fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
     let functions = CookieFunctions { read, write, seek, close: close_cookie };
     let cookie = ptr::without_provenance_mut(fd as usize);
     // SAFETY: a C string, and functions that live as long as this library.
@@ -93,7 +93,7 @@ pub fn stream_on(fd: c_int, mode: &CStr) -> Outcome<Stream> {
 
 /// setmntent(3): a stream; the functions of its family work on any.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_setmntent(path: *const c_char, mode: *const c_char) -> Stream {
+pub(super) unsafe extern "C" fn nvfold_preload_setmntent(path: *const c_char, mode: *const c_char) -> Stream {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     let stream = unsafe { nvfold_preload_fopen(path, mode) };
     if !stream.is_null() {
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn nvfold_preload_setmntent(path: *const c_char, mode: *co
 
 /// fopen(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const c_char) -> Stream {
+pub(super) unsafe extern "C" fn nvfold_preload_fopen(path: *const c_char, mode: *const c_char) -> Stream {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     match unsafe { look_for((libc::AT_FDCWD, path, last_link(path, mode))) } {
         Place::Host => host!(libc::fopen(path, mode)),
@@ -137,7 +137,7 @@ fn checked(mode: *const c_char) -> Outcome<(c_int, &'static CStr)> {
 
 /// fdopen(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fdopen(fd: c_int, mode: *const c_char) -> Stream {
+pub(super) unsafe extern "C" fn nvfold_preload_fdopen(fd: c_int, mode: *const c_char) -> Stream {
     if !numbers::is_ours(fd) {
         return host!(libc::fdopen(fd, mode));
     }

@@ -184,7 +184,7 @@ macro_rules! reads {
     ($($name:ident $checked:ident = $real:ident $real_checked:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize {
+        pub(super) unsafe extern "C" fn $name(buffer: *mut c_void, size: usize, count: usize, stream: Stream) -> usize {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 reading(buffer, size, stream, || host!($real(buffer, size, count, stream)))
@@ -193,7 +193,7 @@ macro_rules! reads {
 
         #[doc = concat!("`", stringify!($real), "` of programs that were compiled with checks.")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $checked(
+        pub(super) unsafe extern "C" fn $checked(
             buffer: *mut c_void, room: usize, size: usize, count: usize, stream: Stream,
         ) -> usize {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
@@ -208,7 +208,7 @@ macro_rules! lines {
     ($($name:ident $checked:ident = $real:ident $real_checked:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char {
+        pub(super) unsafe extern "C" fn $name(buffer: *mut c_char, size: c_int, stream: Stream) -> *mut c_char {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 reading_line(buffer, stream, || host!($real(buffer, size, stream)))
@@ -217,7 +217,7 @@ macro_rules! lines {
 
         #[doc = concat!("`", stringify!($real), "` of programs that were compiled with checks.")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $checked(
+        pub(super) unsafe extern "C" fn $checked(
             buffer: *mut c_char, room: usize, size: c_int, stream: Stream,
         ) -> *mut c_char {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
@@ -230,7 +230,7 @@ macro_rules! writes {
     ($($name:ident = $real:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize {
+        pub(super) unsafe extern "C" fn $name(buffer: *const c_void, size: usize, count: usize, stream: Stream) -> usize {
             let length = size.saturating_mul(count);
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe { noting_write(stream, buffer, length, || host!($real(buffer, size, count, stream))) }
@@ -242,7 +242,7 @@ macro_rules! puts {
     ($($name:ident = $real:ident;)*) => {$(
         #[doc = concat!(stringify!($real), "(3)")]
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(text: *const c_char, stream: Stream) -> c_int {
+        pub(super) unsafe extern "C" fn $name(text: *const c_char, stream: Stream) -> c_int {
             // SAFETY: the arguments are the program's, under the contract of the libc function.
             unsafe {
                 let length = if causality::has_sources() { libc::strlen(text) } else { 0 };
@@ -304,7 +304,7 @@ unsafe fn allocated(line: *mut *mut c_char, stream: Stream, read: impl FnOnce() 
 
 /// getdelim(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getdelim(
+pub(super) unsafe extern "C" fn nvfold_preload_getdelim(
     line: *mut *mut c_char,
     room: *mut usize,
     delimiter: c_int,
@@ -316,7 +316,7 @@ pub unsafe extern "C" fn nvfold_preload_getdelim(
 
 /// getdelim(3) by its other name
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_other_getdelim(
+pub(super) unsafe extern "C" fn nvfold_preload_other_getdelim(
     line: *mut *mut c_char,
     room: *mut usize,
     delimiter: c_int,
@@ -328,14 +328,18 @@ pub unsafe extern "C" fn nvfold_preload_other_getdelim(
 
 /// getline(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_getline(line: *mut *mut c_char, room: *mut usize, stream: Stream) -> isize {
+pub(super) unsafe extern "C" fn nvfold_preload_getline(
+    line: *mut *mut c_char,
+    room: *mut usize,
+    stream: Stream,
+) -> isize {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe { allocated(line, stream, || host!(getline(line, room, stream))) }
 }
 
 /// fflush(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
@@ -345,7 +349,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush(stream: Stream) -> c_int {
 
 /// fflush_unlocked(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);
@@ -355,7 +359,7 @@ pub unsafe extern "C" fn nvfold_preload_fflush_unlocked(stream: Stream) -> c_int
 
 /// fclose(3)
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_fclose(stream: Stream) -> c_int {
+pub(super) unsafe extern "C" fn nvfold_preload_fclose(stream: Stream) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         hint(stream, 0, 0);

@@ -18,13 +18,13 @@ unsafe extern "C" {
 
 /// dup2(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_dup2(fd: c_int, to: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_dup2(fd: c_int, to: c_int) -> c_int {
     changing(to, calls::duplicate(fd, to, || host!(libc::dup2(fd, to))))
 }
 
 /// dup3(2)
 #[unsafe(no_mangle)]
-pub extern "C" fn nvfold_preload_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+pub(super) extern "C" fn nvfold_preload_dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     changing(to, calls::duplicate(fd, to, || host!(libc::dup3(fd, to, flags))))
 }
 
@@ -38,7 +38,11 @@ fn changing(to: c_int, made: c_int) -> c_int {
 
 /// freopen(3): if the old or the new file is ours, returns another stream than the one passed, which is closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvfold_preload_freopen(path: *const c_char, mode: *const c_char, stream: Stream) -> Stream {
+pub(super) unsafe extern "C" fn nvfold_preload_freopen(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: Stream,
+) -> Stream {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         let leads_to_host = matches!(look(libc::AT_FDCWD, path), Place::Host | Place::HostAt(_));

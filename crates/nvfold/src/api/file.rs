@@ -7,8 +7,8 @@ use crate::fs::{self, Core, Ladder};
 use crate::inode::Inode;
 use crate::jobs::{Jobs, ReshareStep};
 use crate::mount::Mounted;
-use crate::sync::atomic::Ordering;
 use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Times, Whence};
+use nvfold_sync::atomic::Ordering;
 use std::sync::Arc;
 
 /// An open file, by its bytes. It keeps an unlinked inode alive until the last clone is dropped.

@@ -31,9 +31,9 @@ use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::panics::Job;
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
-use crate::sync::atomic::Ordering;
 use crate::words::*;
 use file::PinnedInode;
+use nvfold_sync::atomic::Ordering;
 use pmem::Region;
 use std::sync::Arc;
 

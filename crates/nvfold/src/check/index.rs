@@ -17,7 +17,7 @@ const HEADS_AT_ONCE: usize = 4096;
 
 /// The chunks that the chains must contain, and those that were found in them.
 #[derive(Default)]
-pub struct Chains {
+pub(super) struct Chains {
     /// The pm index's function; `None` with a dram index.
     function: Option<WeakFunction>,
     segments: Vec<u64>,
@@ -28,12 +28,12 @@ pub struct Chains {
 
 impl Chains {
     /// Returns true if the device has a pm index.
-    pub fn is_pm(&self) -> bool {
+    pub(super) fn is_pm(&self) -> bool {
         self.function.is_some()
     }
 
     /// Adds a chunk to the expected ones if its entry has a fingerprint of the index's function.
-    pub fn enters(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
+    pub(super) fn enters(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         if entry.is_of(chunk) && self.function.is_some_and(|function| entry.weak(function).is_some()) {
             self.expected.insert(chunk);
         }

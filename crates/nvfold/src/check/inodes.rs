@@ -20,8 +20,8 @@ use crate::media::log_entry::{dedupe, is_symlink_target};
 use crate::media::superblock::LOG_AREAS;
 use crate::media::{BLOCK_BYTES, Location, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::store::queued::{each_pending, token_of};
-use crate::sync::atomic::Ordering;
 use crate::words::FileKind;
+use nvfold_sync::atomic::Ordering;
 
 impl Survey<'_> {
     /// Checks all slots except those in holes of the host file, which were never used.

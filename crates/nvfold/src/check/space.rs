@@ -20,7 +20,7 @@ type Bits = [u64; WORDS_PER_SEGMENT];
 
 /// The state that an unmount would have saved, according to the survey.
 #[derive(Default)]
-pub struct Expected {
+pub(super) struct Expected {
     used: BTreeMap<u64, Bits>,
     has_entry: BTreeMap<u64, Bits>,
     /// Each fingerprint's function number and its slot in the index.
@@ -37,7 +37,7 @@ fn set(bits: &mut BTreeMap<u64, Bits>, block: BlockNumber) {
 
 impl Expected {
     /// Records a block that is in use.
-    pub fn uses(&mut self, block: BlockNumber) {
+    pub(super) fn uses(&mut self, block: BlockNumber) {
         set(&mut self.used, block);
     }
 
@@ -47,7 +47,7 @@ impl Expected {
     }
 
     /// Records blocks of a segment that are in use.
-    pub fn uses_all(&mut self, segment: u64, blocks: &Bits) {
+    pub(super) fn uses_all(&mut self, segment: u64, blocks: &Bits) {
         if *blocks != Bits::default() {
             let words = self.used.entry(segment).or_default().iter_mut();
             words.zip(blocks).for_each(|(word, blocks)| *word |= blocks);
@@ -55,13 +55,13 @@ impl Expected {
     }
 
     /// Records a log entry that the daemon has to process.
-    pub fn needs(&mut self, (entry, blocks): (Token, u32)) {
+    pub(super) fn needs(&mut self, (entry, blocks): (Token, u32)) {
         let node = Node::new(entry, blocks);
         self.needed.insert(node.words());
     }
 
     /// Records a block's chunk entry, unless it is empty.
-    pub fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
+    pub(super) fn enters(&mut self, block: BlockNumber, entry: &ChunkEntry) {
         if entry.is_empty() {
             return;
         }
@@ -71,7 +71,7 @@ impl Expected {
     }
 
     /// Records the weak fingerprint of an entry, which the index should contain.
-    pub fn indexes(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
+    pub(super) fn indexes(&mut self, chunk: ChunkRef, entry: &ChunkEntry) {
         let weak = entry.any_weak().filter(|_| entry.is_of(chunk));
         self.index.extend(weak.map(|(function, weak)| (function, dram::slot(weak, chunk))));
     }

@@ -23,15 +23,15 @@ use super::entries::{Entries, word};
 use super::labels::{Labels, TakenOff};
 use super::sight::Sight;
 use crate::media::{BlockNumber, ChunkRef};
-use crate::padded::{Padded, Sum};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::{IndexKind, IndexStats};
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicUsize, Ordering};
+use nvfold_sync::{Padded, Sum};
 use std::sync::Arc;
 
 const SHARD_BITS: u32 = 6;
 /// The number of shards; each has a separate lock.
-pub const SHARDS: usize = 1 << SHARD_BITS;
+pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
 const EMPTY: u64 = 0;
 const CAPACITY_MIN: usize = 16;
 /// Slots of address space that a shard reserves with its first slot. Only touched pages take memory. Allocators map
@@ -253,7 +253,7 @@ impl DramIndex {
 }
 
 /// Returns the slot for a chunk with this fingerprint.
-pub fn slot(weak: u32, chunk: ChunkRef) -> u64 {
+pub(crate) fn slot(weak: u32, chunk: ChunkRef) -> u64 {
     slot_of(weak, word(chunk))
 }
 
@@ -268,7 +268,7 @@ fn home_of(slot: u64, homes: usize) -> usize {
 }
 
 /// Returns the shard that a slot belongs to.
-pub fn shard_of(slot: u64) -> usize {
+pub(crate) fn shard_of(slot: u64) -> usize {
     (slot >> (64 - SHARD_BITS)) as usize
 }
 

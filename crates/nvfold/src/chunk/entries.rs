@@ -14,18 +14,18 @@
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, PACKED_DEVICE_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::zeroed;
+use nvfold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvfold_sync::zeroed;
 
 /// Entries of packed chunks in one segment.
-pub const ENTRIES_PER_SEGMENT: u32 = (SEGMENT_BYTES / ENTRY_BYTES) as u32;
+pub(crate) const ENTRIES_PER_SEGMENT: u32 = (SEGMENT_BYTES / ENTRY_BYTES) as u32;
 /// The most parts that the table of packed entries can have. Some entries of the last one are never used.
-pub const PARTS_MAX: u32 = (1 << 31) / ENTRIES_PER_SEGMENT;
+pub(crate) const PARTS_MAX: u32 = (1 << 31) / ENTRIES_PER_SEGMENT;
 
 /// The bit of a word that marks a packed chunk.
 const PACKED: u32 = 1 << 31;
 /// The end of the packed numbers, chosen so that no word is `u32::MAX`.
-pub const PACKED_END: u32 = PACKED - 1;
+pub(crate) const PACKED_END: u32 = PACKED - 1;
 
 /// The places of a device's entries.
 pub struct Entries {
@@ -125,7 +125,7 @@ impl Entries {
 
 /// Returns the word of an index that stands for a chunk.
 #[inline]
-pub fn word(chunk: ChunkRef) -> u32 {
+pub(crate) fn word(chunk: ChunkRef) -> u32 {
     match chunk {
         ChunkRef::Block(block) => block.0 as u32,
         ChunkRef::Packed(packed) => PACKED | packed.0,

@@ -17,9 +17,9 @@
 //! A writer of a packed chunk is counted too, from the moment when the chunk has a place until its bytes are durable:
 //! unfinished bytes must not be moved. A thread that holds a pin never waits for the lock of another inode.
 
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_number;
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::thread_number;
 
 const STRIPES: usize = 16;
 
@@ -28,7 +28,7 @@ type Pinned = [AtomicU64; 2];
 
 /// The present epoch and its pins; see the module.
 #[derive(Default)]
-pub struct Epochs {
+pub(crate) struct Epochs {
     now: Padded<AtomicU64>,
     /// One stripe per group of threads, so that readers on different cores do not share a line.
     pinned: [Padded<Pinned>; STRIPES],
@@ -36,7 +36,7 @@ pub struct Epochs {
 
 /// While it exists, no bytes of a packed chunk whose place was looked up under it are reused.
 #[must_use]
-pub struct Pin<'e> {
+pub(crate) struct Pin<'e> {
     pinned: &'e AtomicU64,
 }
 
@@ -48,7 +48,7 @@ impl Drop for Pin<'_> {
 
 impl Epochs {
     /// Counts the caller in the present epoch.
-    pub fn pin(&self) -> Pin<'_> {
+    pub(crate) fn pin(&self) -> Pin<'_> {
         let stripe = &self.pinned[thread_number() % STRIPES];
         loop {
             let now = self.now.load(Ordering::SeqCst);
@@ -64,13 +64,13 @@ impl Epochs {
     }
 
     /// Returns the present epoch.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.now.load(Ordering::SeqCst)
     }
 
     /// Returns whether all pins of epoch `since` and before are gone. Begins the next epoch if possible. Only one
     /// thread may call this at a time.
-    pub fn has_passed(&self, since: u64) -> bool {
+    pub(crate) fn has_passed(&self, since: u64) -> bool {
         for now in self.now()..since + 2 {
             let before = ((now + 1) % 2) as usize;
             if self.pinned.iter().any(|stripe| stripe[before].load(Ordering::SeqCst) > 0) {

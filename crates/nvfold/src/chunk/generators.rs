@@ -3,9 +3,9 @@
 
 use crate::media::generator::{GENERATORS, Generator, parts, tx_id};
 use crate::media::superblock::Geometry;
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, thread_number};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{Mutex, MutexGuard, thread_number};
 use pmem::{Flight, Region};
 
 /// Where dedup transactions get their TX_IDs (NV-Dedup 4.3.1).

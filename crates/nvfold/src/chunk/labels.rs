@@ -21,15 +21,15 @@
 
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use crate::sync::zeroed;
+use nvfold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvfold_sync::zeroed;
 
 /// The number of labels in a word.
 const PER_WORD: u64 = 8;
 const NOTHING: u8 = 0;
 
 /// The labels of all blocks of a device.
-pub struct Labels {
+pub(crate) struct Labels {
     words: Box<[AtomicU64]>,
     /// One bit for each segment with a block that has had a label. Other segments are not read, because reading them
     /// would take memory.
@@ -42,11 +42,11 @@ pub struct Labels {
 /// A label that was taken off a block.
 #[must_use = "a block that stays in use gets its label back"]
 #[derive(Clone, Copy, Debug)]
-pub struct TakenOff(u8);
+pub(crate) struct TakenOff(u8);
 
 impl TakenOff {
     /// No label was taken off: the block was not in the index, or is a packed chunk, or the device has a pm index.
-    pub const NOTHING: TakenOff = TakenOff(NOTHING);
+    pub(crate) const NOTHING: TakenOff = TakenOff(NOTHING);
 }
 
 /// Returns the label for this fingerprint, which is never 0.
@@ -61,18 +61,18 @@ fn place(block: BlockNumber) -> (usize, u64) {
 
 impl Labels {
     /// Creates labels for this many blocks, all empty.
-    pub fn new(blocks: u64) -> Labels {
+    pub(crate) fn new(blocks: u64) -> Labels {
         let (words, in_use) = (zeroed(blocks.div_ceil(PER_WORD)), zeroed(blocks.div_ceil(64 * SEGMENT_BLOCKS)));
         Labels { words, in_use, whole: None }
     }
 
     /// Creates labels that are compared with whole fingerprints.
-    pub fn whole(blocks: u64) -> Labels {
+    pub(crate) fn whole(blocks: u64) -> Labels {
         Labels { whole: Some(zeroed(blocks)), ..Labels::new(blocks) }
     }
 
     /// Returns how many blocks have a label.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         let segments = self.words.chunks((SEGMENT_BLOCKS / PER_WORD) as usize).zip(0..);
         let words = segments.filter(|(_, segment)| self.is_in_use(*segment)).flat_map(|(words, _)| words);
         let in_word =
@@ -81,7 +81,7 @@ impl Labels {
     }
 
     /// Returns the DRAM that the labels take, in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let segments: u32 = self.in_use.iter().map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
         let bytes_a_block = if self.whole.is_some() { 1 + size_of::<u32>() as u64 } else { 1 };
         u64::from(segments) * SEGMENT_BLOCKS * bytes_a_block
@@ -101,20 +101,20 @@ impl Labels {
 
     /// Returns whether the block can be found.
     #[inline]
-    pub fn has(&self, block: BlockNumber) -> bool {
+    pub(crate) fn has(&self, block: BlockNumber) -> bool {
         self.label(block) != NOTHING
     }
 
     /// Returns true if no block of the run can be found, nor any other block whose label shares a word with the run.
     #[inline]
-    pub fn has_none(&self, run: BlockRun) -> bool {
+    pub(crate) fn has_none(&self, run: BlockRun) -> bool {
         let words = run.start.0 / PER_WORD..run.blocks_end().div_ceil(PER_WORD);
         self.words[words.start as usize..words.end as usize].iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// Returns whether the block may be found by this fingerprint.
     #[inline]
-    pub fn fits(&self, block: BlockNumber, weak: u32) -> bool {
+    pub(crate) fn fits(&self, block: BlockNumber, weak: u32) -> bool {
         self.label(block) == label_of(weak) && self.whole_fits(block, weak)
     }
 
@@ -125,7 +125,7 @@ impl Labels {
 
     /// Labels a block. The caller has locked an inode that references it, so the block is not freed.
     #[inline]
-    pub fn put(&self, block: BlockNumber, weak: u32) {
+    pub(crate) fn put(&self, block: BlockNumber, weak: u32) {
         let segment = block.0 / SEGMENT_BLOCKS;
         if !self.is_in_use(segment) {
             self.in_use[(segment / 64) as usize].fetch_or(1 << (segment % 64), Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Labels {
     /// Takes off the label: no search finds the block from now on. The caller is about to drop the block's only
     /// reference and holds the lock of its entry.
     #[inline]
-    pub fn take_off(&self, block: BlockNumber) -> TakenOff {
+    pub(crate) fn take_off(&self, block: BlockNumber) -> TakenOff {
         let (word, shift) = place(block);
         let before = self.words[word].fetch_and(!(0xff << shift), Ordering::AcqRel);
         TakenOff((before >> shift) as u8)
@@ -155,7 +155,7 @@ impl Labels {
 
     /// Puts a label back on a block that stays in use. The caller has held a reference on it all the time.
     #[inline]
-    pub fn put_back(&self, block: BlockNumber, TakenOff(label): TakenOff) {
+    pub(crate) fn put_back(&self, block: BlockNumber, TakenOff(label): TakenOff) {
         if label != NOTHING {
             let (word, shift) = place(block);
             self.words[word].fetch_or(u64::from(label) << shift, Ordering::AcqRel);

@@ -47,23 +47,23 @@
 
 pub(crate) mod content;
 mod counts;
-pub mod dram;
-pub mod entries;
-pub mod epochs;
+pub(crate) mod dram;
+pub(crate) mod entries;
+pub(crate) mod epochs;
 mod exact;
-pub mod fact;
+pub(crate) mod fact;
 mod fingerprints;
-pub mod generators;
-pub mod index;
-pub mod labels;
+pub(crate) mod generators;
+pub(crate) mod index;
+pub(crate) mod labels;
 mod moves;
-pub mod packed;
+pub(crate) mod packed;
 mod presence;
-pub mod recount;
-pub mod reference;
+pub(crate) mod recount;
+pub(crate) mod reference;
 mod scan;
-pub mod sight;
-pub mod transaction;
+pub(crate) mod sight;
+pub(crate) mod transaction;
 mod update;
 
 pub(crate) use moves::Moving;
@@ -72,14 +72,14 @@ use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
-use crate::padded::{Padded, Sum};
 use crate::space::BlockRun;
-use crate::sync::atomic::{AtomicBool, AtomicU64};
-use crate::sync::{Mutex, MutexGuard, RwLock, zeroed};
 use entries::{Entries, word};
 use epochs::Epochs;
 use generators::{GeneratorLines, Generators};
 use index::Index;
+use nvfold_sync::atomic::{AtomicBool, AtomicU64};
+use nvfold_sync::{Mutex, MutexGuard, RwLock, zeroed};
+use nvfold_sync::{Padded, Sum};
 use packed::PackedEntries;
 use pmem::{PmemError, Region};
 use recount::Recount;
@@ -104,7 +104,7 @@ pub enum Released {
 
 /// Why no further reference on a chunk can be taken.
 #[derive(Debug)]
-pub enum Unshareable {
+pub(crate) enum Unshareable {
     /// Its count is at its maximum.
     Saturated,
     /// It is a packed chunk whose entry counts nothing, which is damage.

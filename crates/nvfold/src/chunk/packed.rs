@@ -14,19 +14,19 @@ use crate::media::PackedNumber;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::PackedBytes;
 use crate::media::segment::KIND_ENTRIES;
-use crate::padded::Sum;
 use crate::space::{Space, clear_segment};
-use crate::sync::{Mutex, MutexGuard};
+use nvfold_sync::Sum;
+use nvfold_sync::{Mutex, MutexGuard};
 use pmem::Region;
 use std::sync::Arc;
 
 /// The number of words with the used bits of one part.
-pub const WORDS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / 64;
+pub(crate) const WORDS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize / 64;
 const BITS_PER_PART: usize = ENTRIES_PER_SEGMENT as usize;
 
 /// A packed chunk that is about to get its entry.
 #[derive(Clone, Copy, Debug)]
-pub struct NewPacked {
+pub(crate) struct NewPacked {
     /// The number of its entry.
     pub number: PackedNumber,
     /// Media address of its bytes.
@@ -38,7 +38,7 @@ pub struct NewPacked {
 }
 
 /// The free entries of a device, and the totals of its packed chunks.
-pub struct PackedEntries {
+pub(crate) struct PackedEntries {
     entries: Arc<Entries>,
     used: Mutex<UsedEntries>,
     /// Bytes that sharing packed chunks saves.
@@ -78,28 +78,28 @@ impl UsedEntries {
 
 impl PackedEntries {
     /// Makes a table with no entry in use.
-    pub fn new(entries: Arc<Entries>) -> PackedEntries {
+    pub(crate) fn new(entries: Arc<Entries>) -> PackedEntries {
         let (saved_bytes, compressed_away) = (Sum::default(), Sum::default());
         PackedEntries { entries, used: Mutex::default(), saved_bytes, compressed_away }
     }
 
     /// Returns the number of packed chunks in use.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.used.lock().count
     }
 
     /// Returns how many bytes sharing packed chunks saves.
-    pub fn saved_bytes(&self) -> u64 {
+    pub(crate) fn saved_bytes(&self) -> u64 {
         self.saved_bytes.get()
     }
 
     /// Returns how many bytes compressing packed chunks saves; a shared chunk counts once.
-    pub fn compressed_away_bytes(&self) -> u64 {
+    pub(crate) fn compressed_away_bytes(&self) -> u64 {
         self.compressed_away.get()
     }
 
     /// Returns whether the entry of a packed chunk is in use or about to be.
-    pub fn is_used(&self, PackedNumber(number): PackedNumber) -> bool {
+    pub(crate) fn is_used(&self, PackedNumber(number): PackedNumber) -> bool {
         let used = self.used.lock();
         used.words.get(number as usize / 64).is_some_and(|word| word & 1 << (number % 64) != 0)
     }
@@ -108,7 +108,7 @@ impl PackedEntries {
     ///
     /// # Errors
     /// `ENOSPC` if the table is full or no segment is free for a new part.
-    pub fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
+    pub(crate) fn take(&self, region: &Region, space: &Space) -> Result<PackedNumber> {
         let mut used = self.used.lock();
         loop {
             let part = used.part;
@@ -135,7 +135,7 @@ impl PackedEntries {
     }
 
     /// Frees an entry whose emptying is durable.
-    pub fn free(&self, PackedNumber(number): PackedNumber) {
+    pub(crate) fn free(&self, PackedNumber(number): PackedNumber) {
         let mut used = self.used.lock();
         let (at, bit) = (number as usize / 64, 1 << (number % 64));
         // A damaged saved state may have marked it as free.
@@ -164,7 +164,7 @@ impl PackedEntries {
     }
 
     /// Gives back the last parts without entries in use. Returns how many it gave back.
-    pub fn shrink(&self, space: &Space) -> usize {
+    pub(crate) fn shrink(&self, space: &Space) -> usize {
         let mut used = self.used.lock();
         let mut given_back = 0;
         while let Some(last) = used.words.len().checked_sub(WORDS_PER_PART)
@@ -183,18 +183,18 @@ impl PackedEntries {
 
     /// Returns the number of parts at the end of the table without entries in use: [`PackedEntries::shrink`] gives them
     /// back.
-    pub fn empty_parts(&self) -> u64 {
+    pub(crate) fn empty_parts(&self) -> u64 {
         let used = self.used.lock();
         used.words.rchunks(WORDS_PER_PART).take_while(|part| part.iter().all(|word| *word == 0)).count() as u64
     }
 
     /// Returns the number of entries in the existing parts, free ones included.
-    pub fn entries_end(&self) -> u64 {
+    pub(crate) fn entries_end(&self) -> u64 {
         self.used.lock().words.len() as u64 * 64
     }
 
     /// Iterates over the entries in use.
-    pub fn used(&self) -> impl Iterator<Item = PackedNumber> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = PackedNumber> {
         let words = self.used_words();
         let bits = |(at, word): (usize, u64)| {
             (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| at as u32 * 64 + bit)
@@ -203,24 +203,24 @@ impl PackedEntries {
     }
 
     /// Returns the used bits of all parts, in order.
-    pub fn used_words(&self) -> Vec<u64> {
+    pub(crate) fn used_words(&self) -> Vec<u64> {
         self.used.lock().words.clone()
     }
 
     /// Sets the used bits of the existing parts; for the mount.
-    pub fn adopt(&self, words: Vec<u64>) {
+    pub(crate) fn adopt(&self, words: Vec<u64>) {
         let mut used = self.used.lock();
         used.count = words.iter().map(|word| u64::from(word.count_ones())).sum();
         (used.words, used.part, used.next) = (words, 0, 0);
     }
 
     /// Adds a packed chunk of this length to the bytes that compression saves.
-    pub fn record_compressed(&self, bytes: PackedBytes) {
+    pub(crate) fn record_compressed(&self, bytes: PackedBytes) {
         self.compressed_away.add(bytes.saved());
     }
 
     /// Sets both totals from the saved state; for the mount.
-    pub fn adopt_saved_bytes(&self, shared: u64, compressed_away: u64) {
+    pub(crate) fn adopt_saved_bytes(&self, shared: u64, compressed_away: u64) {
         self.saved_bytes.set(shared);
         self.compressed_away.set(compressed_away);
     }

@@ -15,7 +15,7 @@ use super::Chunks;
 use crate::media::chunk_entry::{ChunkEntry, CountWord};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 
 impl Chunks {
     /// Returns the DRAM of the bits that say which entries are in use, in bytes.

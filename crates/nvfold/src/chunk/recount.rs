@@ -20,7 +20,7 @@ use super::Chunks;
 use super::entries::{ENTRIES_PER_SEGMENT, PARTS_MAX};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use nvfold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::OnceLock;
 
 /// The bit of a count that says: an extent only reserves the block, so its bytes mean nothing.

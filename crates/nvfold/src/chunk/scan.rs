@@ -23,7 +23,7 @@ use crate::media::chunk_entry::{ChunkEntry, CountWord, ENTRY_BYTES, tag};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::parallel;
 use crate::space::{Space, WORDS_PER_SEGMENT};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use zerocopy::IntoBytes;
 

@@ -36,7 +36,7 @@ use crate::fingerprint::{Fingerprint, Strong};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
 use crate::media::generator::{parts, tx_id};
 use crate::media::{BlockNumber, ChunkRef};
-use crate::sync::MutexGuard;
+use nvfold_sync::MutexGuard;
 use pmem::{Flight, Group, Landed};
 
 /// One dedup transaction. If it is dropped before its end, it leaves the generator unchanged and gives its number

@@ -14,7 +14,7 @@ const BLOCK_BYTES: usize = 64;
 
 /// The extremum so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ae {
+pub(super) struct Ae {
     value: u8,
     /// The number of bytes of the piece before it.
     position: u32,
@@ -23,7 +23,7 @@ pub struct Ae {
 impl Ae {
     /// Continues with `data`, which begins `start` bytes into the piece. Returns `Some(n)` if the n-th byte is
     /// `window` bytes after the extremum.
-    pub fn find(&mut self, window: usize, start: usize, data: &[u8]) -> Option<usize> {
+    pub(super) fn find(&mut self, window: usize, start: usize, data: &[u8]) -> Option<usize> {
         let mut at = 0;
         if start == 0 && !data.is_empty() {
             *self = Ae { value: data[0], position: 0 };

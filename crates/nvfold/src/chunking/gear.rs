@@ -20,13 +20,13 @@ const BLOCK_BYTES: usize = 8;
 
 /// The rolling hash of the bytes since the minimum length.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gear {
+pub(super) struct Gear {
     hash: u64,
 }
 
 impl Gear {
     /// Continues with `data`. Returns `Some(n)` if the bits of `mask` are 0 after the n-th byte.
-    pub fn find(&mut self, mask: u64, data: &[u8]) -> Option<usize> {
+    pub(super) fn find(&mut self, mask: u64, data: &[u8]) -> Option<usize> {
         let gear = &GEAR;
         let (blocks, rest) = data.as_chunks::<BLOCK_BYTES>();
         let mut hash = self.hash;
@@ -52,7 +52,7 @@ impl Gear {
 
     /// Does the same with the first mask in the first `center` bytes of `data`, and with the second mask after them.
     #[cfg(feature = "papers")]
-    pub fn find_normalized(&mut self, masks: (u64, u64), center: usize, data: &[u8]) -> Option<usize> {
+    pub(super) fn find_normalized(&mut self, masks: (u64, u64), center: usize, data: &[u8]) -> Option<usize> {
         let (before, behind) = data.split_at(center);
         self.find(masks.0, before).or_else(|| self.find(masks.1, behind).map(|count| center + count))
     }
@@ -60,7 +60,7 @@ impl Gear {
 
 /// Returns the masks of FastCDC for this average length: the one before it, and the one after it.
 #[cfg(feature = "papers")]
-pub fn fastcdc_masks(average: usize) -> (u64, u64) {
+pub(super) fn fastcdc_masks(average: usize) -> (u64, u64) {
     // log2 of the average, rounded.
     let bits = (2 * average * average).ilog2() as usize / 2;
     (fastcdc::v2020::MASKS[bits + 1], fastcdc::v2020::MASKS[bits - 1])

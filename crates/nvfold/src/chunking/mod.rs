@@ -51,10 +51,11 @@ pub use chunker::Chunker;
 pub use compressible::{Compressibility, Verdict};
 pub use cutter::{Cutter, pieces};
 pub use lengths::PieceLengths;
-pub use zeros::{ZeroRanges, is_zero, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs};
+pub use zeros::is_zero;
+pub(crate) use zeros::{ZeroRanges, may_have_zero_block, trailing_zeros, zero_blocks, zero_runs};
 
 /// The length of a piece of [`fixed`] in bytes: one block of the device.
-pub const FIXED_BYTES: usize = 4096;
+pub(crate) const FIXED_BYTES: usize = 4096;
 
 /// A piece of data: its offset and its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +67,7 @@ pub struct DataPiece<'a> {
 }
 
 /// Cuts `data` every [`FIXED_BYTES`]; the last piece may be shorter.
-pub fn fixed(data: &[u8]) -> impl Iterator<Item = DataPiece<'_>> {
+pub(crate) fn fixed(data: &[u8]) -> impl Iterator<Item = DataPiece<'_>> {
     let starts = (0..data.len()).step_by(FIXED_BYTES);
     starts.zip(data.chunks(FIXED_BYTES)).map(|(offset, bytes)| DataPiece { offset, bytes })
 }

@@ -7,7 +7,7 @@
 use std::array;
 
 /// The number of bytes that a fingerprint covers.
-pub const WINDOW_BYTES: usize = 48;
+pub(super) const WINDOW_BYTES: usize = 48;
 
 const POLYNOMIAL: u64 = 0x3D_A335_8B4D_C173;
 const DEGREE: u32 = 53;
@@ -61,7 +61,7 @@ const fn leaving() -> [u64; 256] {
 
 /// The fingerprint, and the bytes of its window.
 #[derive(Clone, Copy, Debug)]
-pub struct Rabin {
+pub(super) struct Rabin {
     fingerprint: u64,
     /// The oldest first.
     window: [u8; WINDOW_BYTES],
@@ -70,14 +70,14 @@ pub struct Rabin {
 impl Rabin {
     /// Creates the published initial state: a window of zeros and a 1, so that zeros at the start of a piece have an
     /// effect.
-    pub fn new() -> Rabin {
+    pub(super) fn new() -> Rabin {
         let mut window = [0; WINDOW_BYTES];
         window[WINDOW_BYTES - 1] = 1;
         Rabin { fingerprint: 1, window }
     }
 
     /// Continues with `data`. Returns `Some(n)` if the bits of `mask` are 0 after the n-th byte, and n > `unjudged`.
-    pub fn find(&mut self, mask: u64, unjudged: usize, data: &[u8]) -> Option<usize> {
+    pub(super) fn find(&mut self, mask: u64, unjudged: usize, data: &[u8]) -> Option<usize> {
         let from_window = data.len().min(WINDOW_BYTES);
         let window = self.window;
         let leaving = window[..from_window].iter().chain(data);

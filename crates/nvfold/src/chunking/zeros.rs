@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// The fewest zeros in a row that become a hole in data that is not stored in blocks.
-pub const RUN_BYTES_MIN: usize = FIXED_BYTES;
+pub(super) const RUN_BYTES_MIN: usize = FIXED_BYTES;
 /// Distance between the places where a run is looked for.
 const STEP: usize = RUN_BYTES_MIN / 2;
 /// Number of bytes that are compared before one branch.
@@ -28,12 +28,12 @@ const BLOCKS: usize = 8;
 const WORD: usize = size_of::<u64>();
 
 /// Ranges of data that are zeros, in order. No two of them meet.
-pub type ZeroRanges = SmallVec<[Range<usize>; 1]>;
+pub(crate) type ZeroRanges = SmallVec<[Range<usize>; 1]>;
 
 /// True if a 4 KiB block of `data` may be zeros: its first word is. Blocks begin at the first byte; what follows the last
 /// whole block is not looked at.
 #[inline]
-pub fn may_have_zero_block(data: &[u8]) -> bool {
+pub(crate) fn may_have_zero_block(data: &[u8]) -> bool {
     let begins_with_zero = |block: &[u8]| word(block, 0) == Some(0);
     let (groups, rest) = data.as_chunks::<{ BLOCKS * FIXED_BYTES }>();
     groups.iter().any(|group| (0..BLOCKS).any(|block| begins_with_zero(&group[block * FIXED_BYTES..])))
@@ -41,7 +41,7 @@ pub fn may_have_zero_block(data: &[u8]) -> bool {
 }
 
 /// Returns the ranges of `data` that consist of 4 KiB blocks of zeros. Blocks begin at the first byte.
-pub fn zero_blocks(data: &[u8]) -> ZeroRanges {
+pub(crate) fn zero_blocks(data: &[u8]) -> ZeroRanges {
     let mut zeros = ZeroRanges::new();
     for (at, block) in data.as_chunks::<FIXED_BYTES>().0.iter().enumerate() {
         if !is_zero(block) {
@@ -58,7 +58,7 @@ pub fn zero_blocks(data: &[u8]) -> ZeroRanges {
 
 /// Returns the runs of at least [`RUN_BYTES_MIN`] zeros in `data`, wherever they begin. `before` is the number of zeros
 /// directly before it, which count for a run at its beginning.
-pub fn zero_runs(data: &[u8], before: usize) -> ZeroRanges {
+pub(crate) fn zero_runs(data: &[u8], before: usize) -> ZeroRanges {
     let mut zeros = ZeroRanges::new();
     // The end of the last run that was looked at, and the place to look at next.
     let (mut end, mut place) = (0, 0);
@@ -85,14 +85,14 @@ pub fn is_zero(bytes: &[u8]) -> bool {
 }
 
 /// Returns the number of zeros with which `bytes` begin.
-pub fn leading_zeros(bytes: &[u8]) -> usize {
+pub(super) fn leading_zeros(bytes: &[u8]) -> usize {
     let (groups, _) = bytes.as_chunks::<GROUP>();
     let whole = groups.iter().take_while(|group| is_group_zero(group)).count() * GROUP;
     whole + bytes[whole..].iter().take_while(|byte| **byte == 0).count()
 }
 
 /// Returns the number of zeros with which `bytes` end.
-pub fn trailing_zeros(bytes: &[u8]) -> usize {
+pub(crate) fn trailing_zeros(bytes: &[u8]) -> usize {
     let (_, groups) = bytes.as_rchunks::<GROUP>();
     let whole = groups.iter().rev().take_while(|group| is_group_zero(group)).count() * GROUP;
     whole + bytes[..bytes.len() - whole].iter().rev().take_while(|byte| **byte == 0).count()

@@ -22,8 +22,8 @@ use crate::chunk::sight::Sight;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
-use crate::padded::Sum;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::Sum;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 /// Number of pieces whose candidates are fetched and compared together: 32 KiB.
@@ -89,7 +89,7 @@ impl<'p> Piece<'p> {
 
 /// Counters of a policy since mount.
 #[derive(Default)]
-pub struct PolicyCounters {
+pub(super) struct PolicyCounters {
     /// Number of pieces that it was asked about.
     pub offered: Sum,
     /// Number of pieces that it shared.

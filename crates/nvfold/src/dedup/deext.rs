@@ -26,7 +26,7 @@ use crate::media::ChunkRef;
 use crate::words::Stopwatch;
 
 /// Policy `deext`.
-pub struct DeExt {
+pub(crate) struct DeExt {
     weak: WeakFunction,
     /// The strong function that decides, where fingerprints are trusted.
     strong: Option<StrongFunction>,
@@ -38,7 +38,7 @@ pub struct DeExt {
 impl DeExt {
     /// Creates the policy, which uses the device's index. Bytes are compared, unless `verify` trusts strong
     /// fingerprints as the paper does (IV-A).
-    pub fn new(
+    pub(crate) fn new(
         weak: WeakFunction,
         strong: Option<StrongFunction>,
         verify: Verify,

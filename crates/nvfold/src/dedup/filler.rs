@@ -13,9 +13,9 @@
 
 use crate::dedup::work::Host;
 use crate::error::Result;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::FileId;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 
 /// The files to fill, and the progress.

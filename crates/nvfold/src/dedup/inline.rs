@@ -23,7 +23,7 @@ use crate::words::FileId;
 use std::sync::Arc;
 
 /// Policy `inline`; see the module.
-pub struct Inline {
+pub(super) struct Inline {
     weak: WeakFunction,
     filler: Arc<Filler>,
     pub(super) tally: PolicyCounters,

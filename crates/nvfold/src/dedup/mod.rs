@@ -19,23 +19,23 @@
 //! A new policy is one file or folder, and one line each in [`policy::Policy`] and [`Policies::new`]. A program can
 //! also bring its own policy ([`crate::MountOptions::custom_policy`]).
 
-pub mod auto;
+pub(crate) mod auto;
 mod batch;
-pub mod deext;
-pub mod denova;
+pub(crate) mod deext;
+pub(crate) mod denova;
 mod filler;
 mod inline;
-pub mod nv_dedup;
+pub(crate) mod nv_dedup;
 mod off;
-pub mod policy;
+pub(crate) mod policy;
 #[cfg(feature = "serde")]
 pub(crate) mod serial;
-pub mod stream;
-pub mod streams;
-pub mod work;
+pub(crate) mod stream;
+pub(crate) mod streams;
+pub(crate) mod work;
 
 pub use batch::{Looks, Piece, Place, Places};
-pub use denova::DeNova;
+pub(crate) use denova::DeNova;
 pub use nv_dedup::NvDedup;
 
 use crate::chunk::transaction::Transaction;
@@ -163,7 +163,7 @@ pub trait Dedup: Send + Sync {
 }
 
 /// Options from which the policies of a mount are created.
-pub struct PolicyOptions<'o> {
+pub(crate) struct PolicyOptions<'o> {
     /// The policy for new data.
     pub policy: Policy,
     /// Options of that policy.
@@ -183,7 +183,7 @@ pub struct PolicyOptions<'o> {
 }
 
 /// Holds the policies of a mount.
-pub struct Policies {
+pub(crate) struct Policies {
     /// The default policy, for files without their own.
     pub policy: Policy,
     /// Policy `nv-dedup`, with the costs and ratios that it has measured.
@@ -203,7 +203,7 @@ pub struct Policies {
 
 impl Policies {
     /// Creates all policies of a mount, with the one that new data uses.
-    pub fn new(options: PolicyOptions<'_>) -> Policies {
+    pub(crate) fn new(options: PolicyOptions<'_>) -> Policies {
         let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, custom_policy } = options;
         let for_streams = stopwatch.clone();
         let denova = Arc::new(DeNova::new(nv_dedup, denova, stopwatch.clone()));
@@ -231,14 +231,14 @@ impl Policies {
     }
 
     /// Returns the policy for new data that belongs to no file: `own`, or else that of the mount.
-    pub fn of(&self, own: Option<Policy>) -> &dyn Dedup {
+    pub(crate) fn of(&self, own: Option<Policy>) -> &dyn Dedup {
         self.of_file(own, 0)
     }
 
     /// Returns the policy that places new data of a file: its own, or else that of the mount. `directory` is the
     /// inode number of the directory that the file belongs to, or 0.
     #[inline]
-    pub fn of_file(&self, own: Option<Policy>, directory: u64) -> &dyn Dedup {
+    pub(crate) fn of_file(&self, own: Option<Policy>, directory: u64) -> &dyn Dedup {
         match (own, &self.custom_policy) {
             (None, Some(custom_policy)) => &**custom_policy,
             (own, _) => self.get(own.unwrap_or(self.policy), directory),
@@ -247,7 +247,7 @@ impl Policies {
 
     /// Returns the name of the policy for new data of a file. For `auto` that is the policy that it chose for the
     /// directory.
-    pub fn chosen(&self, own: Option<Policy>, directory: u64) -> Policy {
+    pub(crate) fn chosen(&self, own: Option<Policy>, directory: u64) -> Policy {
         match own.unwrap_or(self.policy) {
             Policy::Auto => self.auto.policy_of(directory),
             policy => policy,
@@ -255,7 +255,7 @@ impl Policies {
     }
 
     /// True if new data of a file is shared with the data that it was copied from.
-    pub fn follow_origins(&self, own: Option<Policy>) -> bool {
+    pub(crate) fn follow_origins(&self, own: Option<Policy>) -> bool {
         match (own, &self.custom_policy) {
             (None, Some(_)) => false,
             (own, _) => own.unwrap_or(self.policy).follows_origins(),
@@ -275,22 +275,22 @@ impl Policies {
     }
 
     /// Returns the policy that stores blocks where a packing policy finds no room.
-    pub fn of_blocks(&self) -> &dyn Dedup {
+    pub(crate) fn of_blocks(&self) -> &dyn Dedup {
         &*self.inline
     }
 
     /// True if any stream is open.
-    pub fn has_streams(&self) -> bool {
+    pub(crate) fn has_streams(&self) -> bool {
         !self.deext.streams.is_empty()
     }
 
     /// Returns the DRAM of the open streams, in bytes.
-    pub fn streams_dram_bytes(&self) -> u64 {
+    pub(crate) fn streams_dram_bytes(&self) -> u64 {
         self.deext.streams.dram_bytes()
     }
 
     /// Shares ends of files with equal packed chunks, under policies that share blocks. The bytes are compared.
-    pub fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
+    pub(crate) fn place_ends(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>) {
         let is_equal = |piece: &mut Piece<'_>, chunk, tx: &mut Transaction<'_>| tx.chunks().equal(chunk, piece.bytes);
         let collisions = &self.inline.tally.collisions;
         let search = batch::Search { collisions, fits: batch::is_packed, reads_bytes: true };
@@ -298,45 +298,45 @@ impl Policies {
     }
 
     /// Returns the open streams.
-    pub fn streams(&self) -> Option<&Streams> {
+    pub(crate) fn streams(&self) -> Option<&Streams> {
         self.deext.streams()
     }
 
     /// Returns policy `deext`, for its background work.
-    pub fn deext(&self) -> &dyn Dedup {
+    pub(crate) fn deext(&self) -> &dyn Dedup {
         &*self.deext
     }
 
     /// Queues a log entry that is flagged dedupe_needed, even if its file has another policy by now.
-    pub fn queue(&self, entry: Token, blocks: u32, time: i64) {
+    pub(crate) fn queue(&self, entry: Token, blocks: u32, time: i64) {
         self.denova.record_unfingerprinted_entry(entry, blocks, time);
     }
 
     /// Returns the entries that are queued or in process, the oldest first. For an unmount, when no thread adds or
     /// takes entries any longer.
-    pub fn queued(&self) -> Vec<Token> {
+    pub(crate) fn queued(&self) -> Vec<Token> {
         self.denova.nodes().into_iter().map(|node| node.entry).collect()
     }
 
     /// Queues entries that an earlier mount left.
-    pub fn restore(&self, entries: impl IntoIterator<Item = (Token, u32)>) {
+    pub(crate) fn restore(&self, entries: impl IntoIterator<Item = (Token, u32)>) {
         self.denova.restore(entries.into_iter().map(|(entry, blocks)| Node::new(entry, blocks)));
     }
 
     /// True if a policy must be notified of releases. Only a custom policy keeps a table of its own.
-    pub fn needs_release_notices(&self) -> bool {
+    pub(crate) fn needs_release_notices(&self) -> bool {
         self.custom_policy.is_some()
     }
 
     /// Tells a custom policy that one reference to the chunk was dropped.
-    pub fn released(&self, chunk: ChunkRef, left: Released) {
+    pub(crate) fn released(&self, chunk: ChunkRef, left: Released) {
         if let Some(custom_policy) = &self.custom_policy {
             custom_policy.released(chunk, left);
         }
     }
 
     /// Measures costs at mount, if the mount's policy depends on them.
-    pub fn mounted(&self, ground: &PolicyDevice<'_>) {
+    pub(crate) fn mounted(&self, ground: &PolicyDevice<'_>) {
         if self.policy == Policy::NvDedup {
             self.nv_dedup.measure(ground);
         }
@@ -346,19 +346,19 @@ impl Policies {
     }
 
     /// Returns the policy that a program has brought, for its background work.
-    pub fn custom_policy(&self) -> Option<&dyn Dedup> {
+    pub(crate) fn custom_policy(&self) -> Option<&dyn Dedup> {
         self.custom_policy.as_deref()
     }
 
     /// Returns the policy whose background work frees space.
-    pub fn space_freeing_policy(&self) -> &dyn Dedup {
+    pub(crate) fn space_freeing_policy(&self) -> &dyn Dedup {
         &*self.denova
     }
 
     /// Returns which files are known to lack no fingerprints, for the saved state of an unmount. None while files
     /// wait to be filled; only files with their own policy where the mount's policy wants no fingerprints, because
     /// its blocks have none.
-    pub fn filled(&self) -> u64 {
+    pub(crate) fn filled(&self) -> u64 {
         match self.filler.is_done() {
             false => 0,
             // Blocks that `denova` stored to share later are not on the list of blocks without fingerprints.
@@ -369,7 +369,7 @@ impl Policies {
     }
 
     /// Skips the filler's pass over all files at mount, if the last unmount recorded that no fingerprint is missing.
-    pub fn adopt_filled(&self, filled: u64) {
+    pub(crate) fn adopt_filled(&self, filled: u64) {
         if filled == FILLED_ALL || filled == FILLED_OWN && !self.wants_fingerprints() {
             self.filler.skip_sweep();
         }
@@ -382,7 +382,7 @@ impl Policies {
 
     /// Returns the policy that fills in the fingerprints that the mount's policy looks for, or `off` if it looks for
     /// none.
-    pub fn filling_policy(&self) -> &dyn Dedup {
+    pub(crate) fn filling_policy(&self) -> &dyn Dedup {
         match self.is_default(Policy::NvDedup) {
             true => &self.nv_dedup,
             // No look-up would use the fingerprints.
@@ -392,28 +392,28 @@ impl Policies {
     }
 
     /// True if this is the policy of new data whose file has no policy.
-    pub fn is_default(&self, policy: Policy) -> bool {
+    pub(crate) fn is_default(&self, policy: Policy) -> bool {
         self.policy == policy && self.custom_policy.is_none()
     }
 
     /// Returns the statistics of `auto`, if any data uses it.
-    pub fn auto_stats(&self) -> Option<auto::options::AutoStats> {
+    pub(crate) fn auto_stats(&self) -> Option<auto::options::AutoStats> {
         self.auto.stats(self.is_default(Policy::Auto))
     }
 
     /// Records that a daemon works on the queue of `denova`.
-    pub fn daemon_works(&self) {
+    pub(crate) fn daemon_works(&self) {
         self.auto.daemon_works();
     }
 
     /// Returns the statistics of `nv-dedup`, if new data uses it.
-    pub fn nv_dedup_stats(&self) -> Option<nv_dedup::options::NvDedupStats> {
+    pub(crate) fn nv_dedup_stats(&self) -> Option<nv_dedup::options::NvDedupStats> {
         let sampling = &self.nv_dedup.sampling;
         (self.is_default(Policy::NvDedup) || sampling.totals().0 > 0).then(|| sampling.stats())
     }
 
     /// Returns the counters of each policy that shares.
-    pub fn stats(&self) -> Vec<PolicyStats> {
+    pub(crate) fn stats(&self) -> Vec<PolicyStats> {
         vec![
             self.inline.tally.stats(Policy::Inline),
             self.nv_dedup.policy_stats(),

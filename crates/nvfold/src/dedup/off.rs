@@ -7,7 +7,7 @@ use crate::fingerprint::Fingerprint;
 use crate::media::ChunkRef;
 
 /// Policy `off`. It also stores the data that policy `icid` found no origin for.
-pub struct Off {
+pub(super) struct Off {
     pub(super) keeps_zeros: bool,
 }
 

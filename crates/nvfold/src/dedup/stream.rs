@@ -125,7 +125,7 @@ impl CutPiece<'_> {
 }
 
 /// Returns the pool in which new chunks of a class are stored.
-pub fn pool_of(class: u8) -> Pool {
+pub(crate) fn pool_of(class: u8) -> Pool {
     if class == FIXED as u8 + 1 { Pool::Fixed } else { Pool::ContentDefined }
 }
 

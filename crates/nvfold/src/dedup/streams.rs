@@ -8,10 +8,10 @@
 //! entry of the list costs only savings.
 
 use super::stream::{DeExtOptions, Stream};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::words::FileId;
 use crate::words::Stopwatch;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
 /// The largest number of streams that are kept.

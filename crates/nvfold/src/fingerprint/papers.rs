@@ -9,26 +9,26 @@ use sha2::Sha256;
 const MD5_SALT: &[u8; 16] = b"nvfold chunk md5";
 
 /// Computes MD5.
-pub fn md5(block: &[u8]) -> [u8; 16] {
+pub(super) fn md5(block: &[u8]) -> [u8; 16] {
     Md5::digest(block).into()
 }
 
 /// Computes MD5 of the salt and the data.
-pub fn md5_salted(block: &[u8]) -> [u8; 16] {
+pub(super) fn md5_salted(block: &[u8]) -> [u8; 16] {
     Md5::new_with_prefix(MD5_SALT).chain_update(block).finalize().into()
 }
 
 /// Computes SHA-1.
-pub fn sha1(block: &[u8]) -> [u8; 20] {
+pub(super) fn sha1(block: &[u8]) -> [u8; 20] {
     Sha1::digest(block).into()
 }
 
 /// Computes SHA-256.
-pub fn sha256(block: &[u8]) -> [u8; 32] {
+pub(super) fn sha256(block: &[u8]) -> [u8; 32] {
     Sha256::digest(block).into()
 }
 
 /// Computes CRC-32 of IEEE 802.3.
-pub fn crc32(block: &[u8]) -> u32 {
+pub(super) fn crc32(block: &[u8]) -> u32 {
     crc32fast::hash(block)
 }

@@ -1,7 +1,7 @@
 //! Strong fingerprints: 160 bits that can stand for the bytes.
 
 /// The length of a strong fingerprint in the chunk entry, in bytes.
-pub const STRONG_BYTES: usize = 20;
+pub(super) const STRONG_BYTES: usize = 20;
 
 /// A strong fingerprint: the first 160 bits of the function's value, padded with zeros if it is shorter.
 pub type Strong = [u8; STRONG_BYTES];

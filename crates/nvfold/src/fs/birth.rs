@@ -8,15 +8,15 @@ use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, table};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
-use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use std::sync::Arc;
 
 const SETGID: u32 = 0o2000;
 
 /// Permission bits an inode keeps.
-pub const MODE_BITS: u32 = 0o7777;
+pub(super) const MODE_BITS: u32 = 0o7777;
 
 /// The description of an inode to make.
 pub(super) struct Birth<'b> {

@@ -14,10 +14,10 @@
 use super::Core;
 use crate::error::{Error, Result};
 use crate::inode::Inode;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::words::FileId;
 use hashbrown::HashMap;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicBool, Ordering};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

@@ -36,8 +36,8 @@ mod xattr;
 pub(crate) use write::{InodeOrigin, Ladder};
 
 use crate::store::Store;
-use crate::sync::Mutex;
 use cache::{Cache, DamagedInodes};
+use nvfold_sync::Mutex;
 use std::ops::Deref;
 use write::OriginTally;
 

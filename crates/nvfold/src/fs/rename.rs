@@ -10,8 +10,8 @@ use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber, RenameMode, TimeNs};
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use std::sync::Arc;
 

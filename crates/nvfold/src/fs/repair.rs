@@ -8,8 +8,8 @@ use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::sync::atomic::Ordering;
 use crate::words::FileKind;
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 
 impl Core {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Bytes read and written at a time: the buffer of each worker.
-pub const BUFFER_BYTES: usize = 1 << 20;
+pub(super) const BUFFER_BYTES: usize = 1 << 20;
 /// Capacity of the queue between the thread that walks and the workers, in files.
 const QUEUE_FILES: usize = 256;
 /// Interval between calls of the caller's progress callback.
@@ -18,7 +18,7 @@ const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// Runs `walk`, which hands out jobs, and `threads` workers (0 for one per processor) that do the jobs; meanwhile
 /// reports progress to the caller.
-pub fn run<J: Send>(
+pub(super) fn run<J: Send>(
     tally: &Tally,
     threads: usize,
     watch: &mut Watch<'_>,

@@ -30,13 +30,13 @@ const FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
 /// A directory of the host, open.
-pub struct Dir(OwnedFd);
+pub(super) struct Dir(OwnedFd);
 
 impl Dir {
     /// Opens the directory that holds a path given by the caller. Returns it with the name that the path has there: `.`
     /// for a path without one, and for a path that ends with `/`, which stands for the directory itself. Symbolic links
     /// in front of the name are followed.
-    pub fn holding(path: &Path) -> io::Result<(Dir, OsString)> {
+    pub(super) fn holding(path: &Path) -> io::Result<(Dir, OsString)> {
         let name = path.file_name().filter(|_| !path.as_os_str().as_bytes().ends_with(b"/"));
         let (parent, name) = match name {
             Some(name) => (path.parent().unwrap_or(path), name),
@@ -47,13 +47,13 @@ impl Dir {
     }
 
     /// Looks at what has a name.
-    pub fn look(&self, name: &OsStr) -> io::Result<Stat> {
+    pub(super) fn look(&self, name: &OsStr) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Opens a regular file that was looked at, for reading, without changing its access time if that is permitted.
     /// Whatever has its name by now, this neither waits nor follows it.
-    pub fn open(&self, name: &OsStr, seen: &Stat) -> io::Result<(File, Stat)> {
+    pub(super) fn open(&self, name: &OsStr, seen: &Stat) -> io::Result<(File, Stat)> {
         let flags = FLAGS | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = |flags| rustix::fs::openat(&self.0, name, flags, Mode::empty());
         let opened = open(flags | OFlags::NOATIME).or_else(|error| match error {
@@ -65,24 +65,24 @@ impl Dir {
     }
 
     /// Opens a directory that was looked at.
-    pub fn enter(&self, name: &OsStr, seen: &Stat) -> io::Result<(Dir, Stat)> {
+    pub(super) fn enter(&self, name: &OsStr, seen: &Stat) -> io::Result<(Dir, Stat)> {
         let opened = rustix::fs::openat(&self.0, name, FLAGS | DIRECTORY | OFlags::RDONLY, Mode::empty());
         let (fd, stat) = same(opened, seen)?;
         Ok((Dir(fd), stat))
     }
 
     /// Opens a directory, without looking at it before.
-    pub fn enter_any(&self, name: &OsStr, flags: OFlags) -> io::Result<Dir> {
+    pub(super) fn enter_any(&self, name: &OsStr, flags: OFlags) -> io::Result<Dir> {
         Ok(Dir(rustix::fs::openat(&self.0, name, DIRECTORY | flags, Mode::empty())?))
     }
 
     /// Opens a file of any kind that was looked at, only as a handle to it: nothing can be read by it.
-    pub fn handle(&self, name: &OsStr, seen: &Stat) -> io::Result<(OwnedFd, Stat)> {
+    pub(super) fn handle(&self, name: &OsStr, seen: &Stat) -> io::Result<(OwnedFd, Stat)> {
         same(self.any_handle(name), seen)
     }
 
     /// Opens a handle, without looking before.
-    pub fn any_handle(&self, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+    pub(super) fn any_handle(&self, name: &OsStr) -> rustix::io::Result<OwnedFd> {
         rustix::fs::openat(&self.0, name, FLAGS | OFlags::PATH, Mode::empty())
     }
 
@@ -94,7 +94,7 @@ impl Dir {
     }
 
     /// Returns the names in it, sorted, without `.` and `..`.
-    pub fn names(&self) -> io::Result<Vec<OsString>> {
+    pub(super) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut buffer = Vec::with_capacity(LISTING_BYTES);
         let mut listing = RawDir::new(&self.0, buffer.spare_capacity_mut());
         let mut names = Vec::new();
@@ -131,7 +131,7 @@ fn same(opened: rustix::io::Result<OwnedFd>, seen: &Stat) -> io::Result<(OwnedFd
 }
 
 /// The directories from the top of a walk down to where it stands, with what the walk keeps of each.
-pub struct Levels<T>(Vec<OpenLevel<T>>);
+pub(super) struct Levels<T>(Vec<OpenLevel<T>>);
 
 struct OpenLevel<T> {
     dir: Option<Arc<Dir>>,
@@ -141,12 +141,12 @@ struct OpenLevel<T> {
 
 impl<T> Levels<T> {
     /// Returns an empty list.
-    pub fn new() -> Levels<T> {
+    pub(super) fn new() -> Levels<T> {
         Levels(Vec::new())
     }
 
     /// Adds a directory below the last one. It has the attributes `stat`.
-    pub fn push(&mut self, dir: Arc<Dir>, stat: &Stat, kept: T) {
+    pub(super) fn push(&mut self, dir: Arc<Dir>, stat: &Stat, kept: T) {
         self.0.push(OpenLevel { dir: Some(dir), identity: identity(stat), kept });
         let last = self.0.len() - 1;
         if last > HELD_LEVELS {
@@ -156,12 +156,12 @@ impl<T> Levels<T> {
 
     /// Returns the last directory, and what is kept of it. The descriptor is `None` if the directory was moved while the
     /// walk was below it, and could not be opened again.
-    pub fn last(&mut self) -> Option<(Option<&Arc<Dir>>, &mut T)> {
+    pub(super) fn last(&mut self) -> Option<(Option<&Arc<Dir>>, &mut T)> {
         self.0.last_mut().map(|level| (level.dir.as_ref(), &mut level.kept))
     }
 
     /// Removes the last directory, and returns it with what was kept of it.
-    pub fn pop(&mut self) -> Option<(Option<Arc<Dir>>, T)> {
+    pub(super) fn pop(&mut self) -> Option<(Option<Arc<Dir>>, T)> {
         let left = self.0.pop()?;
         if let Some(above) = self.0.last_mut().filter(|above| above.dir.is_none()) {
             let dir = left.dir.as_ref().and_then(|dir| dir.above(above.identity));
@@ -172,7 +172,7 @@ impl<T> Levels<T> {
 }
 
 /// The problem of a directory that could not be opened again.
-pub const MOVED: &str = "was moved while it was read";
+pub(super) const MOVED: &str = "was moved while it was read";
 
 #[cfg(test)]
 mod tests {

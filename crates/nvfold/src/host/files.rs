@@ -25,7 +25,7 @@ pub fn kind(metadata: &Metadata) -> Option<FileKind> {
 }
 
 /// Returns the kind of a file of the host by the bits of its mode.
-pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
+pub(super) fn kind_of_mode(mode: u32) -> Option<FileKind> {
     Some(match HostType::from_raw_mode(mode) {
         HostType::RegularFile => FileKind::Regular,
         HostType::Directory => FileKind::Directory,
@@ -39,46 +39,46 @@ pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
 }
 
 /// Returns the device and the inode number, which no other file has while this one is there.
-pub fn identity(stat: &Stat) -> (u64, u64) {
+pub(super) fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
 }
 
 /// Returns the size in bytes.
-pub fn size(stat: &Stat) -> u64 {
+pub(super) fn size(stat: &Stat) -> u64 {
     stat.st_size.max(0) as u64
 }
 
 /// Returns the bytes that the content takes on the host.
-pub fn allocated_bytes(stat: &Stat) -> u64 {
+pub(super) fn allocated_bytes(stat: &Stat) -> u64 {
     (stat.st_blocks.max(0) as u64).saturating_mul(512)
 }
 
 /// Encodes a device number as nvfold stores it, which is as the kernel passes it to FUSE: 12 bits major, 20 bits
 /// minor.
-pub fn encode_rdev(rdev: u64) -> u32 {
+pub(super) fn encode_rdev(rdev: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
 }
 
 /// Decodes a device number to the host's encoding.
-pub fn decode_rdev(rdev: u32) -> u64 {
+pub(super) fn decode_rdev(rdev: u32) -> u64 {
     rustix::fs::makedev(rdev >> 8 & 0xfff, rdev & 0xff | rdev >> 12 & 0xf_ff00)
 }
 
 /// Returns the times of last access and of last modification, ns.
-pub fn times(stat: &Stat) -> (TimeNs, TimeNs) {
+pub(super) fn times(stat: &Stat) -> (TimeNs, TimeNs) {
     let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
     (ns(stat.st_atime, stat.st_atime_nsec), ns(stat.st_mtime, stat.st_mtime_nsec))
 }
 
 /// Returns a path by which the kernel finds what a descriptor has open, for calls that have no other way.
-pub fn path_of(fd: BorrowedFd<'_>) -> String {
+pub(super) fn path_of(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 /// A file of the host by a descriptor, to read and set its attributes.
 #[derive(Clone, Copy)]
-pub enum HostFile<'f> {
+pub(super) enum HostFile<'f> {
     /// Open for reading or writing.
     Open(BorrowedFd<'f>),
     /// A handle: for symbolic links, fifos and device nodes, which are not to be opened.
@@ -87,7 +87,7 @@ pub enum HostFile<'f> {
 
 impl HostFile<'_> {
     /// Returns the extended attributes that this process may read, with their values.
-    pub fn xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn xattrs(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let list = |buffer: &mut [u8]| match self {
             HostFile::Open(fd) => rustix::fs::flistxattr(fd, buffer),
             HostFile::Handle(fd) => rustix::fs::listxattr(path_of(fd), buffer),
@@ -106,7 +106,7 @@ impl HostFile<'_> {
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
+    pub(super) fn set_xattr(self, name: &[u8], value: &[u8]) -> io::Result<()> {
         let (name, flags) = (OsStr::from_bytes(name), XattrFlags::empty());
         let set = match self {
             HostFile::Open(fd) => rustix::fs::fsetxattr(fd, name, value, flags),
@@ -117,7 +117,7 @@ impl HostFile<'_> {
 
     /// Sets owner and group. Returns false if they cannot be set: without root privileges, or to numbers that the host
     /// does not have.
-    pub fn set_owner(self, attr: &Attr) -> io::Result<bool> {
+    pub(super) fn set_owner(self, attr: &Attr) -> io::Result<bool> {
         if attr.uid == u32::MAX || attr.gid == u32::MAX {
             return Ok(false);
         }
@@ -130,7 +130,7 @@ impl HostFile<'_> {
     }
 
     /// Sets the permission bits; not of a symbolic link.
-    pub fn set_mode(self, mode: u32) -> io::Result<()> {
+    pub(super) fn set_mode(self, mode: u32) -> io::Result<()> {
         let mode = Mode::from_raw_mode(mode);
         let set = match self {
             HostFile::Open(fd) => rustix::fs::fchmod(fd, mode),
@@ -140,7 +140,7 @@ impl HostFile<'_> {
     }
 
     /// Sets the times.
-    pub fn set_times(self, attr: &Attr) -> io::Result<()> {
+    pub(super) fn set_times(self, attr: &Attr) -> io::Result<()> {
         let time =
             |ns: TimeNs| Timespec { tv_sec: ns.div_euclid(1_000_000_000), tv_nsec: ns.rem_euclid(1_000_000_000) };
         let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
@@ -168,7 +168,11 @@ fn filled(get: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::R
 }
 
 /// Calls `each` with the ranges of a file that hold data; with the whole file unless it is sparse.
-pub fn data_ranges(file: &File, stat: &Stat, mut each: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn data_ranges(
+    file: &File,
+    stat: &Stat,
+    mut each: impl FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
     let size = size(stat);
     if allocated_bytes(stat) >= size {
         return if size > 0 { each(0, size) } else { Ok(()) };
@@ -192,7 +196,7 @@ pub fn data_ranges(file: &File, stat: &Stat, mut each: impl FnMut(u64, u64) -> i
 }
 
 /// Makes a fifo, socket or device node in a directory, for its owner alone.
-pub fn make_node(dir: BorrowedFd<'_>, name: &OsStr, attr: &Attr) -> io::Result<()> {
+pub(super) fn make_node(dir: BorrowedFd<'_>, name: &OsStr, attr: &Attr) -> io::Result<()> {
     let kind = match attr.kind {
         FileKind::Fifo => HostType::Fifo,
         FileKind::Socket => HostType::Socket,

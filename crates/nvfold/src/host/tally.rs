@@ -11,7 +11,7 @@ const PROBLEMS_KEPT: usize = 1000;
 
 /// Counts and problems so far, and whether to stop.
 #[derive(Default)]
-pub struct Tally {
+pub(super) struct Tally {
     pub files: AtomicU64,
     pub directories: AtomicU64,
     pub symlinks: AtomicU64,
@@ -28,21 +28,21 @@ pub struct Tally {
 
 impl Tally {
     /// Adds one to a counter.
-    pub fn count(counter: &AtomicU64) {
+    pub(super) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn add_bytes(&self, bytes: usize) {
+    pub(super) fn add_bytes(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Returns true if the work must stop.
-    pub fn is_stopped(&self) -> bool {
+    pub(super) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Relaxed)
     }
 
     /// Reports the progress to the caller, who may stop all threads.
-    pub fn tell(&self, watch: &mut Watch<'_>) {
+    pub(super) fn tell(&self, watch: &mut Watch<'_>) {
         let progress =
             Progress { bytes: self.bytes.load(Ordering::Relaxed), files: self.files.load(Ordering::Relaxed) };
         if watch(progress).is_break() {
@@ -51,7 +51,7 @@ impl Tally {
     }
 
     /// Records an error of nvfold about a file. A full device stops all threads.
-    pub fn failed(&self, path: &Path, error: crate::Error) {
+    pub(super) fn failed(&self, path: &Path, error: crate::Error) {
         if matches!(error, crate::Error::NoSpace { .. }) {
             self.full.lock().get_or_insert((path.to_owned(), error));
             self.stopped.store(true, Ordering::Relaxed);
@@ -61,19 +61,19 @@ impl Tally {
     }
 
     /// Records a problem with a file.
-    pub fn problem(&self, path: &Path, problem: impl Display) {
+    pub(super) fn problem(&self, path: &Path, problem: impl Display) {
         Tally::count(&self.problem_count);
         keep(&self.problems, path, problem);
     }
 
     /// Records a file that was skipped on purpose.
-    pub fn skip(&self, path: &Path, why: impl Display) {
+    pub(super) fn skip(&self, path: &Path, why: impl Display) {
         keep(&self.skipped, path, why);
     }
 
     /// Returns the report, or the error that ended the work early. The caller's last answer comes too late to stop
     /// anything.
-    pub fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> TreeResult<TreeReport> {
+    pub(super) fn finish(self, doing: &'static str, watch: &mut Watch<'_>) -> TreeResult<TreeReport> {
         let (is_stopped, full) = (self.is_stopped(), self.full.lock().take());
         if !is_stopped {
             self.tell(watch);

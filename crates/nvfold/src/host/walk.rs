@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::vec::IntoIter;
 
 /// A file or directory that a walk has found.
-pub struct HostEntry<'f> {
+pub(super) struct HostEntry<'f> {
     /// Its path.
     pub path: &'f Path,
     /// What was seen of it.
@@ -25,22 +25,22 @@ pub struct HostEntry<'f> {
 
 impl HostEntry<'_> {
     /// Returns its kind; `None` if nvfold does not know it.
-    pub fn kind(&self) -> Option<FileKind> {
+    pub(super) fn kind(&self) -> Option<FileKind> {
         kind_of_mode(self.stat.st_mode)
     }
 
     /// Opens a regular file for reading, if it is still there.
-    pub fn open(&self) -> io::Result<(File, Stat)> {
+    pub(super) fn open(&self) -> io::Result<(File, Stat)> {
         self.dir.open(self.name, &self.stat)
     }
 }
 
 /// Called with each file found, or with the reason why one could not be read.
-pub type Visit<'a> = dyn FnMut(Result<HostEntry<'_>, Problem>) -> ControlFlow<()> + 'a;
+pub(super) type Visit<'a> = dyn FnMut(Result<HostEntry<'_>, Problem>) -> ControlFlow<()> + 'a;
 
 /// Calls `each` for `root` and everything below it, until it returns `Break`. It is called with a problem for a file
 /// or directory that cannot be read. Symbolic links are not followed.
-pub fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> ControlFlow<()> {
+pub(super) fn walk(root: &Path, one_file_system: bool, each: &mut Visit<'_>) -> ControlFlow<()> {
     let (dir, name) = match Dir::holding(root) {
         Ok(found) => found,
         Err(error) => return each(Err(problem(root.to_owned(), &error))),
@@ -108,6 +108,6 @@ impl HostWalk {
 }
 
 /// Makes a problem of the host's error about a path.
-pub fn problem(path: PathBuf, error: &io::Error) -> Problem {
+pub(super) fn problem(path: PathBuf, error: &io::Error) -> Problem {
     Problem { path, problem: error.to_string() }
 }

@@ -22,7 +22,7 @@ use std::ops::Range;
 
 /// The bytes that the extents added so far map.
 #[derive(Default)]
-pub struct Coverage {
+pub(crate) struct Coverage {
     /// Bytes that the extents map, each counted once per extent.
     logical_bytes: u64,
     /// Blocks that one extent maps as a whole, by segment, one bit each.
@@ -33,7 +33,7 @@ pub struct Coverage {
 
 impl Coverage {
     /// Adds an extent.
-    pub fn add(&mut self, extent: &Extent) {
+    pub(crate) fn add(&mut self, extent: &Extent) {
         self.logical_bytes += extent.length;
         match extent.location {
             Location::Media(address) => self.add_blocks(address..address + extent.length),
@@ -45,7 +45,7 @@ impl Coverage {
     }
 
     /// Adds a chunk that is stored, although extents may map none of its bytes: then all of them are dead.
-    pub fn add_held(&mut self, chunk: ChunkRef) {
+    pub(crate) fn add_held(&mut self, chunk: ChunkRef) {
         self.parts.entry(chunk).or_default();
     }
 
@@ -67,7 +67,7 @@ impl Coverage {
 
     /// Returns what the bytes of all chunks are, given what is stored of them and how many bytes compression saves.
     /// `content_bytes` returns the length of the content of a packed chunk.
-    pub fn usage(
+    pub(crate) fn usage(
         &self,
         stored_bytes: u64,
         compressed_away_bytes: u64,

@@ -16,7 +16,7 @@ use twox_hash::XxHash3_64;
 
 /// One name: the position of its log entry, and the inode that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NameSlot {
+pub(crate) struct NameSlot {
     /// Position in the listing order; never 0.
     pub cookie: u64,
     /// The inode that it refers to.
@@ -30,12 +30,12 @@ pub struct NameSlot {
 
 impl NameSlot {
     /// Returns the kind of inode that it refers to.
-    pub fn kind(&self) -> FileKind {
+    pub(crate) fn kind(&self) -> FileKind {
         FileKind::from_byte((self.position_kind & 63) as u8).unwrap_or(FileKind::Regular)
     }
 
     /// Reads the bytes of the name from the log.
-    pub fn name(&self, region: &Region) -> Vec<u8> {
+    pub(crate) fn name(&self, region: &Region) -> Vec<u8> {
         let mut name = vec![0; usize::from(self.name_bytes)];
         region.read_into(self.name_address(), &mut name);
         name
@@ -46,7 +46,7 @@ impl NameSlot {
     }
 
     /// Returns the position of its log entry.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.position_kind & !63
     }
 
@@ -57,7 +57,7 @@ impl NameSlot {
 
 /// The names of one directory.
 #[derive(Default)]
-pub struct Directory {
+pub(crate) struct Directory {
     /// In the order of cookies. Removed ones stay until they are the majority.
     slots: Vec<NameSlot>,
     dead: usize,
@@ -120,7 +120,7 @@ impl Repeated {
 
 /// Why an entry of a directory, known by its cookie, is damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Damage {
+pub(crate) enum Damage {
     /// No directory can have this name.
     BadName,
     /// An older entry has the same name; the cookie of the oldest there has been.
@@ -128,7 +128,7 @@ pub enum Damage {
 }
 
 /// Returns a name of the media for a message: it may hold anything.
-pub fn shown(name: &[u8]) -> String {
+pub(crate) fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(name).escape_debug().to_string()
 }
 
@@ -138,32 +138,32 @@ fn hash(name: &[u8]) -> u32 {
 
 impl Directory {
     /// Returns the number of names.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.dead
     }
 
     /// True if it has no names.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the number of subdirectories.
-    pub fn subdirectories(&self) -> u32 {
+    pub(crate) fn subdirectories(&self) -> u32 {
         self.subdirectories
     }
 
     /// Returns the number of lines that the log entries of its names take.
-    pub fn lines(&self) -> u64 {
+    pub(crate) fn lines(&self) -> u64 {
         self.lines
     }
 
     /// Returns a cookie that was never used.
-    pub fn next_cookie(&self) -> u64 {
+    pub(crate) fn next_cookie(&self) -> u64 {
         self.last_cookie + 1
     }
 
     /// Returns the slot of a name.
-    pub fn find(&self, name: &[u8], region: &Region) -> Option<NameSlot> {
+    pub(crate) fn find(&self, name: &[u8], region: &Region) -> Option<NameSlot> {
         let hash = hash(name);
         let same = |at: &u32| {
             let slot = &self.slots[*at as usize];
@@ -174,19 +174,19 @@ impl Directory {
 
     /// Adds a name whose log entry is at `position`. The caller has checked that the name does not exist (or was noted
     /// to be damage), and that the cookie is larger than all others.
-    pub fn add(&mut self, name: &[u8], ino: u64, kind: FileKind, cookie: u64, position: u64) {
+    pub(crate) fn add(&mut self, name: &[u8], ino: u64, kind: FileKind, cookie: u64, position: u64) {
         let (position_kind, name_bytes) = (position | kind as u64, name.len() as u8);
         self.push(NameSlot { cookie, ino, position_kind, hash: hash(name), name_bytes, live: true });
     }
 
     /// Adds a name that no directory can have, whose log entry is at `position`.
-    pub fn add_bad(&mut self, name_bytes: u8, ino: u64, kind: FileKind, cookie: u64, position: u64) {
+    pub(crate) fn add_bad(&mut self, name_bytes: u8, ino: u64, kind: FileKind, cookie: u64, position: u64) {
         self.damaged.get_or_insert_default().names.insert(cookie, Damage::BadName);
         self.push(NameSlot { cookie, ino, position_kind: position | kind as u64, hash: 0, name_bytes, live: true });
     }
 
     /// Notes that the name that is about to be added under this cookie is damage, if it is there already.
-    pub fn note_if_double(&mut self, name: &[u8], cookie: u64, region: &Region) {
+    pub(crate) fn note_if_double(&mut self, name: &[u8], cookie: u64, region: &Region) {
         if let Some(found) = self.find(name, region) {
             let damaged = self.damaged.get_or_insert_default();
             let group = damaged.repeated.add(found.cookie, cookie);
@@ -195,18 +195,18 @@ impl Directory {
     }
 
     /// Returns why an entry is damage; `None` if it is sound.
-    pub fn damage(&self, cookie: u64) -> Option<Damage> {
+    pub(crate) fn damage(&self, cookie: u64) -> Option<Damage> {
         self.damaged.as_ref()?.names.get(&cookie).copied()
     }
 
     /// Returns the number of entries that are damage. A log that holds one is not rewritten.
-    pub fn damaged_names(&self) -> usize {
+    pub(crate) fn damaged_names(&self) -> usize {
         self.damaged.as_ref().map_or(0, |damaged| damaged.names.len())
     }
 
     /// True if other entries have the same name as this one.
     #[inline]
-    pub fn is_repeated(&self, slot: &NameSlot) -> bool {
+    pub(crate) fn is_repeated(&self, slot: &NameSlot) -> bool {
         self.damaged.as_ref().is_some_and(|damaged| damaged.repeated.groups.contains_key(&slot.cookie))
     }
 
@@ -219,7 +219,7 @@ impl Directory {
     }
 
     /// Removes the name with this cookie. Returns false if there is none.
-    pub fn remove(&mut self, cookie: u64) -> bool {
+    pub(crate) fn remove(&mut self, cookie: u64) -> bool {
         let Ok(at) = self.slots.binary_search_by_key(&cookie, |slot| slot.cookie) else { return false };
         let slot = self.slots[at];
         if !slot.live {
@@ -258,18 +258,18 @@ impl Directory {
     }
 
     /// Returns the names after `cookie` that can be shown, in order.
-    pub fn listed_after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
+    pub(crate) fn listed_after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
         self.after(cookie).filter(|slot| self.damage(slot.cookie).is_none())
     }
 
     /// Returns the names after `cookie`, in order, with those that are damage.
-    pub fn after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
+    pub(crate) fn after(&self, cookie: u64) -> impl Iterator<Item = &NameSlot> {
         let from = self.slots.partition_point(|slot| slot.cookie <= cookie);
         self.slots[from..].iter().filter(|slot| slot.live)
     }
 
     /// Returns the number of bytes that it takes in DRAM.
-    pub fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         let damage = self.damaged_names() * 128;
         (self.slots.capacity() * size_of::<NameSlot>() + self.by_name.capacity() * 5 + damage) as u64
     }

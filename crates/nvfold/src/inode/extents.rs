@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The media bytes that one range of a file maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub(crate) struct Extent {
     /// Length in bytes; never 0.
     pub length: u64,
     /// Location of the first byte.
@@ -31,20 +31,20 @@ pub struct Extent {
 impl Extent {
     /// Makes an extent of media bytes from this address on.
     #[inline]
-    pub fn media(length: u64, address: u64, unwritten: bool) -> Extent {
+    pub(crate) fn media(length: u64, address: u64, unwritten: bool) -> Extent {
         Extent { length, location: Location::Media(address), unwritten }
     }
 
     /// Returns the blocks that it touches; an empty run for a packed chunk.
     #[inline]
-    pub fn blocks(&self) -> BlockRun {
+    pub(crate) fn blocks(&self) -> BlockRun {
         let Location::Media(address) = self.location else { return BlockRun { start: BlockNumber(0), count: 0 } };
         blocks_touched(address, self.length)
     }
 
     /// Returns the packed chunk of which it maps a part.
     #[inline]
-    pub fn packed(&self) -> Option<PackedNumber> {
+    pub(crate) fn packed(&self) -> Option<PackedNumber> {
         match self.location {
             Location::Media(_) => None,
             Location::Packed(chunk, _) => Some(chunk),
@@ -53,7 +53,7 @@ impl Extent {
 
     /// Returns the media address of the first byte; `None` for a packed chunk, because its bytes can move.
     #[inline]
-    pub fn media_address(&self) -> Option<u64> {
+    pub(crate) fn media_address(&self) -> Option<u64> {
         match self.location {
             Location::Media(address) => Some(address),
             Location::Packed(..) => None,
@@ -69,7 +69,7 @@ fn blocks_touched(address: u64, length: u64) -> BlockRun {
 
 /// References that are lost in a change, and must be released after the commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub(crate) struct Dropped {
     /// Each block of these runs loses one reference.
     pub blocks: Runs,
     /// Each of these chunks loses one reference; a chunk that loses several occurs several times.
@@ -78,18 +78,18 @@ pub struct Dropped {
 
 impl Dropped {
     /// True if no reference is lost.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.packed.is_empty()
     }
 
     /// Returns each reference that is lost.
-    pub fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
         let blocks = self.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::Block);
         blocks.chain(self.packed.iter().map(|chunk| ChunkRef::Packed(*chunk)))
     }
 
     /// Adds the references of one whole extent.
-    pub fn push(&mut self, extent: &Extent) {
+    pub(crate) fn push(&mut self, extent: &Extent) {
         match extent.location {
             Location::Media(_) => self.blocks.push(extent.blocks()),
             Location::Packed(chunk, _) => self.packed.push(chunk),
@@ -119,7 +119,7 @@ impl From<Runs> for Dropped {
 /// How reference counts change when a range of the map is replaced. It assumes that each new extent already holds one
 /// reference on each block that it touches, or on its packed chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct CountChanges {
+pub(crate) struct CountChanges {
     /// References to release after the commit. For packed chunks these include the references of new extents that are
     /// merged with a neighbour.
     pub dropped: Dropped,
@@ -259,7 +259,7 @@ impl Leaf {
 /// less than 4 GiB. A search is two binary searches, and an insertion moves the items of at most one leaf. A file
 /// that is written in order has one leaf with one extent, and overwriting it in order changes that leaf in place.
 #[derive(Clone, Debug, Default)]
-pub struct Extents {
+pub(crate) struct Extents {
     leaves: Vec<Leaf>,
     /// File offset of the first extent of each leaf.
     firsts: Vec<u64>,
@@ -303,40 +303,40 @@ impl Iterator for Spans<'_> {
 
 impl Extents {
     /// Returns the number of bytes that the extents map, including reserved ones.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
     /// True if any range is reserved but not written yet.
-    pub fn has_unwritten(&self) -> bool {
+    pub(crate) fn has_unwritten(&self) -> bool {
         self.unwritten_bytes > 0
     }
 
     /// Returns the number of extents.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count
     }
 
     /// Returns the number of bytes that they take in DRAM.
-    pub fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         let items: usize = self.leaves.iter().map(|leaf| leaf.items.capacity()).sum();
         (items * size_of::<Item>() + self.leaves.capacity() * (size_of::<Leaf>() + size_of::<u64>())) as u64
     }
 
     /// Returns all extents in order of file offset. An extent of more than 2 GiB is returned in pieces, no two of
     /// which touch the same block.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.spans_from(ExtentPosition { leaf: 0, at: 0 }).map(Span::extent)
     }
 
     /// Returns the parts of extents that are inside `start..end`, in order.
-    pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
+    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, Extent)> + '_ {
         self.overlapping(start, end).map(move |span| span.cut(span.offset.max(start), span.end().min(end)).extent())
     }
 
     /// Plans how references change when `start..end` is replaced by those of the extents `mapped` (sorted by file
     /// offset) that begin in it. Adjacent ranges of one change must be planned as one.
-    pub fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> CountChanges {
+    pub(crate) fn plan(&self, start: u64, end: u64, mapped: &[(u64, Extent)]) -> CountChanges {
         let mut plan = CountChanges::default();
         for span in self.overlapping(start, end) {
             let (is_cut_left, is_cut_right) = (span.offset < start, span.end() > end);
@@ -396,14 +396,14 @@ impl Extents {
 
     /// True if replacing a range of whole blocks can never split an extent inside a block, so that no plan is needed
     /// before the commit.
-    pub fn splits_only_between_blocks(&self) -> bool {
+    pub(crate) fn splits_only_between_blocks(&self) -> bool {
         self.shifted == 0
     }
 
     /// True if mapping the file range at `offset` to `extent` replaces whole blocks of the file, so that it splits no
     /// extent inside a block and no plan is needed before the commit. The last block may be mapped in part if the
     /// file maps nothing behind that part.
-    pub fn are_exchanged_whole(&self, offset: u64, extent: &Extent) -> bool {
+    pub(crate) fn are_exchanged_whole(&self, offset: u64, extent: &Extent) -> bool {
         let Location::Media(address) = extent.location else { return false };
         let end = offset + extent.length;
         let ends_in_nothing = || self.overlapping(end, end.next_multiple_of(BLOCK_BYTES)).next().is_none();
@@ -413,19 +413,19 @@ impl Extents {
     }
 
     /// Makes `start..end` a hole.
-    pub fn remove(&mut self, start: u64, end: u64) {
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
         if start < end {
             self.replace(self.seek(start), start, end, None, None);
         }
     }
 
     /// Maps the file range at `offset` to `extent`.
-    pub fn insert(&mut self, offset: u64, extent: Extent) {
+    pub(crate) fn insert(&mut self, offset: u64, extent: Extent) {
         self.put(Span::of(offset, &extent), None);
     }
 
     /// Does plan and insertion in one pass, when `are_exchanged_whole` is true.
-    pub fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Dropped) {
+    pub(crate) fn exchange(&mut self, offset: u64, extent: Extent, dropped: &mut Dropped) {
         debug_assert!(self.shifted == 0);
         self.put(Span::of(offset, &extent), Some(dropped));
     }
@@ -513,7 +513,7 @@ impl Extents {
     }
 
     /// Returns the media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
-    pub fn reserved_block(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn reserved_block(&self, offset: u64) -> Option<u64> {
         let span = self.overlapping(offset, offset + BLOCK_BYTES).next()?;
         if !span.word.is_reserved() || span.offset > offset || span.end() < offset + BLOCK_BYTES {
             return None;
@@ -523,12 +523,12 @@ impl Extents {
     }
 
     /// Returns the first byte at or after `offset` that is data (neither a hole nor reserved), if there is one.
-    pub fn next_data(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn next_data(&self, offset: u64) -> Option<u64> {
         self.overlapping(offset, u64::MAX).find(|span| !span.word.is_reserved()).map(|span| span.offset.max(offset))
     }
 
     /// Returns the first byte at or after `offset` that is a hole or reserved.
-    pub fn next_hole(&self, offset: u64) -> u64 {
+    pub(crate) fn next_hole(&self, offset: u64) -> u64 {
         let mut at = offset;
         for span in self.overlapping(offset, u64::MAX) {
             if span.offset > at || span.word.is_reserved() {

@@ -44,7 +44,7 @@ use pmem::{Flight, InFlight, Pm, Region};
 
 /// A part of a log: contiguous lines, identified by the media address of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogPart(u64);
+pub(crate) struct LogPart(u64);
 
 impl LogPart {
     /// Returns the part with the five lines in an inode's slot.
@@ -53,12 +53,12 @@ impl LogPart {
     }
 
     /// Returns the slot of a log area; `None` for other parts.
-    pub fn area(self) -> Option<u64> {
+    pub(crate) fn area(self) -> Option<u64> {
         (self.0 % INODE_BYTES == AREA_LOG).then(|| self.0 - AREA_LOG)
     }
 
     /// Returns the block of a log page; `None` for other parts.
-    pub fn page(self) -> Option<BlockNumber> {
+    pub(crate) fn page(self) -> Option<BlockNumber> {
         self.0.is_multiple_of(BLOCK_BYTES).then(|| BlockNumber::containing(self.0))
     }
 
@@ -77,7 +77,7 @@ impl LogPart {
     }
 
     /// Returns what it takes on the device: media address and length in bytes.
-    pub fn extent(self) -> (u64, u64) {
+    pub(crate) fn extent(self) -> (u64, u64) {
         match self.area() {
             Some(slot) => (slot, INODE_BYTES),
             None => (self.0, BLOCK_BYTES),
@@ -87,7 +87,7 @@ impl LogPart {
 
 /// The location of a log, kept while its inode is cached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
+pub(crate) struct Log {
     /// First line.
     pub head: u64,
     /// First byte after the last entry.
@@ -100,7 +100,7 @@ pub struct Log {
 
 impl Log {
     /// True if `position` is a line of this log. A line of a part that once belonged to the log does not count.
-    pub fn holds(&self, slot: u64, position: u64) -> bool {
+    pub(crate) fn holds(&self, slot: u64, position: u64) -> bool {
         let last = self.last_part(slot);
         let is_line = |part: &LogPart| {
             let end = if *part == last { self.tail } else { part.end() };
@@ -111,29 +111,29 @@ impl Log {
     }
 
     /// Returns the number of bytes that fit after the tail without a new part.
-    pub fn room(&self, slot: u64) -> u64 {
+    pub(crate) fn room(&self, slot: u64) -> u64 {
         self.last_part(slot).end() - self.tail
     }
 
     /// Returns the number of bytes from `position` to the end of its part, or one line if it is in no part.
-    pub fn room_at(&self, slot: u64, position: u64) -> u64 {
+    pub(crate) fn room_at(&self, slot: u64, position: u64) -> u64 {
         let inline = LogPart::inline(slot);
         let mut parts = std::iter::once(&inline).chain(&self.parts);
         parts.find(|part| (part.0..part.end()).contains(&position)).map_or(LINE, |part| part.end() - position)
     }
 
     /// Returns the slots of its log areas.
-    pub fn areas(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn areas(&self) -> impl Iterator<Item = u64> + '_ {
         self.parts.iter().filter_map(|part| part.area())
     }
 
     /// Returns its pages.
-    pub fn pages(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+    pub(crate) fn pages(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         self.parts.iter().filter_map(|part| part.page())
     }
 
     /// Returns the number of bytes that it takes outside the slot.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.extent().1).sum()
     }
 
@@ -150,7 +150,7 @@ fn inline_end_position(slot: u64) -> u64 {
 
 /// Returns the entry at `position`, which must be a line of the log, and the entry's length in bytes. The entry is
 /// `None` if it cannot be decoded.
-pub fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) -> (Option<LogEntry>, u64) {
+pub(crate) fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) -> (Option<LogEntry>, u64) {
     let mut line = [0; LINE as usize];
     region.read_into(position, &mut line);
     let length = (u64::from(line[1]) * LINE).clamp(LINE, log.room_at(slot, position));
@@ -168,7 +168,7 @@ pub fn entry_at(region: &Region, slot: u64, ino: u64, log: &Log, position: u64) 
 ///
 /// # Errors
 /// EIO if the log is damaged; those of `each`.
-pub fn walk(
+pub(crate) fn walk(
     region: &Region,
     geometry: &Geometry,
     slot: u64,
@@ -229,7 +229,7 @@ pub fn walk(
 ///
 /// # Errors
 /// What is wrong.
-pub fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+pub(crate) fn check_entry(geometry: &Geometry, entry: &LogEntry) -> std::result::Result<(), &'static str> {
     match entry {
         LogEntry::Extent(entry) => check_extent(geometry, entry),
         LogEntry::Vector(entry) => {
@@ -279,7 +279,7 @@ fn check_extent(geometry: &Geometry, entry: &ExtentEntry) -> std::result::Result
 /// The same for the values of a write entry that references blocks: where it begins in the file, its length, the media
 /// address, and the size of the file after it.
 #[inline(always)]
-pub fn check_blocks(
+pub(crate) fn check_blocks(
     geometry: &Geometry,
     offset: u64,
     length: u64,
@@ -292,13 +292,13 @@ pub fn check_blocks(
 
 /// The same for a line of attributes.
 #[inline]
-pub fn check_attributes(attributes: &AttributeLine) -> std::result::Result<(), &'static str> {
+pub(crate) fn check_attributes(attributes: &AttributeLine) -> std::result::Result<(), &'static str> {
     if attributes.size <= FILE_BYTES_MAX { Ok(()) } else { Err("file size in the attributes") }
 }
 
 /// Returns the error for a change of an inode's log that could not be read back.
 #[cold]
-pub fn refused(ino: u64, why: &str) -> Error {
+pub(crate) fn refused(ino: u64, why: &str) -> Error {
     let what = format!("inode {ino}: a change of its log was refused, because it could not be read back ({why})");
     Error::Refused { what }
 }
@@ -345,13 +345,13 @@ fn enter(
 /// Returns the largest number of log areas for an inode of this kind. Only directories outgrow their slot by a few
 /// lines and stay at that size. A file that outgrows it is being written, and each new part would take its writes off
 /// the fast path.
-pub fn areas_of(kind: FileKind) -> usize {
+pub(crate) fn areas_of(kind: FileKind) -> usize {
     if kind == FileKind::Directory { AREAS_MAX } else { 0 }
 }
 
 /// What additions to logs need.
 #[derive(Clone, Copy)]
-pub struct LogDevice<'a> {
+pub(crate) struct LogDevice<'a> {
     /// The device.
     pub region: &'a Region,
     /// Allocates pages.
@@ -364,7 +364,7 @@ pub struct LogDevice<'a> {
 
 impl LogDevice<'_> {
     /// Frees parts that no log references any more.
-    pub fn free(&self, parts: &[LogPart]) {
+    pub(crate) fn free(&self, parts: &[LogPart]) {
         for start in parts.iter().filter_map(|part| part.page()) {
             self.space.free(BlockRun { start, count: 1 });
         }
@@ -374,7 +374,7 @@ impl LogDevice<'_> {
 
 /// Entries that were written beyond the tail of a log and are not committed yet. Dropping it without `keep` frees its
 /// new parts.
-pub struct Addition<'a> {
+pub(crate) struct Addition<'a> {
     ground: LogDevice<'a>,
     slot: u64,
     ino: u64,
@@ -393,7 +393,14 @@ pub struct Addition<'a> {
 
 impl<'a> Addition<'a> {
     /// Begins an addition at the tail of `log`, which may have at most `areas` areas in total.
-    pub fn new(ground: LogDevice<'a>, slot: u64, ino: u64, log: &Log, areas: usize, purpose: Purpose) -> Addition<'a> {
+    pub(crate) fn new(
+        ground: LogDevice<'a>,
+        slot: u64,
+        ino: u64,
+        log: &Log,
+        areas: usize,
+        purpose: Purpose,
+    ) -> Addition<'a> {
         let (tail, last) = (log.tail, log.last_part(slot));
         // Areas come before pages.
         let areas_left = if last.page().is_some() { 0 } else { areas.saturating_sub(log.parts.len()) };
@@ -401,7 +408,7 @@ impl<'a> Addition<'a> {
     }
 
     /// Begins an addition that starts a new chain (for compaction), in the inline lines or outside the slot.
-    pub fn new_chain(
+    pub(crate) fn new_chain(
         ground: LogDevice<'a>,
         slot: u64,
         ino: u64,
@@ -422,7 +429,7 @@ impl<'a> Addition<'a> {
     ///
     /// # Errors
     /// ENOSPC if there is no page for a new part. [`Error::Refused`] if the entry could not be read back.
-    pub fn push(&mut self, entry: &LogEntry, lines: &[u8], flight: &mut Flight) -> Result<u64> {
+    pub(crate) fn push(&mut self, entry: &LogEntry, lines: &[u8], flight: &mut Flight) -> Result<u64> {
         debug_assert!(!lines.is_empty() && lines.len().is_multiple_of(LINE as usize));
         let checked = match entry {
             LogEntry::BadName { .. } => Err("a name that no directory can have"),
@@ -466,17 +473,17 @@ impl<'a> Addition<'a> {
 
     /// Takes the last entry, to be fenced together with the flight that has the others. `None` if there are no
     /// entries.
-    pub fn take_newest(&mut self) -> Option<Pm<'a, [u8], InFlight>> {
+    pub(crate) fn take_newest(&mut self) -> Option<Pm<'a, [u8], InFlight>> {
         self.newest.take()
     }
 
     /// True if it needed new parts.
-    pub fn has_parts(&self) -> bool {
+    pub(crate) fn has_parts(&self) -> bool {
         !self.parts.is_empty()
     }
 
     /// Makes the addition part of `log`, after it was committed.
-    pub fn keep(mut self, log: &mut Log) {
+    pub(crate) fn keep(mut self, log: &mut Log) {
         log.tail = self.tail;
         log.lines += self.lines;
         log.parts.append(&mut self.parts);

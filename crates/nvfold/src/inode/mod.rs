@@ -15,35 +15,35 @@
 //!
 //! **An inode of which a change was cut off** by a panic is locked by the same calls with EIO ([`Changing`]).
 
-pub mod coverage;
-pub mod directory;
-pub mod extents;
-pub mod log;
-pub mod ranges;
-pub mod table;
+pub(crate) mod coverage;
+pub(crate) mod directory;
+pub(crate) mod extents;
+pub(crate) mod log;
+pub(crate) mod ranges;
+pub(crate) mod table;
 
 use crate::error::{Error, Result};
 use crate::fingerprint::Domain;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
 use crate::media::log_area::KIND_LOG_AREA;
-pub use crate::media::log_entry::SYMLINK_TARGET;
+pub(crate) use crate::media::log_entry::SYMLINK_TARGET;
 use crate::media::log_entry::{LogEntry, XATTR_NAME_OFFSET, XattrValue, dedupe, xattr_lines};
 use crate::media::superblock::Geometry;
 use crate::media::vector_entry::Named;
 use crate::media::{BLOCK_BYTES, BlockNumber};
 use crate::panics::Panics;
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use crate::words::{Attr, FileId, FileKind, InodeNumber, TimeNs};
 use directory::Directory;
 use extents::{Extent, Extents};
 use log::Log;
+use nvfold_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use nvfold_sync::{RwLock, RwLockReadGuard, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use pmem::Region;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Largest file offset (off_t).
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+pub(crate) const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Longest value of an extended attribute that is held in DRAM, in bytes: names of policies, most ACLs, labels.
 const SHORT_VALUE_MAX: usize = 64;
@@ -62,7 +62,7 @@ const CUT_OFF: u8 = 2;
 const NONE_OF_ITS_OWN: u8 = u8::MAX;
 
 /// A cached inode.
-pub struct Inode {
+pub(crate) struct Inode {
     /// Inode number.
     pub ino: u64,
     /// Device offset of its slot.
@@ -94,7 +94,7 @@ pub struct Inode {
 }
 
 /// The part of the state that depends on the file type.
-pub enum Body {
+pub(crate) enum Body {
     /// Regular file.
     File(Extents),
     /// Directory.
@@ -105,7 +105,7 @@ pub enum Body {
 
 /// How a file grows. Known only in DRAM, and a hint: it decides where new data goes, never what it means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Growth {
+pub(crate) struct Growth {
     /// True if it was appended to inside a block, so that its end is likely to grow again.
     pub grows: bool,
     /// True if it rested once and then grew again, so that its end stays in a block when it rests.
@@ -113,7 +113,7 @@ pub struct Growth {
 }
 
 /// The changing part of an inode.
-pub struct State {
+pub(crate) struct State {
     /// Current attributes.
     pub attributes: AttributeLine,
     /// Which attribute line the commit word selects.
@@ -140,7 +140,7 @@ pub struct State {
 
 impl State {
     /// Makes a new inode's state.
-    pub fn new(kind: FileKind, attributes: AttributeLine, log: Log) -> State {
+    pub(crate) fn new(kind: FileKind, attributes: AttributeLine, log: Log) -> State {
         let body = match kind {
             FileKind::Regular => Body::File(Extents::default()),
             FileKind::Directory => Body::Directory(Directory::default()),
@@ -162,26 +162,26 @@ impl State {
     }
 
     /// Sets an extended attribute.
-    pub fn set_xattr(&mut self, name: Vec<u8>, value: HeldValue) {
+    pub(crate) fn set_xattr(&mut self, name: Vec<u8>, value: HeldValue) {
         self.remove_xattr(&name);
         self.xattr_lines += xattr_lines(&name, value.log_bytes());
         self.xattrs.insert(name, value);
     }
 
     /// Removes an extended attribute, if there is one of this name.
-    pub fn remove_xattr(&mut self, name: &[u8]) {
+    pub(crate) fn remove_xattr(&mut self, name: &[u8]) {
         let old = self.xattrs.remove(name);
         self.xattr_lines -= old.map_or(0, |old| xattr_lines(name, old.log_bytes()));
     }
 
     /// Removes all extended attributes.
-    pub fn clear_xattrs(&mut self) {
+    pub(crate) fn clear_xattrs(&mut self) {
         self.xattrs.clear();
         self.xattr_lines = 0;
     }
 
     /// Returns the extents of a regular file, `None` for other inodes.
-    pub fn extents(&self) -> Option<&Extents> {
+    pub(crate) fn extents(&self) -> Option<&Extents> {
         match &self.body {
             Body::File(extents) => Some(extents),
             _ => None,
@@ -189,26 +189,26 @@ impl State {
     }
 
     /// Records a log entry that is still to be shared, and the file range that it writes.
-    pub fn add_waiting(&mut self, offset: u64, length: u64) {
+    pub(crate) fn add_waiting(&mut self, offset: u64, length: u64) {
         let (start, end) = (offset, offset.saturating_add(length));
         let is_first = self.needed.fetch_add(1, Ordering::Relaxed) == 0;
         self.waiting = if is_first { start..end } else { self.waiting.start.min(start)..self.waiting.end.max(end) };
     }
 
     /// True if log entries are still to be shared.
-    pub fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.needed.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the number of bytes that the extents map.
-    pub fn mapped_bytes(&self) -> u64 {
+    pub(crate) fn mapped_bytes(&self) -> u64 {
         self.extents().map_or(0, Extents::bytes)
     }
 
     /// Returns the number of lines of a compacted log, apart from what is left over at the ends of its parts. That of
     /// names and extended attributes is exact. Extents take at most one line each, and two while parts of them are still
     /// to be shared.
-    pub fn live_lines(&self) -> u64 {
+    pub(crate) fn live_lines(&self) -> u64 {
         let body = match &self.body {
             Body::File(extents) => extents.len() as u64,
             Body::Directory(directory) => directory.lines(),
@@ -218,7 +218,7 @@ impl State {
     }
 
     /// Returns the value of an extended attribute that is short enough to be held here.
-    pub fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn short_attribute(&self, name: &[u8]) -> Option<&[u8]> {
         match self.xattrs.get(name)? {
             HeldValue::Short(value) => Some(value),
             HeldValue::InLog { .. } | HeldValue::Blocks { .. } => None,
@@ -226,12 +226,12 @@ impl State {
     }
 
     /// Returns the blocks that hold values of extended attributes.
-    pub fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+    pub(crate) fn xattr_blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         self.xattrs.values().flat_map(HeldValue::blocks)
     }
 
     /// Returns the approximate number of bytes that it takes in DRAM.
-    pub fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         let body = match &self.body {
             Body::File(extents) => extents.dram_bytes(),
             Body::Directory(directory) => directory.dram_bytes(),
@@ -247,7 +247,7 @@ impl State {
     /// # Errors
     /// A reason why it does not fit.
     #[inline]
-    pub fn check_fits(&self, entry: &LogEntry) -> std::result::Result<(), &'static str> {
+    pub(crate) fn check_fits(&self, entry: &LogEntry) -> std::result::Result<(), &'static str> {
         match (entry, &self.body) {
             (LogEntry::Extent(_) | LogEntry::Vector(_), Body::File(_)) => Ok(()),
             (LogEntry::Extent(_) | LogEntry::Vector(_), _) => Err(NO_FILE),
@@ -270,7 +270,12 @@ impl State {
     ///
     /// # Errors
     /// A reason why the entry does not fit the inode, which means that the log is damaged.
-    pub fn apply(&mut self, position: u64, entry: &LogEntry, newer: bool) -> std::result::Result<(), &'static str> {
+    pub(crate) fn apply(
+        &mut self,
+        position: u64,
+        entry: &LogEntry,
+        newer: bool,
+    ) -> std::result::Result<(), &'static str> {
         self.check_fits(entry)?;
         let time = match entry {
             LogEntry::Extent(entry) => {
@@ -357,7 +362,7 @@ impl State {
 /// that, by a panic, it makes the inode unusable, because DRAM may never say what the media say. Nothing more is changed
 /// then, so the media stay as the commit has left them.
 #[must_use = "an inode of which no change is done cannot be used any more"]
-pub struct Changing<'i> {
+pub(crate) struct Changing<'i> {
     inode: &'i Inode,
     panics: &'i Panics,
 }
@@ -365,13 +370,13 @@ pub struct Changing<'i> {
 impl<'i> Changing<'i> {
     /// Begins a change. The caller holds the inode's lock, and releases it later than this.
     #[inline]
-    pub fn begin(inode: &'i Inode, panics: &'i Panics) -> Changing<'i> {
+    pub(crate) fn begin(inode: &'i Inode, panics: &'i Panics) -> Changing<'i> {
         Changing { inode, panics }
     }
 
     /// Ends the change.
     #[inline]
-    pub fn done(self) {
+    pub(crate) fn done(self) {
         std::mem::forget(self);
     }
 }
@@ -385,7 +390,7 @@ impl Drop for Changing<'_> {
 }
 
 /// Returns the blocks of one value of an extended attribute, as a log entry says it.
-pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
+pub(crate) fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '_ {
     let blocks = match value {
         XattrValue::Inline(_) => &[][..],
         XattrValue::Blocks { blocks, .. } => blocks,
@@ -396,7 +401,7 @@ pub fn value_blocks(value: &XattrValue) -> impl Iterator<Item = BlockNumber> + '
 /// What DRAM holds of the value of an extended attribute: the value if it is short, else where it is on the media. So
 /// the memory that an inode takes depends on the number of its attributes, not on their length.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HeldValue {
+pub(crate) enum HeldValue {
     /// The value.
     Short(Box<[u8]>),
     /// The value is in the log.
@@ -417,7 +422,7 @@ pub enum HeldValue {
 
 impl HeldValue {
     /// Returns what is held of a value whose log entry is at `position`.
-    pub fn of(name: &[u8], value: &XattrValue, position: u64) -> HeldValue {
+    pub(crate) fn of(name: &[u8], value: &XattrValue, position: u64) -> HeldValue {
         match value {
             XattrValue::Inline(value) if value.len() <= SHORT_VALUE_MAX => HeldValue::Short(value.as_slice().into()),
             XattrValue::Inline(value) => {
@@ -430,7 +435,7 @@ impl HeldValue {
     }
 
     /// Returns its length in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match self {
             HeldValue::Short(value) => value.len() as u64,
             HeldValue::InLog { bytes, .. } | HeldValue::Blocks { bytes, .. } => u64::from(*bytes),
@@ -457,7 +462,7 @@ impl HeldValue {
     }
 
     /// Returns its blocks.
-    pub fn blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockNumber> + '_ {
         let blocks = match self {
             HeldValue::Short(_) | HeldValue::InLog { .. } => &[][..],
             HeldValue::Blocks { blocks, .. } => blocks,
@@ -466,7 +471,7 @@ impl HeldValue {
     }
 
     /// Returns it as a log entry says it.
-    pub fn in_entry(&self, region: &Region) -> XattrValue {
+    pub(crate) fn in_entry(&self, region: &Region) -> XattrValue {
         match self {
             HeldValue::Blocks { bytes, blocks } => XattrValue::Blocks { bytes: *bytes, blocks: blocks.to_vec() },
             _ => XattrValue::Inline(self.read(region)),
@@ -474,7 +479,7 @@ impl HeldValue {
     }
 
     /// Reads the value. The caller holds the inode's lock, and asks the region whether it could be read.
-    pub fn read(&self, region: &Region) -> Vec<u8> {
+    pub(crate) fn read(&self, region: &Region) -> Vec<u8> {
         let mut value = vec![0; self.bytes() as usize];
         match self {
             HeldValue::Short(short) => value.copy_from_slice(short),
@@ -499,13 +504,13 @@ impl Inode {
     ///
     /// # Errors
     /// EIO for damage and bad memory.
-    pub fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
+    pub(crate) fn load(region: &Region, geometry: &Geometry, slot: u64, ino: u64) -> Result<Option<Inode>> {
         let head = region.read(slot);
         Inode::load_with_head(region, geometry, slot, ino, head)
     }
 
     /// The same as `load`, with the head as it will be after the journal was replayed.
-    pub fn load_with_head(
+    pub(crate) fn load_with_head(
         region: &Region,
         geometry: &Geometry,
         slot: u64,
@@ -558,7 +563,7 @@ impl Inode {
     /// True if the creation of an unreadable inode, or log area, may have been cut off by a crash: the words with its
     /// number and its use are whole, because each is stored at once, and its log is empty, or begins with an attribute
     /// that an inode is created with. Such an inode has no data that could be lost.
-    pub fn may_be_half_created(region: &Region, slot: u64, ino: u64) -> bool {
+    pub(crate) fn may_be_half_created(region: &Region, slot: u64, ino: u64) -> bool {
         let head: InodeHead = region.read(slot);
         let (tail, start) = (head.tail(), slot + INLINE_LOG);
         let mut lines = vec![0; (INODE_BYTES - INLINE_LOG) as usize];
@@ -577,7 +582,7 @@ impl Inode {
     }
 
     /// Makes an inode from its head and state.
-    pub fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
+    pub(crate) fn new(ino: u64, slot: u64, head: &InodeHead, kind: FileKind, state: State) -> Inode {
         Inode {
             ino,
             slot,
@@ -599,7 +604,7 @@ impl Inode {
     /// Returns the number of the directory whose policy applies to it: a directory itself, or for other inodes the
     /// directory in which they were created.
     #[inline]
-    pub fn directory(&self) -> u64 {
+    pub(crate) fn directory(&self) -> u64 {
         match self.kind {
             FileKind::Directory => self.ino,
             _ => self.parent.load(Ordering::Relaxed),
@@ -609,23 +614,23 @@ impl Inode {
     /// Returns the number of the inode's own policy, if it has one; `fs` knows what it means. A write asks for it
     /// before it takes the lock.
     #[inline]
-    pub fn own_policy(&self) -> Option<u8> {
+    pub(crate) fn own_policy(&self) -> Option<u8> {
         Some(self.own_policy.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
     }
 
     /// Sets the inode's own policy; `None` removes it.
-    pub fn set_own_policy(&self, number: Option<u8>) {
+    pub(crate) fn set_own_policy(&self, number: Option<u8>) {
         self.own_policy.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
     }
 
     /// Returns the number of the inode's own compression, if it has one; `fs` knows what it means.
     #[inline]
-    pub fn own_compression(&self) -> Option<u8> {
+    pub(crate) fn own_compression(&self) -> Option<u8> {
         Some(self.own_compression.load(Ordering::Relaxed)).filter(|number| *number != NONE_OF_ITS_OWN)
     }
 
     /// Sets the inode's own compression; `None` removes it.
-    pub fn set_own_compression(&self, number: Option<u8>) {
+    pub(crate) fn set_own_compression(&self, number: Option<u8>) {
         self.own_compression.store(number.unwrap_or(NONE_OF_ITS_OWN), Ordering::Relaxed);
     }
 
@@ -655,35 +660,35 @@ impl Inode {
 
     /// Records that some of its data was stored without a fingerprint. Returns true if that was not recorded yet.
     #[inline]
-    pub fn mark_unfingerprinted(&self) -> bool {
+    pub(crate) fn mark_unfingerprinted(&self) -> bool {
         let lacks = &self.lacks_fingerprints;
         !lacks.load(Ordering::Relaxed) && !lacks.swap(true, Ordering::Relaxed)
     }
 
     /// Clears that record, when the data is about to be fingerprinted.
-    pub fn clear_lacking(&self) {
+    pub(crate) fn clear_lacking(&self) {
         self.lacks_fingerprints.store(false, Ordering::Relaxed);
     }
 
     /// True if it is neither freed nor cut off in a change. The caller holds the lock.
     #[inline(always)]
-    pub fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         self.use_word.load(Ordering::Relaxed) == USABLE
     }
 
     /// True if a panic has cut off a change of it.
-    pub fn is_cut_off(&self) -> bool {
+    pub(crate) fn is_cut_off(&self) -> bool {
         self.use_word.load(Ordering::Relaxed) == CUT_OFF
     }
 
     /// Records that its slot was freed. The caller holds the lock for the change.
-    pub fn set_freed(&self) {
+    pub(crate) fn set_freed(&self) {
         self.use_word.store(FREED, Ordering::Relaxed);
     }
 
     /// Locks the inode for reading. Returns ENOENT if it was freed in the meantime.
     #[inline(always)]
-    pub fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
+    pub(crate) fn read(&self) -> Result<RwLockReadGuard<'_, State>> {
         let state = self.state.read();
         if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
@@ -691,39 +696,39 @@ impl Inode {
     /// Locks the inode for reading if no writer has it now, for a thread that holds the lock of another inode and
     /// must not wait. Returns `None` if it is locked or was freed.
     #[inline]
-    pub fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, State>> {
         self.state.try_read().filter(|_| self.is_usable())
     }
 
     /// Locks the inode for a change. Returns ENOENT if it was freed in the meantime, because its slot may have been
     /// reused.
     #[inline(always)]
-    pub fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
+    pub(crate) fn write(&self) -> Result<RwLockWriteGuard<'_, State>> {
         let state = self.state.write();
         if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
 
     /// Locks the inode against changes but not against readers. Returns ENOENT if it was freed in the meantime.
     #[inline]
-    pub fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
+    pub(crate) fn upgradable_read(&self) -> Result<RwLockUpgradableReadGuard<'_, State>> {
         let state = self.state.upgradable_read();
         if self.is_usable() { Ok(state) } else { Err(self.unusable()) }
     }
 
     /// Locks the inode for reading, freed or not.
     #[inline]
-    pub fn peek(&self) -> RwLockReadGuard<'_, State> {
+    pub(crate) fn peek(&self) -> RwLockReadGuard<'_, State> {
         self.state.read()
     }
 
     /// Locks the inode for a change, freed or not. Used to make and to free it.
     #[inline]
-    pub fn lock(&self) -> RwLockWriteGuard<'_, State> {
+    pub(crate) fn lock(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write()
     }
 
     /// Returns the state of an inode that no other thread can reach.
-    pub fn into_state(self) -> State {
+    pub(crate) fn into_state(self) -> State {
         self.state.into_inner()
     }
 
@@ -737,7 +742,7 @@ impl Inode {
     }
 
     /// Returns the attributes as `stat` shows them.
-    pub fn attr(&self, state: &State) -> Attr {
+    pub(crate) fn attr(&self, state: &State) -> Attr {
         let attributes = &state.attributes;
         let (nlink, size, bytes) = match &state.body {
             Body::File(extents) => (attributes.nlink, attributes.size, extents.bytes()),
@@ -767,7 +772,7 @@ impl Inode {
 
     /// True if the inode is open.
     #[inline]
-    pub fn is_pinned(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) > 0
     }
 }

@@ -5,11 +5,11 @@ use std::ops::Range;
 
 /// The ranges of one chunk, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges(SmallVec<[Range<u32>; 2]>);
+pub(crate) struct Ranges(SmallVec<[Range<u32>; 2]>);
 
 impl Ranges {
     /// Adds a range, and merges it with those that it touches.
-    pub fn add(&mut self, range: Range<u32>) {
+    pub(crate) fn add(&mut self, range: Range<u32>) {
         let first = self.0.partition_point(|other| other.end < range.start);
         let behind = self.0.partition_point(|other| other.start <= range.end);
         let touched = self.0.drain(first..behind);
@@ -18,29 +18,29 @@ impl Ranges {
     }
 
     /// Merges the two nearest ranges, together with the bytes between them. There must be two.
-    pub fn join_nearest(&mut self) {
+    pub(crate) fn join_nearest(&mut self) {
         let gap = |at: &usize| self.0[at + 1].start - self.0[*at].end;
         let nearest = (0..self.0.len() - 1).min_by_key(gap).expect("there are several");
         self.0[nearest].end = self.0.remove(nearest + 1).end;
     }
 
     /// Returns how many ranges there are.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
     /// Returns the ranges in order.
-    pub fn iter(&self) -> impl Iterator<Item = &Range<u32>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Range<u32>> {
         self.0.iter()
     }
 
     /// Returns the number of bytes in them.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.iter().map(|range| u64::from(range.end - range.start)).sum()
     }
 
     /// Returns the end of the last one; 0 if there is none.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.0.last().map_or(0, |range| u64::from(range.end))
     }
 }

@@ -28,8 +28,8 @@ use crate::media::segment::{SegmentEntry, SegmentUse};
 use crate::media::superblock::Geometry;
 use crate::media::{SEGMENT_BLOCKS, SEGMENT_BYTES, inode};
 use crate::space::{KEPT_BLOCKS, Space, clear_segment};
-use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use crate::sync::{Mutex, RwLock};
+use nvfold_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use nvfold_sync::{Mutex, RwLock};
 use pmem::{Dirty, Flight, Pm, Region};
 use std::collections::BTreeSet;
 use zerocopy::IntoBytes;
@@ -42,7 +42,7 @@ const WORDS_PER_PART: usize = (INODES_PER_SEGMENT / 64) as usize;
 
 /// A part of the table, as its entry in the segment table says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TablePart {
+pub(crate) struct TablePart {
     /// Its segment.
     pub segment: u64,
     /// How many parts directly before it may be absent.
@@ -50,10 +50,10 @@ pub struct TablePart {
 }
 
 /// The parts of a table by ordinal: `None` for an absent one.
-pub type Parts = Vec<Option<TablePart>>;
+pub(crate) type Parts = Vec<Option<TablePart>>;
 
 /// The inode table of one device.
-pub struct InodeTable {
+pub(crate) struct InodeTable {
     region: Region,
     parts: RwLock<Parts>,
     used: Mutex<UsedSlots>,
@@ -94,7 +94,7 @@ impl UsedSlots {
 
 impl InodeTable {
     /// Makes a table of these parts. All of it is free except inode 0, which is never used.
-    pub fn new(region: Region, parts: Parts) -> InodeTable {
+    pub(crate) fn new(region: Region, parts: Parts) -> InodeTable {
         let absent = (0..).zip(&parts).filter(|(_, part)| part.is_none()).map(|(ordinal, _)| ordinal).collect();
         let mut used = UsedSlots { words: vec![0; parts.len() * WORDS_PER_PART], absent, ..UsedSlots::default() };
         if let Some(first) = used.words.first_mut() {
@@ -111,35 +111,35 @@ impl InodeTable {
     }
 
     /// Returns the DRAM of the used bits, in bytes.
-    pub fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         self.used.lock().words.capacity() as u64 * 8
     }
 
     /// Returns the device offset of an inode's slot, for an inode that stays in use; `None` in an absent part and past
     /// the end of the table.
-    pub fn slot(&self, ino: u64) -> Option<u64> {
+    pub(crate) fn slot(&self, ino: u64) -> Option<u64> {
         slot_in(&self.parts.read(), ino)
     }
 
     /// Calls `read` with an inode's slot, which stays part of the table meanwhile. Returns `None` in an absent part and
     /// past the end of the table.
-    pub fn with_slot<T>(&self, ino: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
+    pub(crate) fn with_slot<T>(&self, ino: u64, read: impl FnOnce(u64) -> T) -> Option<T> {
         let parts = self.parts.read();
         Some(read(slot_in(&parts, ino)?))
     }
 
     /// Returns the end of the inode numbers of the table: `1..end`. Those of absent parts have no slot.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         self.parts.read().len() as u64 * INODES_PER_SEGMENT
     }
 
     /// True if an inode number is in use.
-    pub fn is_used(&self, ino: u64) -> bool {
+    pub(crate) fn is_used(&self, ino: u64) -> bool {
         self.used.lock().words.get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
     /// Returns the first used inode number at or after `from`, or [`InodeTable::end`] if there is none.
-    pub fn next_used(&self, from: u64) -> u64 {
+    pub(crate) fn next_used(&self, from: u64) -> u64 {
         let used = self.used.lock();
         let end = used.words.len() as u64 * 64;
         let Some(first) = used.words.get((from / 64) as usize) else { return end };
@@ -151,31 +151,31 @@ impl InodeTable {
     }
 
     /// Iterates over the used inode numbers from 1 on, as they are when it comes to them.
-    pub fn used(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn used(&self) -> impl Iterator<Item = u64> + '_ {
         let numbers = std::iter::successors(Some(self.next_used(1)), |ino| Some(self.next_used(ino + 1)));
         numbers.take_while(|ino| *ino < self.end())
     }
 
     /// Returns the segments of the table, with their ordinals.
-    pub fn segments(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn segments(&self) -> Vec<(u64, u64)> {
         let parts = self.parts.read();
         (0..).zip(parts.iter()).filter_map(|(ordinal, part)| Some((ordinal, (*part)?.segment))).collect()
     }
 
     /// Returns the number of inodes in use.
-    pub fn in_use(&self) -> u64 {
+    pub(crate) fn in_use(&self) -> u64 {
         let used = self.used.lock();
         used.count.saturating_sub(used.areas)
     }
 
     /// Returns the number of log areas in use.
-    pub fn areas(&self) -> u64 {
+    pub(crate) fn areas(&self) -> u64 {
         self.used.lock().areas
     }
 
     /// Mount: adopts the used bits, as [`InodeTable::used_words`] returned them, and the number of log areas among
     /// them.
-    pub fn adopt(&self, words: &[u64], areas: u64) {
+    pub(crate) fn adopt(&self, words: &[u64], areas: u64) {
         let mut used = self.used.lock();
         used.words.copy_from_slice(words);
         used.words[0] |= 1;
@@ -185,7 +185,7 @@ impl InodeTable {
     }
 
     /// Begins the search for inodes without a name, with all used inodes as candidates.
-    pub fn look_for_unnamed(&self) {
+    pub(crate) fn look_for_unnamed(&self) {
         let words = self.used_words();
         let barred = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
         self.barred_words.store(barred, Ordering::Release);
@@ -194,7 +194,7 @@ impl InodeTable {
     }
 
     /// Ends the search and returns the inodes for which no name was found.
-    pub fn take_unnamed_inodes(&self) -> Vec<u64> {
+    pub(crate) fn take_unnamed_inodes(&self) -> Vec<u64> {
         let mut unnamed = self.unnamed.lock();
         let is_set = |ino: &u64| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0;
         let found = (1..unnamed.len() as u64 * 64).filter(is_set).collect();
@@ -206,7 +206,7 @@ impl InodeTable {
 
     /// Marks a number as used forever, because a name refers to it although its slot looks free. Returns false if it
     /// was in use already or has no slot.
-    pub fn keep(&self, ino: u64) -> bool {
+    pub(crate) fn keep(&self, ino: u64) -> bool {
         let mut used = self.used.lock();
         if used.is_absent((ino / 64) as usize) {
             return false;
@@ -219,7 +219,7 @@ impl InodeTable {
     }
 
     /// Records that an inode has a name, or that the operation which made it will give it one.
-    pub fn note_name_found(&self, ino: u64) {
+    pub(crate) fn note_name_found(&self, ino: u64) {
         if self.looking.load(Ordering::Acquire)
             && let Some(word) = self.unnamed.lock().get_mut((ino / 64) as usize)
         {
@@ -228,18 +228,18 @@ impl InodeTable {
     }
 
     /// True if no name has been found for an inode yet.
-    pub fn is_unnamed(&self, ino: u64) -> bool {
+    pub(crate) fn is_unnamed(&self, ino: u64) -> bool {
         self.unnamed.lock().get((ino / 64) as usize).is_some_and(|word| word & 1 << (ino % 64) != 0)
     }
 
     /// Returns the first inode at or after `from` for which no name has been found. The search stays open.
-    pub fn first_unnamed(&self, from: u64) -> Option<u64> {
+    pub(crate) fn first_unnamed(&self, from: u64) -> Option<u64> {
         let unnamed = self.unnamed.lock();
         (from..unnamed.len() as u64 * 64).find(|ino| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0)
     }
 
     /// The same, but ends the search if it returns `None`.
-    pub fn next_unnamed(&self, from: u64) -> Option<u64> {
+    pub(crate) fn next_unnamed(&self, from: u64) -> Option<u64> {
         let mut unnamed = self.unnamed.lock();
         let is_set = |words: &[u64], ino: u64| words[(ino / 64) as usize] & 1 << (ino % 64) != 0;
         let found = (from..unnamed.len() as u64 * 64).find(|ino| is_set(&unnamed, *ino));
@@ -252,7 +252,7 @@ impl InodeTable {
     }
 
     /// Returns the used bits, one for each inode number. Bit 0 is always set.
-    pub fn used_words(&self) -> Vec<u64> {
+    pub(crate) fn used_words(&self) -> Vec<u64> {
         self.used.lock().words.clone()
     }
 
@@ -261,7 +261,7 @@ impl InodeTable {
     ///
     /// # Errors
     /// ENOSPC if the table cannot grow, or if the names of its inodes could then not be removed any more.
-    pub fn allocate(&self, space: &Space) -> Result<u64> {
+    pub(crate) fn allocate(&self, space: &Space) -> Result<u64> {
         let mut used = self.used.lock();
         loop {
             if let Some(number) = self.take_free(&mut used) {
@@ -272,7 +272,7 @@ impl InodeTable {
     }
 
     /// For tests: makes all parts up to that of this number, and gives new inodes the numbers from there on.
-    pub fn grow_to(&self, ino: u64, space: &Space) -> Result<()> {
+    pub(crate) fn grow_to(&self, ino: u64, space: &Space) -> Result<()> {
         let mut used = self.used.lock();
         while self.slot(ino).is_none() {
             self.grow(space, &mut used)?;
@@ -297,7 +297,7 @@ impl InodeTable {
 
     /// Takes the lowest free number for a log area of `owner`. Returns the slot and the head to write to it, or
     /// `None` if the table is full. A number whose slot is in bad memory is never used again.
-    pub fn allocate_area(&self, owner: u64) -> Option<(u64, AreaHead)> {
+    pub(crate) fn allocate_area(&self, owner: u64) -> Option<(u64, AreaHead)> {
         loop {
             let number = self.take_free(&mut self.used.lock())?;
             let slot = self.slot(number).expect("a number that is taken has a slot");
@@ -312,19 +312,19 @@ impl InodeTable {
     }
 
     /// Returns the log area in this slot, if there is one and the slot belongs to this table.
-    pub fn area_in(&self, slot: u64) -> Option<AreaHead> {
+    pub(crate) fn area_in(&self, slot: u64) -> Option<AreaHead> {
         let area: AreaHead = self.region.read(slot);
         (area.is_whole(slot) && self.slot(area.number) == Some(slot)).then_some(area)
     }
 
     /// Returns the log area with this number, if it is one.
-    pub fn area(&self, number: u64) -> Option<AreaHead> {
+    pub(crate) fn area(&self, number: u64) -> Option<AreaHead> {
         self.area_in(self.slot(number)?)
     }
 
     /// Frees log areas that no log references any more. They are durably free on the media before their numbers get
     /// other users. A slot that is no area of this table, or that is in bad memory, stays as it is.
-    pub fn free_areas(&self, slots: impl Iterator<Item = u64>) {
+    pub(crate) fn free_areas(&self, slots: impl Iterator<Item = u64>) {
         let mut flight = Flight::new();
         let mut freed = Vec::new();
         for slot in slots {
@@ -347,7 +347,7 @@ impl InodeTable {
     }
 
     /// Frees an inode number whose slot is already marked free on the media.
-    pub fn free(&self, ino: u64) {
+    pub(crate) fn free(&self, ino: u64) {
         let mut used = self.used.lock();
         let word = (ino / 64) as usize;
         used.words[word] &= !(1 << (ino % 64));
@@ -362,7 +362,7 @@ impl InodeTable {
     /// No inode there can be in use or about to be: numbers are taken under `used`, which is held here, and a number
     /// is freed last, when its slot is free on the media and the inode is no longer in the cache. A lookup by number
     /// reads the slot under `parts`.
-    pub fn shrink(&self, space: &Space, may_leave_gaps: impl FnOnce() -> bool) {
+    pub(crate) fn shrink(&self, space: &Space, may_leave_gaps: impl FnOnce() -> bool) {
         let mut used = self.used.lock();
         let mut parts = self.parts.write();
         while let last @ 1.. = parts.len().saturating_sub(1)
@@ -390,13 +390,13 @@ impl InodeTable {
     }
 
     /// After a crash: makes the parts say what is absent, and no more.
-    pub fn settle_absent(&self, space: &Space) {
+    pub(crate) fn settle_absent(&self, space: &Space) {
         let _used = self.used.lock();
         note_absent(&mut self.parts.write(), space);
     }
 
     /// Returns how many inodes the table could have if all of these free blocks were for it and for the names.
-    pub fn possible(&self, free_blocks: u64) -> u64 {
+    pub(crate) fn possible(&self, free_blocks: u64) -> u64 {
         let segments = self.segment_count();
         // The names of inodes in slots that are free now take blocks, too.
         let free_slots = (segments * INODES_PER_SEGMENT).saturating_sub(self.used.lock().count);
@@ -454,7 +454,7 @@ fn leading_absent<'p>(parts: impl Iterator<Item = &'p Option<TablePart>>) -> usi
 }
 
 /// Iterates over the parts with their ordinals, and with what they should say of absent ones.
-pub fn exact_parts(parts: &[Option<TablePart>]) -> impl Iterator<Item = (u32, TablePart)> {
+pub(crate) fn exact_parts(parts: &[Option<TablePart>]) -> impl Iterator<Item = (u32, TablePart)> {
     let mut absent = 0u16;
     (0..).zip(parts).filter_map(move |(ordinal, part)| {
         let absent_before = std::mem::take(&mut absent);
@@ -492,7 +492,7 @@ fn slot_in(parts: &[Option<TablePart>], ino: u64) -> Option<u64> {
 
 /// Marks an inode slot free on the media, and empties its log in the same line. Until the head of the next user is
 /// complete, a crash may combine the new identity with the old commit word; the old log must not come back then.
-pub fn free_slot(region: &Region, slot: u64) {
+pub(crate) fn free_slot(region: &Region, slot: u64) {
     let head: InodeHead = region.read(slot);
     let _ = empty_log(region, slot);
     let line = region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
@@ -500,7 +500,7 @@ pub fn free_slot(region: &Region, slot: u64) {
 }
 
 /// Empties the log of a free slot, in case a crash cut off the freeing of its last user.
-pub fn empty_old_log(region: &Region, slot: u64, old: &InodeHead) {
+pub(crate) fn empty_old_log(region: &Region, slot: u64, old: &InodeHead) {
     if old.commit != 0 && old.commit != slot + INLINE_LOG {
         let _ = region.fence(empty_log(region, slot).flush());
     }
@@ -514,20 +514,20 @@ fn empty_log(region: &Region, slot: u64) -> Pm<'_, u128, Dirty> {
 
 /// Makes a segment of an unmounted device part of a table, as `entry` says. Old bytes are cleared; a hole stays a
 /// hole.
-pub fn write_segment(region: &Region, geometry: &Geometry, segment: u64, entry: &SegmentEntry) -> Result<()> {
+pub(crate) fn write_segment(region: &Region, geometry: &Geometry, segment: u64, entry: &SegmentEntry) -> Result<()> {
     clear_segment(region, segment)?;
     let _ = region.fence(region.write(geometry.segment_entry_offset(segment), entry).flush());
     Ok(())
 }
 
 /// Returns the use of each segment that is not free.
-pub fn uses_of(entries: &[(u64, SegmentEntry)]) -> Vec<(u64, SegmentUse)> {
+pub(crate) fn uses_of(entries: &[(u64, SegmentEntry)]) -> Vec<(u64, SegmentUse)> {
     let uses = entries.iter().map(|(segment, entry)| (*segment, entry.usage(*segment)));
     uses.filter(|(_, usage)| *usage != SegmentUse::Free).collect()
 }
 
 /// Returns the segment table without entries that are all zeros.
-pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEntry)> {
+pub(crate) fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEntry)> {
     const AT_ONCE: usize = 4096;
     let segments = (geometry.segments() - geometry.first_segment()) as usize;
     let mut entries = vec![SegmentEntry::default(); segments.min(AT_ONCE)];
@@ -544,7 +544,7 @@ pub fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, SegmentEn
 ///
 /// # Errors
 /// EIO if segments of the table are missing or damaged.
-pub fn table_parts(geometry: &Geometry, entries: &[(u64, SegmentEntry)]) -> Result<Parts> {
+pub(crate) fn table_parts(geometry: &Geometry, entries: &[(u64, SegmentEntry)]) -> Result<Parts> {
     let part = |(segment, entry): &(u64, SegmentEntry)| match entry.usage(*segment) {
         SegmentUse::Inodes(ordinal) => {
             Some((ordinal, TablePart { segment: *segment, absent_before: entry.absent_before }))

@@ -43,9 +43,9 @@ use crate::store::claims::Claims;
 use crate::store::packed::{ToPack, may_compress};
 use crate::store::placer::Placer;
 use crate::store::remap::{Mapped, Remap, Stamp};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashMap;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 /// Number of extents and inodes that a step looks at.

@@ -9,8 +9,8 @@
 
 use super::Jobs;
 use crate::error::Result;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::spin_loop;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::spin_loop;
 use std::cell::Cell;
 
 /// The number of steps that one operation does. A step takes a fifth of a millisecond on average and at most one, so

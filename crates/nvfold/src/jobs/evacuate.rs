@@ -33,9 +33,9 @@ use crate::panics::Job;
 use crate::space::evacuate::Emptied;
 use crate::store::claims::Claims;
 use crate::store::remap::{Mapped, Remap, Stamp};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use hashbrown::HashMap;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -42,9 +42,9 @@ pub(crate) use steps::ReshareStep;
 pub use undedup_plan::UndedupPlan;
 
 use crate::fs::Core;
-use crate::sync::Mutex;
 use collect::Collector;
 use evacuate::Evacuation;
+use nvfold_sync::Mutex;
 use reclaim::{Reclaimed, Victim};
 use std::ops::Deref;
 

@@ -25,7 +25,7 @@ use crate::media::packed::{HEADERS_MAX, header_offset};
 use crate::media::{PackedNumber, SEGMENT_BYTES};
 use crate::panics::{Job, Moment};
 use crate::space::reclaim::Victims;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
 
 /// Number of headers that a step looks at.

@@ -5,8 +5,8 @@ use super::effort::Worked;
 use crate::error::Result;
 use crate::media::SEGMENT_BYTES;
 use crate::space::reclaim::Victims;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::{ReclaimStats, Usage};
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 
 impl Jobs<'_> {
     /// Does one step of emptying segments, of at most a millisecond. If no segment is worth emptying, it does a step

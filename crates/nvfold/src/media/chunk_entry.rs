@@ -20,7 +20,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `flags`: the weak fingerprint is valid.
-pub const WEAK_VALID: u8 = 1;
+pub(crate) const WEAK_VALID: u8 = 1;
 /// `flags`: the strong fingerprint is valid.
 pub const STRONG_VALID: u8 = 2;
 
@@ -32,7 +32,7 @@ pub const CLASS_LOST: u8 = 13;
 /// Class of a packed chunk that is the end of a file, under a policy that stores blocks.
 pub const CLASS_END: u8 = 14;
 /// Class of a packed chunk whose cutting method is unknown, because fsck rebuilt its entry.
-pub const CLASS_UNKNOWN: u8 = 15;
+pub(crate) const CLASS_UNKNOWN: u8 = 15;
 
 /// Entry operations of NV-Dedup (Table 2), kept in the tag.
 pub mod tag {
@@ -83,7 +83,7 @@ pub struct ChunkEntry {
 /// Bytes of one entry.
 pub const ENTRY_BYTES: u64 = 64;
 /// Offset of the address word in an entry.
-pub const ADDRESS_WORD: u64 = 16;
+pub(crate) const ADDRESS_WORD: u64 = 16;
 /// Offset of the word with `previous` and `next`, which only the pm index changes.
 pub const LINKS_WORD: u64 = 48;
 
@@ -322,7 +322,7 @@ impl ChunkEntry {
 /// # Errors
 /// What is wrong.
 #[inline]
-pub fn check_length(class: u8, bytes: PackedBytes) -> Result<(), &'static str> {
+pub(crate) fn check_length(class: u8, bytes: PackedBytes) -> Result<(), &'static str> {
     let is_sound = (1..16).contains(&class) && bytes.is_sound();
     if is_sound { Ok(()) } else { Err("length of a packed chunk") }
 }
@@ -333,7 +333,11 @@ pub fn check_length(class: u8, bytes: PackedBytes) -> Result<(), &'static str> {
 /// # Errors
 /// What is wrong.
 #[inline]
-pub fn check_place(holds: impl Fn(u64, u64) -> bool, address: u64, stored_bytes: u64) -> Result<(), &'static str> {
+pub(crate) fn check_place(
+    holds: impl Fn(u64, u64) -> bool,
+    address: u64,
+    stored_bytes: u64,
+) -> Result<(), &'static str> {
     let is_in_one_segment = address % SEGMENT_BYTES + stored_bytes <= SEGMENT_BYTES;
     let is_place = is_in_one_segment && holds(address, stored_bytes);
     if is_place { Ok(()) } else { Err("chunk address") }

@@ -28,9 +28,9 @@ pub const BEGUN: u32 = u32::MAX;
 /// Bytes of one entry.
 pub const DIRECT_BYTES: u64 = 16;
 /// Entries in one segment.
-pub const DIRECT_PER_SEGMENT: u64 = SEGMENT_BYTES / DIRECT_BYTES;
+pub(crate) const DIRECT_PER_SEGMENT: u64 = SEGMENT_BYTES / DIRECT_BYTES;
 /// Offset of the word with `next` and `order`.
-pub const LIST_WORD: u64 = 8;
+pub(crate) const LIST_WORD: u64 = 8;
 
 const _: () = assert!(size_of::<DirectEntry>() as u64 == DIRECT_BYTES);
 const _: () = assert!(offset_of!(DirectEntry, next) as u64 == LIST_WORD);
@@ -63,7 +63,7 @@ pub fn prefix_bits(blocks: u64) -> u32 {
 }
 
 /// Returns the chain of a fingerprint, which is given by its first `bits` bits.
-pub fn chain_of(weak: u32, bits: u32) -> u64 {
+pub(crate) fn chain_of(weak: u32, bits: u32) -> u64 {
     u64::from(weak) >> (32 - bits)
 }
 

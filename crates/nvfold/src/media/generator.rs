@@ -16,14 +16,14 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Generators on a device.
-pub const GENERATORS: u64 = 16;
+pub(crate) const GENERATORS: u64 = 16;
 /// Sequences are less than this: at a million transactions per second it is reached after a century.
 pub const SEQUENCE_END: u64 = 1 << 52;
 
 /// One generator, in a cache line of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Generator {
+pub(crate) struct Generator {
     /// Sequence of the next transaction; 0 (a fresh device) stands for 1. Changes by an 8-byte store.
     pub next: u64,
     /// Zero.
@@ -35,7 +35,7 @@ const _: () = assert!(offset_of!(Generator, next) == 0);
 
 impl Generator {
     /// Returns a valid generator. A damaged one continues after every sequence that it can have given out.
-    pub fn mended(self) -> Generator {
+    pub(crate) fn mended(self) -> Generator {
         const UPPER_HALF: u64 = SEQUENCE_END / 2;
         let is_whole = self.next < SEQUENCE_END && self.spare == [0; 56];
         let next = if is_whole || (UPPER_HALF..SEQUENCE_END).contains(&self.next) { self.next } else { UPPER_HALF };
@@ -49,6 +49,6 @@ pub fn tx_id(generator: u64, sequence: u64) -> u64 {
 }
 
 /// Returns the generator and sequence of a TX_ID.
-pub fn parts(tx_id: u64) -> (u64, u64) {
+pub(crate) fn parts(tx_id: u64) -> (u64, u64) {
     (tx_id >> 52 & (GENERATORS - 1), tx_id & (SEQUENCE_END - 1))
 }

@@ -67,9 +67,9 @@ const _: () = assert!(offset_of!(InodeHead, kind) == 48);
 const _: () = assert!(offset_of!(InodeHead, check) == 56);
 
 /// Offset of [`InodeHead::commit`] in the slot. This word, and those below, change independently.
-pub const COMMIT_WORD: u64 = offset_of!(InodeHead, commit) as u64;
+pub(crate) const COMMIT_WORD: u64 = offset_of!(InodeHead, commit) as u64;
 /// Offset of the word with the address of the log.
-pub const HEAD_WORD: u64 = offset_of!(InodeHead, head) as u64;
+pub(crate) const HEAD_WORD: u64 = offset_of!(InodeHead, head) as u64;
 /// Offset of [`InodeHead::overflow`].
 pub const OVERFLOW_WORD: u64 = offset_of!(InodeHead, overflow) as u64;
 /// Offset of [`InodeHead::parent`].
@@ -79,7 +79,7 @@ pub const USE_WORD: u64 = offset_of!(InodeHead, kind) as u64;
 
 /// Returns whether this use word is one of a free slot: nothing but the generation is in it. `in_use` alone does not
 /// tell, because one byte of a damaged slot may be 0 by chance, and nobody else may get the number of such a slot.
-pub fn is_free(use_word: u64) -> bool {
+pub(crate) fn is_free(use_word: u64) -> bool {
     use_word as u32 == 0
 }
 

@@ -15,7 +15,7 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `kind` of a slot that is a log area; no inode has this kind.
-pub const KIND_LOG_AREA: u8 = 8;
+pub(crate) const KIND_LOG_AREA: u8 = 8;
 /// Offset of the first log line in the slot.
 pub const AREA_LOG: u64 = 64;
 /// Most areas of one log: together they are as large as a page.

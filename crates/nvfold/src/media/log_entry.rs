@@ -9,7 +9,8 @@
 //! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write or vector entry is DeNOVA's
 //! dedupe-flag, which changes in place and is therefore outside the checksum.
 
-pub use super::log_line::{ENTRY_BYTES_MAX, LINE, PAGE_LINES, Written};
+pub(crate) use super::log_line::Written;
+pub use super::log_line::{ENTRY_BYTES_MAX, LINE, PAGE_LINES};
 use super::log_line::{
     NAME, SKIP, UNMAP, UNNAME, VECTOR, WRITE, XATTR_REMOVE, XATTR_SET, checksum_of, is_packed_place, seal,
 };
@@ -20,41 +21,41 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Longest xattr value that is kept in the log; longer values are stored in blocks.
-pub const INLINE_VALUE_MAX: usize = 1024;
+pub(crate) const INLINE_VALUE_MAX: usize = 1024;
 /// Longest xattr value (Linux: XATTR_SIZE_MAX).
-pub const VALUE_MAX: usize = 65536;
+pub(crate) const VALUE_MAX: usize = 65536;
 /// Most blocks that one value can take.
-pub const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
+pub(crate) const VALUE_BLOCKS_MAX: usize = VALUE_MAX / super::BLOCK_BYTES as usize;
 
 /// Longest name of a file or of an extended attribute: its length is stored in one byte.
-pub const NAME_BYTES_MAX: usize = u8::MAX as usize;
+pub(crate) const NAME_BYTES_MAX: usize = u8::MAX as usize;
 
 /// Longest target of a symlink in bytes (PATH_MAX without the NUL).
-pub const TARGET_BYTES_MAX: usize = 4095;
+pub(crate) const TARGET_BYTES_MAX: usize = 4095;
 
 /// Extended attribute that holds the target of a symlink. It cannot collide with a name from a user, because those
 /// contain no NUL.
 pub const SYMLINK_TARGET: &[u8] = b"\0target";
 
 /// Returns true if a directory can have this name: 1 to 255 bytes without `/` and NUL, and not `.` or `..`.
-pub fn is_file_name(name: &[u8]) -> bool {
+pub(crate) fn is_file_name(name: &[u8]) -> bool {
     let has_length = (1..=NAME_BYTES_MAX).contains(&name.len());
     has_length && !matches!(name, b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
 /// Returns true if an extended attribute can have this name: 1 to 255 bytes without NUL, or [`SYMLINK_TARGET`].
-pub fn is_xattr_name(name: &[u8]) -> bool {
+pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
     name == SYMLINK_TARGET || (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
 }
 
 /// Returns true if a symlink can have this target: 1 to 4095 bytes without NUL.
-pub fn is_symlink_target(target: &[u8]) -> bool {
+pub(crate) fn is_symlink_target(target: &[u8]) -> bool {
     (1..=TARGET_BYTES_MAX).contains(&target.len()) && !target.contains(&0)
 }
 
 /// All cookies are less than this: a directory that creates a billion names per second would take a century to reach
 /// it.
-pub const COOKIE_END: u64 = 1 << 62;
+pub(crate) const COOKIE_END: u64 = 1 << 62;
 
 /// DeNOVA's dedupe-flag of a write entry (IV-D, Fig. 5): whether the daemon still has to deduplicate the entry's
 /// data.
@@ -272,7 +273,7 @@ struct XattrHead {
 }
 
 /// Offset of the attribute's name in the entry; an inline value follows the name.
-pub const XATTR_NAME_OFFSET: u64 = size_of::<XattrHead>() as u64;
+pub(crate) const XATTR_NAME_OFFSET: u64 = size_of::<XattrHead>() as u64;
 const _: () = assert!(XATTR_NAME_OFFSET == 24);
 
 /// Where an xattr's value is stored.
@@ -350,12 +351,12 @@ pub enum LogEntry {
 }
 
 /// Returns the number of lines of the entry that sets an extended attribute, with so many bytes for its value.
-pub fn xattr_lines(name: &[u8], value_bytes: usize) -> u64 {
+pub(crate) fn xattr_lines(name: &[u8], value_bytes: usize) -> u64 {
     lines_of(size_of::<XattrHead>() + name.len() + value_bytes)
 }
 
 /// Returns the number of lines of the entry of a name.
-pub fn name_lines(name_bytes: usize) -> u64 {
+pub(crate) fn name_lines(name_bytes: usize) -> u64 {
     lines_of(size_of::<NameHead>() + name_bytes)
 }
 
@@ -521,7 +522,7 @@ fn decode_xattr(bytes: &[u8]) -> Result<LogEntry, &'static str> {
 }
 
 /// Checks the target of a symlink, as far as it is in the entry. Whoever reads one from blocks checks it then.
-pub fn check_target(name: &[u8], value: &XattrValue) -> Result<(), &'static str> {
+pub(crate) fn check_target(name: &[u8], value: &XattrValue) -> Result<(), &'static str> {
     let is_valid = match value {
         _ if name != SYMLINK_TARGET => true,
         XattrValue::Inline(target) => is_symlink_target(target),

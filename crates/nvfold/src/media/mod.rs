@@ -24,20 +24,20 @@
 //! | `location_word` | what a range of a file references |
 //! | `saved_state` | what an orderly unmount leaves for the next mount |
 
-pub mod chunk_entry;
-pub mod direct;
-pub mod generator;
-pub mod inode;
-pub mod journal;
-pub mod location_word;
-pub mod log_area;
-pub mod log_entry;
+pub(crate) mod chunk_entry;
+pub(crate) mod direct;
+pub(crate) mod generator;
+pub(crate) mod inode;
+pub(crate) mod journal;
+pub(crate) mod location_word;
+pub(crate) mod log_area;
+pub(crate) mod log_entry;
 mod log_line;
-pub mod packed;
-pub mod saved_state;
-pub mod segment;
-pub mod superblock;
-pub mod vector_entry;
+pub(crate) mod packed;
+pub(crate) mod saved_state;
+pub(crate) mod segment;
+pub(crate) mod superblock;
+pub(crate) mod vector_entry;
 
 #[cfg(target_endian = "big")]
 compile_error!("nvfold's media format is little-endian");
@@ -70,9 +70,9 @@ impl BlockNumber {
 }
 
 /// Largest device that can have packed chunks: in the 32-bit words of the indexes, bit 31 marks a packed chunk.
-pub const PACKED_DEVICE_BYTES_MAX: u64 = 1 << 43;
+pub(crate) const PACKED_DEVICE_BYTES_MAX: u64 = 1 << 43;
 /// Longest packed chunk, bytes.
-pub const PACKED_BYTES_MAX: u64 = 1 << 16;
+pub(crate) const PACKED_BYTES_MAX: u64 = 1 << 16;
 
 /// Number of a packed chunk, which is that of its entry. It stays the same when the bytes move. Below 0x7fff_ffff.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

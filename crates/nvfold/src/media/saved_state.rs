@@ -21,18 +21,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First eight bytes of a saved state. An older nvfold, which assumes a chunk entry for each block in the index,
 /// knows only `NVFSAVED`: it ignores this state and scans instead.
-pub const MAGIC: [u8; 8] = *b"NVFSAVE2";
+pub(crate) const MAGIC: [u8; 8] = *b"NVFSAVE2";
 /// [`SavedState::filled`]: all files are filled.
-pub const FILLED_ALL: u64 = 1;
+pub(crate) const FILLED_ALL: u64 = 1;
 /// [`SavedState::filled`]: files with their own policy that wants fingerprints are filled.
-pub const FILLED_OWN: u64 = 2;
+pub(crate) const FILLED_OWN: u64 = 2;
 /// Most runs of blocks that a state can be stored in.
 pub const SAVED_RUNS: usize = 248;
 /// Words of a segment record in the payload.
 pub const SEGMENT_RECORD_WORDS: usize = 17;
 
 /// Words of a packed segment's record in the payload.
-pub const PACKED_RECORD_WORDS: usize = 5;
+pub(crate) const PACKED_RECORD_WORDS: usize = 5;
 
 /// Adjacent blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

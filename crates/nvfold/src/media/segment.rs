@@ -22,15 +22,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// `kind` of a segment without blocks in use.
 pub const KIND_FREE: u8 = 0;
 /// `kind` of a segment that holds part of the inode table.
-pub const KIND_INODES: u8 = 1;
+pub(crate) const KIND_INODES: u8 = 1;
 /// `kind` of a segment in which blocks may be in use.
 pub const KIND_BLOCKS: u8 = 2;
 /// `kind` of a segment that holds part of the pm index.
-pub const KIND_INDEX: u8 = 3;
+pub(crate) const KIND_INDEX: u8 = 3;
 /// `kind` of a segment that holds part of the table of packed entries.
 pub const KIND_ENTRIES: u8 = 4;
 /// `kind` of a segment that holds packed chunks.
-pub const KIND_PACKED: u8 = 5;
+pub(crate) const KIND_PACKED: u8 = 5;
 
 /// The use and the wear of one 2 MiB segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -17,16 +17,16 @@ use std::mem::{offset_of, size_of};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First eight bytes of an nvfold device.
-pub const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
+pub(crate) const MAGIC: [u8; 8] = *b"NVFOLD\0\x01";
 /// Format version that this code writes; it refuses all others.
 pub const VERSION: u32 = 3;
 /// Device offsets of the two copies that every device has. [`Geometry::copies`] includes the third.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
-pub const KNOWN_INCOMPATIBLE: u64 =
+pub(crate) const KNOWN_INCOMPATIBLE: u64 =
     PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
-pub const PM_INDEX: u64 = 1;
+pub(crate) const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
 pub const VECTOR_ENTRIES: u64 = 2;
 /// Incompatible feature: extents may reference packed chunks. Set when the first one is stored.
@@ -41,9 +41,9 @@ pub const COMPRESSED_CHUNKS: u64 = 16;
 pub const TABLE_GAPS: u64 = 32;
 /// Incompatible feature: weak fingerprints may be in the domain of an owner, salted with `share_secret`. Set with the
 /// secret, by the first mount that shares by owner.
-pub const OWNER_DOMAINS: u64 = 64;
+pub(crate) const OWNER_DOMAINS: u64 = 64;
 /// Feature flags that only writers must understand.
-pub const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
+pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
 /// used for anything else, and is updated after the other copies.
 pub const LAST_COPY: u64 = 1;

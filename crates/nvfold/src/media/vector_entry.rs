@@ -51,7 +51,7 @@ struct VectorRecord {
 const _: () = assert!(size_of::<VectorRecord>() == 12);
 
 /// Returns the number of lines of an entry with so many records.
-pub fn lines_of(records: usize) -> u64 {
+pub(crate) fn lines_of(records: usize) -> u64 {
     (size_of::<VectorHead>() + records * size_of::<VectorRecord>()).div_ceil(LINE as usize) as u64
 }
 

@@ -34,9 +34,9 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, PackedNumber, SEGMENT_BLOCKS};
 use crate::panics::Job;
 use crate::space::{BlockRun, Runs};
-use crate::sync::atomic::Ordering;
 use crate::words::{FileKind, InodeNumber};
 use hashbrown::HashSet;
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 
 /// Approximate number of entries and inodes that one step processes: well below a millisecond of work.
@@ -46,7 +46,7 @@ const ROOT: u64 = InodeNumber::ROOT.0;
 const CHAINS_STEP: u64 = 8192;
 
 /// Records the current phase of reconcile, and how far it has come.
-pub enum Reconcile {
+pub(crate) enum Reconcile {
     /// Walking inodes: the next inode, the unreadable ones so far, and the segments to be made exact.
     Walk { next: u64, unreadable: Vec<UnreadableInode>, marked: Vec<u64> },
     /// Freeing inodes without a name, from `next` on.
@@ -66,13 +66,13 @@ pub enum Reconcile {
 
 impl Reconcile {
     /// Returns the first phase of a full reconcile; chunk entries in the `marked` segments are to be made exact.
-    pub fn begin(marked: Vec<u64>) -> Reconcile {
+    pub(crate) fn begin(marked: Vec<u64>) -> Reconcile {
         Reconcile::Walk { next: 1, unreadable: Vec::new(), marked }
     }
 }
 
 /// What the phases after the walk need.
-pub struct Rest {
+pub(crate) struct Rest {
     /// Segments to be made exact.
     marked: Vec<u64>,
     /// True if an inode cannot be read: blocks without another reference may be its, so they are kept.
@@ -83,7 +83,7 @@ pub struct Rest {
 
 /// An inode that could not be read. If it has no name, a crash interrupted its creation: its head reached the media
 /// and the rest did not. If it has a name, it is damaged.
-pub struct UnreadableInode {
+pub(crate) struct UnreadableInode {
     ino: u64,
     slot: u64,
     /// True if its slot was read, and has the content that a crash during creation may leave.

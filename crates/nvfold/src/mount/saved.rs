@@ -32,12 +32,12 @@ use zerocopy::{FromZeros, IntoBytes};
 const WORD_BYTES: u64 = 8;
 
 /// Saves the DRAM state, if there is room for it, and marks the device clean. The caller has closed the freeze lock.
-pub fn leave_clean(jobs: Jobs<'_>) -> Result<()> {
+pub(crate) fn leave_clean(jobs: Jobs<'_>) -> Result<()> {
     leave(jobs, STATE_CLEAN)
 }
 
 /// Saves the DRAM state as [`leave_clean`] does, and sets the state of the device to `state`.
-pub fn leave(jobs: Jobs<'_>, state: u32) -> Result<()> {
+pub(crate) fn leave(jobs: Jobs<'_>, state: u32) -> Result<()> {
     jobs.end_reclaiming();
     let (superblock, _) = read_superblock(&jobs.region)?;
     jobs.chunks.flush_decreases(jobs.space.marked_segments());
@@ -129,7 +129,7 @@ fn save(jobs: Jobs<'_>, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
 
 /// Loads the saved state; returns the blocks that it occupied, which are free. Returns `None`, and loads nothing, if
 /// the state cannot be used.
-pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
+pub(crate) fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     let core = &mounted.core;
     let parts = (0..core.chunks.entries.parts_max()).map_while(|part| core.chunks.entries.part(part)).count();
     let is_packed = |record: &PackedRecord| core.space.packed.is_packed(record.segment);
@@ -187,7 +187,7 @@ pub fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
 }
 
 /// The saved record of one segment.
-pub struct SegmentRecord {
+pub(crate) struct SegmentRecord {
     /// Number of the segment.
     pub segment: u64,
     /// One bit per block: the block is in use.
@@ -197,7 +197,7 @@ pub struct SegmentRecord {
 }
 
 /// The saved record of one packed segment.
-pub struct PackedRecord {
+pub(crate) struct PackedRecord {
     /// Number of the segment.
     pub segment: u64,
     /// Bytes of live chunks.
@@ -244,7 +244,7 @@ fn packed_records(core: &Core) -> Vec<PackedRecord> {
 }
 
 /// A saved state that was read: its checksums hold, and it is inside the device.
-pub struct Saved {
+pub(crate) struct Saved {
     /// The header.
     pub header: SavedState,
     /// Marked segments.
@@ -269,7 +269,7 @@ pub struct Saved {
 
 impl Saved {
     /// Reads the saved state that the superblock points to; `None` if there is none or it is not whole.
-    pub fn read(region: &Region, geometry: &Geometry, superblock: &Superblock) -> Option<Saved> {
+    pub(crate) fn read(region: &Region, geometry: &Geometry, superblock: &Superblock) -> Option<Saved> {
         let address = superblock.saved_state;
         if superblock.state != STATE_CLEAN
             || !address.is_multiple_of(BLOCK_BYTES)

@@ -15,8 +15,8 @@ use crate::media::log_area::{AreaHead, KIND_LOG_AREA};
 use crate::media::segment::{KIND_BLOCKS, SegmentUse};
 use crate::parallel;
 use crate::space::WORDS_PER_SEGMENT;
-use crate::sync::atomic::Ordering;
 use hashbrown::HashSet;
+use nvfold_sync::atomic::Ordering;
 
 /// A table segment has 256 KiB of inode heads, which is enough work for a thread.
 const TABLE_SEGMENTS_PER_THREAD_MIN: usize = 1;
@@ -24,7 +24,7 @@ const WORDS_PER_TABLE_SEGMENT: usize = (INODES_PER_SEGMENT / 64) as usize;
 
 /// Scans the tables, and leaves the rest to reconcile. A device without blocks in use leaves almost nothing to do, so
 /// a fresh device is reconciled at once.
-pub fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> {
+pub(super) fn after_crash(mounted: &Mounted, uses: &[(u64, SegmentUse)]) -> Result<()> {
     let core = &mounted.core;
     let inodes = scan_inodes(core);
     core.table.look_for_unnamed();
@@ -111,7 +111,7 @@ fn scan_table_segment(core: &Core, (ordinal, segment): (u64, u64), words: &mut [
 
 /// Counts everything at once for a read-only mount after a crash, and repairs nothing. Damaged inodes give EIO when
 /// they are used; the rest can be read.
-pub fn count_all(mounted: &Mounted) {
+pub(super) fn count_all(mounted: &Mounted) {
     let core = &mounted.core;
     mounted.recovery.lock().inodes_scanned = scan_inodes(core);
     let mut packed = HashSet::new();

@@ -13,8 +13,8 @@ use crate::inode::table::{InodeTable, TablePart, exact_parts};
 use crate::media::ChunkRef;
 use crate::media::inode::INODES_PER_SEGMENT;
 use crate::space::{Purpose, Space};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
 
 const WEAK: u32 = 0x1234_5678;

@@ -9,9 +9,9 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::packed::{HEADER_BYTES, PackedBytes, PackedHeader, header_offset};
 use crate::media::segment::KIND_PACKED;
 use crate::media::{PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::padded::Padded;
-use crate::sync::Mutex;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::Mutex;
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 
 /// The number of chunks assumed per segment in estimates: chunks of 8 KiB, the mean of content-defined ones. Fixed
@@ -36,7 +36,13 @@ impl Space {
     ///
     /// # Errors
     /// `ENOSPC` when no completely free segment is left, and no open one has room.
-    pub fn append(&self, pool: Pool, number: PackedNumber, bytes: PackedBytes, flight: &mut Flight) -> Result<u64> {
+    pub(crate) fn append(
+        &self,
+        pool: Pool,
+        number: PackedNumber,
+        bytes: PackedBytes,
+        flight: &mut Flight,
+    ) -> Result<u64> {
         let (at, mut set) = self.packed.lock_set();
         let place = pool as usize % self.packed.pools;
         if !set[place].is_some_and(|open| self.fits_in_open_segment(&open, bytes.stored)) {
@@ -69,7 +75,7 @@ impl Space {
 
     /// Does the same as [`Space::append`] for a chunk that moves out of a victim, which will be free by this: it may
     /// use the spare segment, to which nothing else is appended meanwhile. All that lives in a victim fits in it.
-    pub fn append_moved(
+    pub(crate) fn append_moved(
         &self,
         pool: Pool,
         number: PackedNumber,
@@ -120,7 +126,7 @@ impl Space {
     /// Returns how many of `free_blocks` hold no content if all of them are filled with packed chunks. These are the
     /// segment kept for reclamation, parts of the table of entries (`entries_free` entries are free now), headers,
     /// the unusable ends of segments, and the logs that reference the chunks.
-    pub fn packed_overhead_blocks(&self, free_blocks: u64, entries_free: u64) -> u64 {
+    pub(crate) fn packed_overhead_blocks(&self, free_blocks: u64, entries_free: u64) -> u64 {
         let kept = if self.needs_spare_segment() { SEGMENT_BLOCKS.min(free_blocks) } else { 0 };
         let segments = (free_blocks - kept) / SEGMENT_BLOCKS;
         let entries = (segments * CHUNKS_PER_SEGMENT).saturating_sub(entries_free);
@@ -130,7 +136,7 @@ impl Space {
 
     /// Extends the chunk that was appended last, if it is not compressed, in place from `length` to `longer` bytes.
     /// Returns false if another chunk was appended since, or if the segment is full.
-    pub fn grow_packed(
+    pub(crate) fn grow_packed(
         &self,
         number: PackedNumber,
         address: u64,
@@ -156,7 +162,7 @@ impl Space {
 
     /// Reverts [`Space::grow_packed`], if nothing was appended since; otherwise the bytes are lost until the segment
     /// is free.
-    pub fn shrink_packed(&self, address: u64, longer: u64, length: u64) {
+    pub(crate) fn shrink_packed(&self, address: u64, longer: u64, length: u64) {
         let (segment, offset) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
         self.packed.shrink(segment, longer - length);
         if let Some(mut set) = self.packed.set_of(segment) {
@@ -181,21 +187,21 @@ impl Space {
     }
 
     /// Subtracts the old bytes of a chunk that moved out of a segment that is being emptied.
-    pub fn leave_behind(&self, address: u64, length: u64) {
+    pub(crate) fn leave_behind(&self, address: u64, length: u64) {
         if self.take_live(address / SEGMENT_BYTES, length) {
             self.packed.subtract_bytes(length);
         }
     }
 
     /// Returns the `nth` header of a segment, if it was written since the segment was opened.
-    pub fn header(&self, segment: u64, nth: u64) -> Option<PackedHeader> {
+    pub(crate) fn header(&self, segment: u64, nth: u64) -> Option<PackedHeader> {
         let header: PackedHeader = self.region.read(segment * SEGMENT_BYTES + header_offset(nth));
         header.is_whole(segment, self.wear_of(segment)).then_some(header)
     }
 
     /// Drops the bytes of a chunk that is durably unreferenced. They count as live until their place in an open
     /// segment was given back, so that the segment is not freed and reused before that.
-    pub fn drop_packed(&self, address: u64, length: u64) {
+    pub(crate) fn drop_packed(&self, address: u64, length: u64) {
         let (segment, offset) = (address / SEGMENT_BYTES, address % SEGMENT_BYTES);
         if let Some(mut set) = self.packed.set_of(segment) {
             let open = set.iter_mut().flatten().find(|open| open.segment == segment).expect("it is open in this set");
@@ -211,7 +217,7 @@ impl Space {
     }
 
     /// Returns how many segments have no live bytes and are not free: [`Space::close_empty_packed`] frees them.
-    pub fn empty_packed(&self) -> u64 {
+    pub(crate) fn empty_packed(&self) -> u64 {
         let is_empty = |open: &&Open| self.packed.live_in(open.segment) == 0;
         let open = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().filter(is_empty).count() as u64;
         let empty: u64 = self.packed.sets.iter().map(open).sum();
@@ -221,7 +227,7 @@ impl Space {
 
     /// Closes and frees open segments without live bytes, and the spare one if no other is left. Returns how many it
     /// freed.
-    pub fn close_empty_packed(&self) -> usize {
+    pub(crate) fn close_empty_packed(&self) -> usize {
         let mut closed = 0;
         for set in &self.packed.sets {
             for open in set.lock().iter_mut() {
@@ -235,13 +241,13 @@ impl Space {
     }
 
     /// Adds a segment of packed chunks; for the mount. [`PackedSpace::adopt_chunk`] adds its live bytes.
-    pub fn adopt_packed_segment(&self, segment: u64) {
+    pub(crate) fn adopt_packed_segment(&self, segment: u64) {
         self.adopt_table_segment(segment);
         self.packed.adopt_segment(segment);
     }
 
     /// Frees closed segments without live bytes; for reconcile.
-    pub fn free_empty_packed(&self) {
+    pub(crate) fn free_empty_packed(&self) {
         let segments = self.geometry.first_segment()..self.geometry.segments();
         segments.filter(|segment| self.packed.live_in(*segment) == 0).for_each(|segment| self.free_packed(segment));
     }

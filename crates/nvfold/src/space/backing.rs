@@ -33,8 +33,8 @@ use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::segment::SegmentEntry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
-use crate::sync::{Mutex, RwLock, zeroed};
+use nvfold_sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use nvfold_sync::{Mutex, RwLock, zeroed};
 use pmem::{PmemError, Region};
 
 const ENOSPC: i32 = 28;
@@ -154,7 +154,7 @@ impl Space {
     }
 
     /// Asks the host how much disk is free, for exact figures.
-    pub fn look_at_host(&self) {
+    pub(crate) fn look_at_host(&self) {
         if let Some(bytes) = self.region.host_free_bytes() {
             let bytes_per_block = BLOCK_BYTES + ENTRY_BYTES;
             self.backing.host_free.store(bytes / bytes_per_block, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Space {
     ///
     /// # Errors
     /// Those of the host, except that it is full.
-    pub fn back(&self, segment: u64) -> Result<bool> {
+    pub(crate) fn back(&self, segment: u64) -> Result<bool> {
         if self.is_backed(segment) {
             return Ok(true);
         }

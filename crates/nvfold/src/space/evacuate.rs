@@ -9,7 +9,7 @@
 
 use super::{KEPT_BLOCKS, Space};
 use crate::media::SEGMENT_BLOCKS;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 /// The most segments that one pass over the inodes empties.
@@ -18,18 +18,18 @@ const EMPTIED_MAX: usize = 8;
 const MARGIN_BLOCKS: u64 = 64;
 
 /// The numbers of segments that are being emptied, sorted.
-pub type Emptied = SmallVec<[u64; EMPTIED_MAX]>;
+pub(crate) type Emptied = SmallVec<[u64; EMPTIED_MAX]>;
 
 impl Space {
     /// Returns whether a segment is free.
-    pub fn has_whole_segment(&self) -> bool {
+    pub(crate) fn has_whole_segment(&self) -> bool {
         let mut all = self.geometry.first_segment()..self.geometry.segments();
         all.any(|segment| self.is_whole_free(segment))
     }
 
     /// Chooses the segments of blocks to empty, and keeps cursors from entering them until [`Space::end_evacuating`].
     /// `None` if no segment can be emptied.
-    pub fn begin_evacuating(&self) -> Option<Emptied> {
+    pub(crate) fn begin_evacuating(&self) -> Option<Emptied> {
         self.leave_cursors();
         let can_move = |used: u64| (1..SEGMENT_BLOCKS).contains(&used);
         let fill = |segment: u64| (self.used_blocks_in(segment), segment);
@@ -50,7 +50,7 @@ impl Space {
 
     /// Lets cursors enter a segment again. Returns true if it is free; otherwise it is not chosen again before more of it
     /// is free.
-    pub fn end_evacuating(&self, segment: u64) -> bool {
+    pub(crate) fn end_evacuating(&self, segment: u64) -> bool {
         let stayed = self.used_blocks_in(segment);
         self.stayed[segment as usize].store(stayed as u16, Ordering::Relaxed);
         self.leave(segment);

@@ -18,9 +18,9 @@
 //!
 //! Blocks move between counts under the lock `moving`, so a thread that gathers finds all blocks that are not taken.
 
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, thread_number};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{Mutex, thread_number};
 
 /// The most blocks that move to a share at once: 2 MiB.
 const BATCH_MAX: u64 = 512;

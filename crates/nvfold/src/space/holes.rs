@@ -29,8 +29,8 @@ use super::{BlockRun, Cursors, Space, WHOLE, WORDS_PER_SEGMENT};
 use crate::error::Result;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
-use crate::sync::MutexGuard;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::MutexGuard;
+use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 /// The length of a run that is always worth a hole: 64 KiB.
@@ -69,7 +69,7 @@ impl Space {
     /// Does a bounded part of a round over all segments; returns true at the end of the round. A segment is given
     /// back, as a whole or in parts, if two consecutive rounds find the same blocks in use. Front ends wait a second
     /// between two rounds.
-    pub fn give_back_step(&self) -> Result<bool> {
+    pub(crate) fn give_back_step(&self) -> Result<bool> {
         let mut round = self.round.lock();
         if !self.gives_back() {
             return Ok(true);
@@ -98,7 +98,7 @@ impl Space {
 
     /// Gives back at once what two rounds would, except in segments in which a cursor is moving. Returns how many
     /// bytes it gave back.
-    pub fn give_back_all(&self) -> Result<u64> {
+    pub(crate) fn give_back_all(&self) -> Result<u64> {
         if !self.gives_back() {
             return Ok(0);
         }

@@ -38,12 +38,12 @@
 
 mod append;
 mod backing;
-pub mod evacuate;
+pub(crate) mod evacuate;
 pub(crate) mod free;
 mod holes;
-pub mod packed;
+pub(crate) mod packed;
 mod quarantine;
-pub mod reclaim;
+pub(crate) mod reclaim;
 mod reserve;
 mod spare;
 mod wear;
@@ -55,12 +55,12 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::segment::{KIND_BLOCKS, KIND_FREE, KIND_INODES, SegmentEntry};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
 use backing::Backing;
 use free::FreeBlocks;
 use holes::Round;
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use nvfold_sync::{Mutex, MutexGuard, spin_loop, thread_number, zeroed};
 use packed::PackedSpace;
 use pmem::Region;
 use smallvec::SmallVec;
@@ -92,11 +92,11 @@ impl BlockRun {
 }
 
 /// A few runs.
-pub type Runs = SmallVec<[BlockRun; 2]>;
+pub(crate) type Runs = SmallVec<[BlockRun; 2]>;
 
 /// The purpose of an allocation: it selects the cursor, and whether the kept blocks may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub(crate) enum Purpose {
     /// File content.
     Data,
     /// Log pages and xattr values.
@@ -106,11 +106,11 @@ pub enum Purpose {
 }
 
 /// Blocks kept for [`Purpose::Promised`]: one log page for each of 64 operations at once.
-pub const KEPT_BLOCKS: u64 = 64;
+pub(crate) const KEPT_BLOCKS: u64 = 64;
 /// Value of `walkers` for a segment that is taken as a whole: no cursor may enter it.
 const WHOLE: u8 = u8::MAX;
 /// The number of words of used bits per segment.
-pub const WORDS_PER_SEGMENT: usize = (SEGMENT_BLOCKS / 64) as usize;
+pub(crate) const WORDS_PER_SEGMENT: usize = (SEGMENT_BLOCKS / 64) as usize;
 /// Host memory is populated in windows of this many blocks (256 KiB), instead of by page faults.
 const POPULATE_BLOCKS: u64 = 64;
 
@@ -131,7 +131,7 @@ struct Cursors {
 const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
 
 /// Fills a segment with zeros, durably; a hole stays a hole.
-pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
+pub(crate) fn clear_segment(region: &Region, segment: u64) -> Result<()> {
     if region.is_hole(segment * SEGMENT_BYTES, SEGMENT_BYTES) {
         // Without this, a power failure could bring the old content back.
         return Ok(region.settle_holes()?);
@@ -142,7 +142,7 @@ pub fn clear_segment(region: &Region, segment: u64) -> Result<()> {
 }
 
 /// The allocator.
-pub struct Space {
+pub(crate) struct Space {
     region: Region,
     geometry: Geometry,
     discard: bool,
@@ -181,12 +181,12 @@ pub struct Space {
 impl Space {
     /// Returns the offsets of the device's tables and of its data.
     #[inline]
-    pub fn geometry(&self) -> &Geometry {
+    pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
     /// Creates an allocator in which every block outside the tables is free.
-    pub fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
+    pub(crate) fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
         let segments = geometry.segments();
         let total_blocks = geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS;
         let cores = cores.clamp(1, 64);
@@ -230,40 +230,40 @@ impl Space {
     }
 
     /// Returns the number of blocks outside the tables.
-    pub fn total_blocks(&self) -> u64 {
+    pub(crate) fn total_blocks(&self) -> u64 {
         self.total_blocks
     }
 
     /// Returns the number of free blocks, including the kept ones: of those without disk, as many as the host has disk
     /// for.
-    pub fn free_blocks(&self) -> u64 {
+    pub(crate) fn free_blocks(&self) -> u64 {
         self.free_blocks.count() + self.backable_blocks()
     }
 
     /// Returns the number of blocks outside the tables that are in use.
-    pub fn used_blocks(&self) -> u64 {
+    pub(crate) fn used_blocks(&self) -> u64 {
         self.total_blocks - (self.free_blocks.count() + self.backing.unbacked()).min(self.total_blocks)
     }
 
     /// Returns whether at least `blocks` blocks are free; cheaper than counting them.
-    pub fn has_free(&self, blocks: u64) -> bool {
+    pub(crate) fn has_free(&self, blocks: u64) -> bool {
         self.free_blocks.is_at_least(blocks) || (self.backing.is_needed() && self.free_blocks() >= blocks)
     }
 
     /// For tests: makes the `nth` reservation from now on fail, whatever is free; 0: none fails. Returns how many
     /// reservations were left before the previously set failure.
-    pub fn fail_reservation(&self, nth: u64) -> u64 {
+    pub(crate) fn fail_reservation(&self, nth: u64) -> u64 {
         self.fails_in.swap(nth, Ordering::Relaxed)
     }
 
     /// Returns the DRAM that the allocator takes, in bytes.
-    pub fn dram_bytes(&self) -> u64 {
+    pub(crate) fn dram_bytes(&self) -> u64 {
         let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1 + 2;
         (self.free_in.len() * bytes_per_segment) as u64
     }
 
     /// Marks a block as used; for recovery. Returns false if it was marked already.
-    pub fn mark_used(&self, block: BlockNumber) -> bool {
+    pub(crate) fn mark_used(&self, block: BlockNumber) -> bool {
         if !self.set_bit(block) {
             return false;
         }
@@ -279,7 +279,7 @@ impl Space {
     ///
     /// # Errors
     /// `ENOSPC` if fewer blocks are available; nothing is added then.
-    pub fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
+    pub(crate) fn allocate(&self, doing: &'static str, count: u64, purpose: Purpose, runs: &mut Runs) -> Result<()> {
         self.quarantine_bad_memory();
         self.reserve(doing, count, purpose)?;
         let mut missing = count;
@@ -297,7 +297,7 @@ impl Space {
     ///
     /// # Errors
     /// `ENOSPC` if none is available.
-    pub fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
+    pub(crate) fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
         let mut runs = Runs::new();
         self.allocate(doing, 1, purpose, &mut runs)?;
         Ok(runs[0].start)
@@ -306,7 +306,7 @@ impl Space {
     /// Frees blocks. The references to them must be gone from the media already (invariant 1). A damaged log may
     /// reference a block twice, or a block of the inode table: a free block stays free, and a block of a table stays
     /// in use.
-    pub fn free(&self, run: BlockRun) {
+    pub(crate) fn free(&self, run: BlockRun) {
         match self.has_bad_memory() {
             true => self.free_sound(run),
             false => self.free_run(run),
@@ -326,7 +326,7 @@ impl Space {
     }
 
     /// Returns the error of an operation that finds no segment for a table.
-    pub fn no_space_for_segment(&self, doing: &'static str) -> Error {
+    pub(crate) fn no_space_for_segment(&self, doing: &'static str) -> Error {
         self.no_space(doing, SEGMENT_BLOCKS)
     }
 
@@ -335,7 +335,7 @@ impl Space {
     ///
     /// # Errors
     /// `ENOSPC` if no segment is completely free.
-    pub fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
+    pub(crate) fn allocate_segment(&self, doing: &'static str) -> Result<u64> {
         self.allocate_segment_by(doing, |from| self.find_segment(from, WHOLE, |free, _| free == SEGMENT_BLOCKS))
     }
 
@@ -368,7 +368,7 @@ impl Space {
 
     /// Frees a segment that a table used or was about to use. Marks it on the media first, because its blocks may be
     /// in use from now on.
-    pub fn free_segment(&self, segment: u64) {
+    pub(crate) fn free_segment(&self, segment: u64) {
         debug_assert_eq!(self.walkers[segment as usize].load(Ordering::Relaxed), WHOLE, "it was taken as a whole");
         self.write_use(segment, KIND_BLOCKS, 0);
         self.marked[segment as usize].store(1, Ordering::Relaxed);
@@ -377,14 +377,14 @@ impl Space {
     }
 
     /// Assigns a segment to the inode table; for the mount.
-    pub fn adopt_table_segment(&self, segment: u64) {
+    pub(crate) fn adopt_table_segment(&self, segment: u64) {
         self.adopt_segment(segment, &[!0; WORDS_PER_SEGMENT]);
         self.marked[segment as usize].store(0, Ordering::Relaxed);
         self.walkers[segment as usize].store(WHOLE, Ordering::Relaxed);
     }
 
     /// Adds a marked segment with these used blocks; for the mount.
-    pub fn adopt_segment(&self, segment: u64, used: &[u64; WORDS_PER_SEGMENT]) {
+    pub(crate) fn adopt_segment(&self, segment: u64, used: &[u64; WORDS_PER_SEGMENT]) {
         self.marked[segment as usize].store(1, Ordering::Relaxed);
         self.count_used(segment, || {
             let mut taken = 0;
@@ -398,19 +398,19 @@ impl Space {
     }
 
     /// Returns which blocks of a segment are in use, one bit each.
-    pub fn used_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
+    pub(crate) fn used_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
         std::array::from_fn(|at| self.used[segment as usize * WORDS_PER_SEGMENT + at].load(Ordering::Relaxed))
     }
 
     /// Iterates over the marked segments, in order.
-    pub fn marked_segments(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(crate) fn marked_segments(&self) -> impl Iterator<Item = u64> + '_ {
         let marked = self.marked.iter().enumerate().filter(|(_, marked)| marked.load(Ordering::Relaxed) != 0);
         marked.map(|(segment, _)| segment as u64)
     }
 
     /// Returns free blocks for the saved state of an unmount, the longest runs first: at least `blocks` blocks in at
     /// most `runs_max` runs, or `None`. They stay free, because nothing is allocated any longer.
-    pub fn runs_to_save_in(&self, blocks: u64, runs_max: usize) -> Option<Vec<BlockRun>> {
+    pub(crate) fn runs_to_save_in(&self, blocks: u64, runs_max: usize) -> Option<Vec<BlockRun>> {
         self.back_blocks(blocks);
         let mut runs: Vec<BlockRun> = Vec::new();
         for segment in self.geometry.first_segment()..self.geometry.segments() {
@@ -437,7 +437,7 @@ impl Space {
 
     /// Clears the marks of free segments. If `discard` is on, it gives their memory, and that of their part of the
     /// chunk table, back to the host. Returns how many bytes it gave back.
-    pub fn trim(&self) -> Result<u64> {
+    pub(crate) fn trim(&self) -> Result<u64> {
         self.abandon_empty_cursors();
         let mut bytes = 0;
         for segment in self.geometry.first_segment()..self.geometry.segments() {
@@ -496,7 +496,7 @@ impl Space {
     }
 
     /// Gives the memory of free blocks in unmarked segments back to the host, if `discard` is on.
-    pub fn discard_run(&self, run: BlockRun) -> Result<()> {
+    pub(crate) fn discard_run(&self, run: BlockRun) -> Result<()> {
         let is_backed = self.backing.is_needed() && self.is_backed(run.start.0 / SEGMENT_BLOCKS);
         if self.discard && !is_backed {
             self.region.punch(run.start.address(), run.count * BLOCK_BYTES)?;
@@ -506,12 +506,12 @@ impl Space {
 
     /// Changes the use of a segment, durably, with one store of its entry. Wear and wear class stay. The caller has
     /// the segment as a whole, or is about to enter it as the first.
-    pub fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
+    pub(crate) fn write_use(&self, segment: u64, kind: u8, ordinal: u32) {
         self.write_entry(segment, |worn| worn.used_for(segment, kind, ordinal));
     }
 
     /// Does the same for a part of the inode table; so many parts directly before it are absent.
-    pub fn write_table_part(&self, segment: u64, ordinal: u32, absent_before: u16) {
+    pub(crate) fn write_table_part(&self, segment: u64, ordinal: u32, absent_before: u16) {
         let part = |worn: SegmentEntry| worn.used_for(segment, KIND_INODES, ordinal).with_absent_before(absent_before);
         self.write_entry(segment, part);
     }
@@ -526,7 +526,7 @@ impl Space {
     }
 
     /// Loads the wear and the wear class of a segment, whatever its use; for the mount.
-    pub fn adopt_wear(&self, segment: u64, entry: &SegmentEntry) {
+    pub(crate) fn adopt_wear(&self, segment: u64, entry: &SegmentEntry) {
         // Skips segments without wear, so that their counters take no memory.
         if (entry.wear_class, entry.wear) != (0, 0) {
             self.wear[segment as usize].store(entry.wear, Ordering::Relaxed);
@@ -719,7 +719,7 @@ impl Space {
     }
 
     /// Returns whether a block is in use or may be.
-    pub fn is_used(&self, block: BlockNumber) -> bool {
+    pub(crate) fn is_used(&self, block: BlockNumber) -> bool {
         self.used[(block.0 / 64) as usize].load(Ordering::Relaxed) & (1 << (block.0 % 64)) != 0
     }
 

@@ -20,9 +20,9 @@
 
 use crate::media::packed::{HEADER_BYTES, HEADERS_MAX, PackedHeader, header_offset};
 use crate::media::{PACKED_BYTES_MAX, SEGMENT_BYTES};
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard, thread_number, zeroed};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use nvfold_sync::{Mutex, MutexGuard, thread_number, zeroed};
 use pmem::Region;
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ impl Pool {
 }
 
 /// The number of pools.
-pub const POOLS: usize = 4;
+pub(crate) const POOLS: usize = 4;
 const ALL_POOLS: [Pool; POOLS] = [Pool::ContentDefined, Pool::Fixed, Pool::UpdatedContentDefined, Pool::UpdatedFixed];
 /// On a device with fewer segments, updated data has no separate pools: their open segments would take too much of
 /// it.
@@ -61,7 +61,7 @@ const SEGMENTS_PER_SET: u64 = 32;
 
 /// A segment to which chunks are appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Open {
+pub(crate) struct Open {
     /// Its number.
     pub segment: u64,
     /// Offset in the segment where the next chunk begins, bytes.
@@ -74,12 +74,12 @@ pub struct Open {
 
 impl Open {
     /// Creates the state of a segment that continues at `front`, with this many headers.
-    pub fn new(segment: u64, front: u64, headers: u64) -> Open {
+    pub(crate) fn new(segment: u64, front: u64, headers: u64) -> Open {
         Open { segment, front, headers, given_back: 0 }
     }
 
     /// Returns whether the values are plausible.
-    pub fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.headers < SEGMENT_BYTES / HEADER_BYTES && self.front <= SEGMENT_BYTES && self.has_room(0, 0)
     }
 
@@ -101,7 +101,7 @@ const OPEN: u8 = 4;
 const UNLISTED: u8 = 0;
 
 /// The segments of packed chunks of a device.
-pub struct PackedSpace {
+pub(crate) struct PackedSpace {
     /// Bytes of live chunks in each segment, plus 1 while it is open or being emptied. The thread that subtracts the
     /// last of them frees the segment.
     live: Box<[AtomicU32]>,
@@ -148,17 +148,17 @@ impl PackedSpace {
     }
 
     /// Returns the number of bytes of live chunks.
-    pub fn live_bytes(&self) -> u64 {
+    pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
     /// Returns the number of segments of packed chunks.
-    pub fn segments(&self) -> u64 {
+    pub(crate) fn segments(&self) -> u64 {
         self.segments.load(Ordering::Relaxed)
     }
 
     /// Returns how many bytes hold no live chunk and cannot be appended to.
-    pub fn dead_bytes(&self) -> u64 {
+    pub(crate) fn dead_bytes(&self) -> u64 {
         let room = |open: &Open| SEGMENT_BYTES - open.front - open.headers * HEADER_BYTES;
         let of_set = |set: &Padded<Mutex<Set>>| set.lock().iter().flatten().map(room).sum::<u64>();
         let room: u64 = self.sets.iter().map(of_set).sum();
@@ -166,7 +166,7 @@ impl PackedSpace {
     }
 
     /// Returns whether a segment holds packed chunks.
-    pub fn is_packed(&self, segment: u64) -> bool {
+    pub(crate) fn is_packed(&self, segment: u64) -> bool {
         self.state[segment as usize].load(Ordering::Relaxed) != NONE
     }
 
@@ -176,7 +176,7 @@ impl PackedSpace {
 
     /// Returns the list that a segment belongs to, if known: its live chunks move to the tail of the same list (DeEXT
     /// III-D).
-    pub fn list_of(&self, segment: u64) -> Option<Pool> {
+    pub(crate) fn list_of(&self, segment: u64) -> Option<Pool> {
         match self.lists[segment as usize].load(Ordering::Relaxed) {
             UNLISTED => None,
             list => Some(ALL_POOLS[usize::from(list - 1)]),
@@ -184,7 +184,7 @@ impl PackedSpace {
     }
 
     /// Returns the bytes of live chunks in a segment.
-    pub fn live_in(&self, segment: u64) -> u64 {
+    pub(crate) fn live_in(&self, segment: u64) -> u64 {
         let is_kept = self.state_of(segment) >= MOVING;
         u64::from(self.live[segment as usize].load(Ordering::Relaxed)).saturating_sub(u64::from(is_kept))
     }
@@ -215,26 +215,26 @@ impl PackedSpace {
 
     /// Keeps every packed segment from being freed; for a mount that cannot read an entry, so that the live bytes are
     /// unknown.
-    pub fn keep_all(&self) {
+    pub(crate) fn keep_all(&self) {
         let kept = self.live.iter().zip(&self.state).filter(|(_, state)| state.load(Ordering::Relaxed) != NONE);
         kept.for_each(|(live, _)| _ = live.fetch_add(1, Ordering::Relaxed));
     }
 
     /// Returns the open segments with their pools.
-    pub fn open(&self) -> Vec<(usize, Open)> {
+    pub(crate) fn open(&self) -> Vec<(usize, Open)> {
         let pools = |set: &Padded<Mutex<Set>>| set.lock().iter().copied().enumerate().collect::<Vec<_>>();
         let pools = self.sets.iter().flat_map(pools);
         pools.filter_map(|(pool, open)| Some((pool, open?))).collect()
     }
 
     /// Adds a live chunk of `bytes` bytes to a segment; for the mount.
-    pub fn adopt_chunk(&self, segment: u64, bytes: u64) {
+    pub(crate) fn adopt_chunk(&self, segment: u64, bytes: u64) {
         self.live[segment as usize].fetch_add(bytes as u32, Ordering::Relaxed);
         self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Restores an open segment; for the mount. It stays closed if its pool has an open segment in every set.
-    pub fn adopt_open(&self, pool: usize, open: Open) {
+    pub(crate) fn adopt_open(&self, pool: usize, open: Open) {
         let pool = pool % self.pools;
         for (at, set) in self.of_cores().iter().enumerate() {
             let mut set = set.lock();
@@ -346,7 +346,7 @@ impl PackedSpace {
 
 /// Iterates over the headers of a segment that were written since it was opened, with their numbers. Damaged ones are
 /// left out.
-pub fn headers(region: &Region, segment: u64, opened: u32) -> impl Iterator<Item = (u64, PackedHeader)> {
+pub(crate) fn headers(region: &Region, segment: u64, opened: u32) -> impl Iterator<Item = (u64, PackedHeader)> {
     let header = move |nth| (nth, region.read::<PackedHeader>(segment * SEGMENT_BYTES + header_offset(nth)));
     (0..HEADERS_MAX).map(header).filter(move |(_, header)| header.is_whole(segment, opened))
 }

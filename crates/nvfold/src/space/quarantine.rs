@@ -7,7 +7,7 @@
 use super::{BlockRun, Purpose, Space};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 
 impl Space {
     pub(super) fn has_bad_memory(&self) -> bool {

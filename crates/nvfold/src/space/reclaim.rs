@@ -34,7 +34,7 @@ use super::packed::{CLOSED, STUCK};
 use super::wear::spread;
 use super::{SEGMENT_BYTES, Space};
 use crate::media::PACKED_BYTES_MAX;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use std::ops::Range;
 
 /// Which segments are worth emptying.
@@ -53,7 +53,7 @@ const COMPARED: u64 = 65_536;
 
 impl Space {
     /// Chooses the segment to empty next, and keeps it from being freed until [`Space::put_back`].
-    pub fn choose_victim(&self, victims: Victims) -> Option<u64> {
+    pub(crate) fn choose_victim(&self, victims: Victims) -> Option<u64> {
         if self.packed.segments() == 0 {
             return None;
         }
@@ -92,7 +92,7 @@ impl Space {
     }
 
     /// Ends a background round: in the next one, a segment rests if its live bytes are still the same.
-    pub fn end_round(&self) {
+    pub(crate) fn end_round(&self) {
         let window = self.packed.compared.lock().clone();
         self.closed_in(window).for_each(|segment| self.packed.remember_live(segment));
     }
@@ -127,14 +127,14 @@ impl Space {
 
     /// Ends the emptying of a victim, after all chunks that could move have moved and no reader uses the old places.
     /// It is freed if nothing in it is live; otherwise it is not chosen again. Returns whether it is free.
-    pub fn put_back(&self, segment: u64) -> bool {
+    pub(crate) fn put_back(&self, segment: u64) -> bool {
         let stays = self.packed.live_in(segment) > 0;
         self.end_emptying(segment, if stays { STUCK } else { CLOSED });
         !stays
     }
 
     /// Gives up a victim so that it can be chosen again.
-    pub fn give_up_victim(&self, segment: u64) {
+    pub(crate) fn give_up_victim(&self, segment: u64) {
         self.end_emptying(segment, CLOSED);
     }
 

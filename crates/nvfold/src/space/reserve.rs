@@ -3,7 +3,7 @@
 use super::{KEPT_BLOCKS, Purpose, Space, WHOLE};
 use crate::error::{Error, Result};
 use crate::media::{BLOCK_BYTES, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 
 /// On a full disk, the most segments that are partly in use that one allocation tries to back: 20 us each.
 const TRIED_AT_ONCE: usize = 256;
@@ -73,7 +73,7 @@ impl Space {
     ///
     /// # Errors
     /// Those of the host: ENOSPC if it has no disk for the tables.
-    pub fn back_tables(&self) -> Result<()> {
+    pub(crate) fn back_tables(&self) -> Result<()> {
         if !self.backing.is_needed() {
             return Ok(());
         }

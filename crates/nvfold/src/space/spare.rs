@@ -22,7 +22,7 @@ impl Space {
 
     /// Takes a segment as the spare if there are segments of packed chunks: for a mount, before logs and blocks take
     /// the last free one.
-    pub fn keep_spare_for_packed(&self) {
+    pub(crate) fn keep_spare_for_packed(&self) {
         if self.packed.segments() > 0 {
             // Without a free segment, the first victim that is emptied becomes the spare.
             let _ = self.keep_spare();
@@ -42,7 +42,7 @@ impl Space {
     }
 
     /// Returns whether a spare segment is kept for reclamation.
-    pub fn has_spare(&self) -> bool {
+    pub(crate) fn has_spare(&self) -> bool {
         self.packed.spare.lock().is_some()
     }
 
@@ -57,7 +57,7 @@ impl Space {
     }
 
     /// Frees the spare segment. Returns whether there was one.
-    pub fn give_up_spare(&self) -> bool {
+    pub(crate) fn give_up_spare(&self) -> bool {
         let spare = self.packed.spare.lock().take();
         spare.inspect(|segment| self.free_segment(*segment)).is_some()
     }

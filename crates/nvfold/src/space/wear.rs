@@ -19,7 +19,7 @@
 use super::{Space, WHOLE};
 use crate::error::Result;
 use crate::media::SEGMENT_BLOCKS;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 
 /// How soon data is expected to be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,17 +105,17 @@ impl Space {
     }
 
     /// Returns how often a segment was opened.
-    pub fn wear_of(&self, segment: u64) -> u32 {
+    pub(crate) fn wear_of(&self, segment: u64) -> u32 {
         self.wear[segment as usize].load(Ordering::Relaxed)
     }
 
     /// Turns wear levelling on or off; for benchmarks. Without it, the first free segment becomes the next pool.
-    pub fn with_wear_levelling(self, levels_wear: bool) -> Space {
+    pub(crate) fn with_wear_levelling(self, levels_wear: bool) -> Space {
         Space { levels_wear, ..self }
     }
 
     /// Returns how often segments were opened.
-    pub fn segment_wear(&self) -> SegmentWear {
+    pub(crate) fn segment_wear(&self) -> SegmentWear {
         let opened = &self.wear[self.geometry.first_segment() as usize..];
         let mut wear = SegmentWear { segments: opened.len() as u64, ..SegmentWear::default() };
         for count in opened {

@@ -20,9 +20,9 @@ use crate::media::journal::{JOURNAL_SLOTS, JournalSlot, WordStore};
 use crate::media::log_entry::{LINE, LogEntry};
 use crate::media::superblock::LOG_AREAS;
 use crate::space::Purpose;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Mutex, MutexGuard};
 use crate::words::FileKind;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{Mutex, MutexGuard};
 use pmem::{Clean, Flight, InFlight, Landed, Pm, Region};
 use smallvec::SmallVec;
 

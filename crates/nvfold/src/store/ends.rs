@@ -42,8 +42,8 @@ use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, BlockNumber};
-use crate::sync::Mutex;
 use crate::words::{FileId, TimeNs};
+use nvfold_sync::Mutex;
 use std::collections::VecDeque;
 
 /// The end of a file that was not written to for this time (in ns) rests.

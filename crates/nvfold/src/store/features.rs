@@ -10,8 +10,8 @@ use super::Store;
 use crate::error::{Error, Result};
 use crate::media::BLOCK_BYTES;
 use crate::media::superblock::{COPIES, Superblock};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Region;
 
 /// Feature bits that are known to be set on the media.

@@ -8,7 +8,7 @@ use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
-use crate::sync::MutexGuard;
+use nvfold_sync::MutexGuard;
 use pmem::Flight;
 
 impl Store {

@@ -6,9 +6,9 @@
 //! The idea: one lock per stripe. A thread takes the lock of its own stripe; freezing takes all of them. Operations are
 //! counted in the same line, so background work sees whether operations are running.
 
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, thread_number};
 
 const STRIPES: usize = 16;
 

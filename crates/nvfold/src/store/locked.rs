@@ -1,7 +1,7 @@
 //! The state of a locked inode: for a writer, who keeps readers out, and for the daemon, who lets them in.
 
 use crate::inode::State;
-use crate::sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
+use nvfold_sync::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 
 /// The state of a locked inode. Only the holder of the lock may change it.
 pub(crate) trait Locked {

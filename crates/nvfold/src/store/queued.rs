@@ -12,7 +12,7 @@ use crate::media::BLOCK_BYTES;
 use crate::media::inode::InodeHead;
 use crate::media::log_entry::{LINE, LogEntry, Written, dedupe};
 use crate::media::superblock::Geometry;
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use pmem::{Flight, Region};
 
 /// A write or vector entry of the log: its device offset, and its content.

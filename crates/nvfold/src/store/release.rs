@@ -8,7 +8,7 @@ use crate::inode::log::LogPart;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::space::{BlockRun, Runs};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::ops::Range;

@@ -28,7 +28,7 @@ impl Dedup for Policy {
     }
 }
 
-pub fn main() {
+pub(super) fn main() {
     let policy: &dyn Dedup = &Policy;
     assert!(policy.fingerprint(&[0; 4096]).weak.is_some());
 }

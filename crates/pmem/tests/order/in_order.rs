@@ -6,7 +6,7 @@ fn commit(region: &Region, _durable: Landed, value: u64) {
     let _ = region.fence(region.store_u64(8, value).flush());
 }
 
-pub fn main() {
+pub(super) fn main() {
     let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
     let mut flight = Flight::new();
     flight.add(region.stream(1024, &[7; 64]));

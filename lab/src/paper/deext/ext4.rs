@@ -18,7 +18,7 @@ const BLOCK: u64 = 4096;
 const FILES_OF_DIRECTORY: usize = 100;
 
 /// Returns the space of a set on ext4.
-pub fn space(set: &Set) -> Result<Space> {
+pub(super) fn space(set: &Set) -> Result<Space> {
     let folder = Scratch::new_in(&std::env::temp_dir())?;
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
     lay_out(set, &tree)?;

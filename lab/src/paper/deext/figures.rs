@@ -124,7 +124,7 @@ fn names() -> impl Iterator<Item = String> {
 }
 
 /// Figures 8 to 12.
-pub fn of_made_up(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn of_made_up(run: &Run) -> Result<Vec<Figure>> {
     let sets = run.percents.iter().map(|percent| Set::made_up(run.bytes as usize, *percent));
     let grid = Grid::measure(run, sets)?;
     let settings = Set::about(run.bytes);
@@ -329,7 +329,7 @@ fn by_share(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) 
 }
 
 /// Makes a figure with the same measures for real trees.
-pub fn of_trees(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn of_trees(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes = if run.turn.smoke { run.bytes } else { 3 * run.bytes };
     let settings = format!("The files of each tree, sorted by name, up to {} MiB per tree.", most_bytes >> 20);
     let mut figure = run.turn.figure("trees", "Real trees", settings);

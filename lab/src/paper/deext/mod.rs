@@ -28,7 +28,7 @@ use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Figures to make: 8 .. 12, trees [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
@@ -110,7 +110,7 @@ fn parse_profile(text: &str) -> std::result::Result<String, String> {
 }
 
 /// The parameters of a run on one profile.
-pub struct Run {
+pub(super) struct Run {
     /// The parts that runs of all papers have in common.
     pub turn: Turn,
     /// Bytes of each set.
@@ -133,7 +133,7 @@ impl Run {
     }
 
     /// Returns whether the paper's values apply to this profile.
-    pub fn is_the_papers(&self) -> bool {
+    pub(super) fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
 }
@@ -145,7 +145,7 @@ impl AsRef<Turn> for Run {
 }
 
 /// Makes the requested figures, and the page.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(super) fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;
     let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };

@@ -30,7 +30,7 @@ const COMPRESSIBLE: Duplicates = Duplicates { copies: 42, shifted: 30 };
 const ENCODED: Duplicates = Duplicates { copies: 21, shifted: 5 };
 
 /// Files to write.
-pub struct Set {
+pub(super) struct Set {
     /// Name on the x axis.
     pub name: String,
     /// Their contents, in the order in which they are written.
@@ -45,7 +45,7 @@ struct Made {
 
 impl Set {
     /// Makes `bytes` bytes, of which this share is compressible.
-    pub fn made_up(bytes: usize, compressible_percent: usize) -> Set {
+    pub(super) fn made_up(bytes: usize, compressible_percent: usize) -> Set {
         let mut random = Random(41);
         let words: Vec<Vec<u8>> = (0..WORDS).map(|_| word(&mut random)).collect();
         let mut made = Vec::new();
@@ -57,12 +57,12 @@ impl Set {
     }
 
     /// Returns the bytes of all files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len() as u64).sum()
     }
 
     /// Describes generated sets for the page.
-    pub fn about(bytes: u64) -> String {
+    pub(super) fn about(bytes: u64) -> String {
         let of = |Duplicates { copies, shifted }: Duplicates| {
             format!(
                 "{copies} % are copies of whole files and {shifted} % copies with 1 to {INSERTED_MAX} bytes inserted \

@@ -14,19 +14,19 @@ use nvfold::{BLOCK_BYTES, FileSystem};
 use pmem::Region;
 
 /// Kinds of space, as the chart stacks them.
-pub const KINDS: [&str; 5] =
+pub(super) const KINDS: [&str; 5] =
     ["data", "dead and unused in segments", "inodes", "logs and directories", "chunks and tables"];
 
 /// Bytes of each of [`KINDS`].
-pub type Space = [u64; KINDS.len()];
+pub(super) type Space = [u64; KINDS.len()];
 
 /// Returns the bytes of all kinds.
-pub fn total(space: &Space) -> u64 {
+pub(super) fn total(space: &Space) -> u64 {
     space.iter().sum()
 }
 
 /// Returns the space of a mounted file system. This reads the media, so read the counters first.
-pub fn of_mounted(fs: &FileSystem) -> Result<Space> {
+pub(super) fn of_mounted(fs: &FileSystem) -> Result<Space> {
     let region = fs.region();
     let (_, geometry) = nvfold::read_superblock(region).doing("read the superblock")?;
     let stats = fs.stats();

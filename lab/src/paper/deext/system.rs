@@ -12,7 +12,7 @@ use nvfold_bench::device::Device;
 use pmem::{Counters, LINE_BYTES, Profile};
 
 /// DeEXT Table II: time of the compressible check, nanoseconds per 4 KiB.
-pub const CHECK_NS_PER_4K: f64 = 165.0;
+pub(super) const CHECK_NS_PER_4K: f64 = 165.0;
 /// Bytes of a request.
 const REQUEST: usize = 1 << 20;
 /// Number of files per directory.
@@ -20,7 +20,7 @@ const FILES_OF_DIRECTORY: usize = 100;
 
 /// The system that stores the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
+pub(super) enum System {
     /// The baseline.
     Ext4,
     /// The paper's piece lengths; a salted MD5 is trusted.
@@ -35,11 +35,11 @@ pub enum System {
 
 impl System {
     /// All systems, the baseline first.
-    pub const ALL: [System; 5] =
+    pub(super) const ALL: [System; 5] =
         [System::Ext4, System::AsInPaper, System::Ours, System::FixedOnly, System::ContentOnly];
 
     /// Returns its name in charts.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             System::Ext4 => "ext4",
             System::AsInPaper => "DeEXT (as in the paper)",
@@ -80,7 +80,7 @@ impl System {
 
 /// The cost of one direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spent {
+pub(super) struct Spent {
     /// Seconds of the device, including the compressible check as the paper charges it.
     pub latency_s: f64,
     /// Joules.
@@ -95,7 +95,7 @@ pub struct Spent {
 
 /// The result of a system for a set.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub(super) struct Outcome {
     /// Bytes of its space.
     pub space: Space,
     /// Writing all files.
@@ -106,18 +106,18 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the bytes of its space.
-    pub fn space_bytes(&self) -> f64 {
+    pub(super) fn space_bytes(&self) -> f64 {
         total(&self.space) as f64
     }
 
     /// Returns the sum of writing and reading back.
-    pub fn both(&self, what: impl Fn(&Spent) -> f64) -> f64 {
+    pub(super) fn both(&self, what: impl Fn(&Spent) -> f64) -> f64 {
         what(&self.write) + what(&self.read)
     }
 }
 
 /// Writes a set with a system and reads it back.
-pub fn measure(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
+pub(super) fn measure(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
     match system {
         System::Ext4 => Ok(of_ext4(ext4::space(set)?, profile)),
         _ => of_nvfold(system, set, profile),

@@ -12,7 +12,7 @@ use nvfold::{IndexKind, Policy};
 const UNRELATED_BYTES_A_CHUNK: f64 = 0.5;
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mebibytes: u64 = if run.turn.smoke { 64 } else { 2048 };
     let chunks = (mebibytes * 256) as f64;
     let measure = |policy: Policy, index: IndexKind| -> Result<Grown> {

@@ -30,7 +30,7 @@ fn inline(tw: f64, times: Times, share: f64) -> f64 {
 }
 
 /// Makes the figure, for every device at once.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 16 << 20 };
     let title = "Equations (1) to (5): is inline worth it";
     let settings = format!(

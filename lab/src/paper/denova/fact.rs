@@ -56,7 +56,7 @@ impl Sizes {
 }
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let sizes = match run.turn.smoke {
         true => Sizes { device_bytes: 64 << 20, draws: 2000 },
         false => Sizes { device_bytes: 512 << 20, draws: 10_000 },

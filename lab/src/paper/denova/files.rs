@@ -18,7 +18,7 @@ const THINK_FROM_NS: f64 = 100_000.0;
 
 /// Small files or large ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
+pub(crate) enum Size {
     /// 4 KiB.
     Small,
     /// 128 KiB.
@@ -27,10 +27,10 @@ pub enum Size {
 
 impl Size {
     /// Both sizes.
-    pub const ALL: [Size; 2] = [Size::Small, Size::Large];
+    pub(crate) const ALL: [Size; 2] = [Size::Small, Size::Large];
 
     /// Returns the bytes of a file.
-    pub fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Size::Small => BLOCK,
             Size::Large => 32 * BLOCK,
@@ -38,7 +38,7 @@ impl Size {
     }
 
     /// Returns the paper's name.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Size::Small => "small files",
             Size::Large => "large files",
@@ -48,7 +48,7 @@ impl Size {
 
 /// Whether the writer pauses to think.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Think {
+pub(crate) enum Think {
     /// As long as its requests take.
     AsInPaper,
     /// Not at all.
@@ -56,7 +56,7 @@ pub enum Think {
 }
 
 /// The files that a thread writes, made before any clock starts.
-pub struct Lane {
+pub(super) struct Lane {
     names: Vec<Vec<u8>>,
     size: Size,
     workload: Workload,
@@ -65,29 +65,29 @@ pub struct Lane {
 
 impl Lane {
     /// Makes `files` files; lanes with different seeds have nothing in common.
-    pub fn new(size: Size, files: usize, percent: u64, seed: u64) -> Lane {
+    pub(super) fn new(size: Size, files: usize, percent: u64, seed: u64) -> Lane {
         let names = (0..files).map(|file| format!("file{file}").into_bytes()).collect();
         Lane { names, size, workload: Workload::vdbench(percent, seed), batch: Batch::default() }
     }
 
     /// Gives the files new content.
-    pub fn refill(&mut self, percent: u64) {
+    pub(super) fn refill(&mut self, percent: u64) {
         self.workload.set_percent(percent);
         self.workload.next(self.names.len() * (self.size.bytes() / BLOCK), &mut self.batch);
     }
 
     /// Returns the bytes of all files.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.names.len() * self.size.bytes()) as u64
     }
 
     /// Returns the number of files.
-    pub fn files(&self) -> u64 {
+    pub(super) fn files(&self) -> u64 {
         self.names.len() as u64
     }
 
     /// Returns the number of blocks that repeat an earlier one.
-    pub fn duplicates(&self) -> u64 {
+    pub(super) fn duplicates(&self) -> u64 {
         let blocks = self.batch.data.chunks(BLOCK);
         let total = blocks.len();
         (total - blocks.map(weak64).collect::<HashSet<u64>>().len()) as u64
@@ -98,12 +98,12 @@ impl Lane {
     }
 
     /// Writes the files in a directory. Returns the duration of the requests.
-    pub fn write(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
+    pub(super) fn write(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.write_new(directory, name, content))
     }
 
     /// Overwrites the files. Returns the duration of the requests.
-    pub fn overwrite(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
+    pub(super) fn overwrite(&self, volume: &Volume, directory: InodeNumber, think: Think) -> Result<Spent> {
         self.each(think, |name, content| volume.overwrite(directory, name, content))
     }
 
@@ -122,7 +122,7 @@ impl Lane {
     }
 
     /// Makes some of the files and removes them again, so that a new mount has allocated its memory.
-    pub fn warm_up(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+    pub(super) fn warm_up(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         let some = || self.contents().take(self.names.len().div_ceil(16));
         some().try_for_each(|(name, content)| volume.write_new(directory, name, content))?;
         volume.drain()?;
@@ -130,7 +130,7 @@ impl Lane {
     }
 
     /// Reads a part of the files back and compares it.
-    pub fn verify(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+    pub(super) fn verify(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         let mut buffer = vec![0; self.size.bytes()];
         let step = (self.names.len() / 64).max(1);
         for (name, content) in self.contents().step_by(step) {
@@ -143,7 +143,7 @@ impl Lane {
     }
 
     /// Removes the files.
-    pub fn remove(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
+    pub(super) fn remove(&self, volume: &Volume, directory: InodeNumber) -> Result<()> {
         self.names.iter().try_for_each(|name| volume.remove(directory, name))
     }
 }

@@ -50,7 +50,7 @@ fn mode(interval_ms: u64) -> DedupMode {
 }
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let files = if run.turn.smoke { 500 } else { FILES };
     let title = "Figure 10: how long entries wait in the queue";
     let settings = format!(

@@ -47,7 +47,7 @@ use volume::DELAYED;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Figures to make: 2, 8 .. 12, table-4, equations, no-think, savings, trees, dram, fact [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
@@ -166,7 +166,7 @@ fn parse_scale(text: &str) -> std::result::Result<f64, String> {
 }
 
 /// Sizes of the run on one profile.
-pub struct Run {
+pub(super) struct Run {
     /// The common parts of all papers' turns.
     pub turn: Turn,
     /// Timed passes if a difference of one percent counts.
@@ -195,12 +195,12 @@ impl Run {
     }
 
     /// Scales a number in the same way as the paper's files.
-    pub fn scaled(&self, whole: u64) -> u64 {
+    pub(super) fn scaled(&self, whole: u64) -> u64 {
         (whole as f64 * self.scale).round() as u64
     }
 
     /// Returns the number of files of this size in a pass.
-    pub fn files(&self, size: Size) -> usize {
+    pub(super) fn files(&self, size: Size) -> usize {
         let paper = match size {
             Size::Small => 1_000_000,
             Size::Large => 100_000,
@@ -209,23 +209,23 @@ impl Run {
     }
 
     /// Returns the paper's delayed(n, m), with as many intervals in a pass as in the paper's run.
-    pub fn delayed(&self) -> DedupMode {
+    pub(super) fn delayed(&self) -> DedupMode {
         let interval_ms = self.scaled(DELAYED.0).max(1);
         DedupMode::Delayed { interval_ms, entries: (interval_ms * DELAYED.1 / DELAYED.0).max(1) }
     }
 
     /// Returns whether the paper's values apply to this profile.
-    pub fn is_the_papers(&self) -> bool {
+    pub(super) fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
 
     /// Returns the timed passes: more with think time, where the paper claims a difference below one percent.
-    pub fn passes(&self, think: Think) -> usize {
+    pub(super) fn passes(&self, think: Think) -> usize {
         if think == Think::AsInPaper { self.repeats } else { self.fewer }
     }
 
     /// Describes the writes of a pass, and the number of passes.
-    pub fn settings(&self, think: Think, repeats: usize) -> String {
+    pub(super) fn settings(&self, think: Think, repeats: usize) -> String {
         let think = if think == Think::AsInPaper { "with" } else { "without" };
         format!(
             "{} small files of 4 KiB or {} large ones of 128 KiB per pass, {think} think time; {} timed passes after \
@@ -245,7 +245,7 @@ impl AsRef<Turn> for Run {
 }
 
 /// Makes the requested figures, and the page.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(super) fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;
     let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };

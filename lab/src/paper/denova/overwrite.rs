@@ -16,7 +16,7 @@ const PERCENT: u64 = 50;
 const THINKS: [(Think, &str); 2] = [(Think::AsInPaper, "with think time"), (Think::Never, "without think time")];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut systems = vec![System::off(), System::off_again()];
     for mode in [DedupMode::Immediate, DedupMode::Inline] {
         systems.extend(Hash::ALL.map(|hash| System::denova(mode, hash)));

@@ -28,7 +28,7 @@ use std::time::Instant;
 
 /// The workload of the passes.
 #[derive(Clone, Copy)]
-pub struct Shape<'a> {
+pub(super) struct Shape<'a> {
     /// The first is the baseline.
     pub systems: &'a [System],
     /// Small files or large ones.
@@ -45,7 +45,7 @@ pub struct Shape<'a> {
 
 /// The speed of a system, with its drop against the baseline.
 #[derive(Clone, Copy, Debug)]
-pub struct Speed {
+pub(super) struct Speed {
     /// By cost.
     pub cost: Drop,
     /// By the wall clock.
@@ -58,19 +58,19 @@ pub struct Speed {
 
 impl Speed {
     /// Returns the added cost per file over the baseline, by pairs, microseconds.
-    pub fn more_us(&self) -> f64 {
+    pub(super) fn more_us(&self) -> f64 {
         self.cost_us * self.cost.percent / 100.0
     }
 
     /// Returns the baseline's cost per file, by pairs, microseconds.
-    pub fn base_us(&self) -> f64 {
+    pub(super) fn base_us(&self) -> f64 {
         self.cost_us - self.more_us()
     }
 }
 
 /// How much slower a system is than the baseline.
 #[derive(Clone, Copy, Debug)]
-pub struct Drop {
+pub(super) struct Drop {
     /// Percent of the throughput: median of pairs.
     pub percent: f64,
     /// Interquartile range of the pairs, percentage points.
@@ -79,7 +79,7 @@ pub struct Drop {
 
 /// The result of one system at one share of duplicates.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub(super) struct Cell {
     /// New files.
     pub new: Speed,
     /// Overwritten files.
@@ -91,7 +91,7 @@ pub struct Cell {
 }
 
 /// Measures all systems at each share of duplicates; returns a cell for each.
-pub fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Cell>>> {
+pub(super) fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec<Vec<Cell>>> {
     let mut work = Work::new(run, shape);
     let (bytes, files) = work.written();
     let (base, others) = shape.systems.split_first().expect("there is a baseline");
@@ -276,7 +276,7 @@ fn speed((bytes, files): (u64, u64), pairs: &[Paired], what: impl Fn(&Took) -> S
 }
 
 /// The results of all systems at all places of an x axis.
-pub struct Grid {
+pub(super) struct Grid {
     /// Label of the places.
     pub x_label: &'static str,
     /// Their names.
@@ -289,13 +289,13 @@ pub struct Grid {
 
 impl Grid {
     /// Returns one number of a system at each place.
-    pub fn of(&self, system: &System, what: impl Fn(&Cell) -> f64) -> Vec<f64> {
+    pub(super) fn of(&self, system: &System, what: impl Fn(&Cell) -> f64) -> Vec<f64> {
         let place = self.systems.iter().position(|known| known.name == system.name).expect("a system that is measured");
         self.cells.iter().map(|cells| what(&cells[place])).collect()
     }
 
     /// Returns a chart of one number of all systems, or of all except the baseline.
-    pub fn chart(&self, kind: Drawn, title: &str, unit: &str, base: bool, what: impl Fn(&Cell) -> f64) -> Chart {
+    pub(super) fn chart(&self, kind: Drawn, title: &str, unit: &str, base: bool, what: impl Fn(&Cell) -> f64) -> Chart {
         let chart = Chart::new(kind, title, self.x_label, unit, self.x.iter().cloned());
         let shown = self.systems.iter().filter(|system| base || system.when != When::Never);
         shown.fold(chart, |chart, system| chart.with(&system.name, self.of(system, &what)))

@@ -42,7 +42,7 @@ struct Pair {
 }
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let file_bytes = run.scaled(FILE_BYTES).next_multiple_of(REQUEST_BYTES as u64).max(1 << 20);
     let mut systems = vec![System::off(), System::off_again()];
     systems.extend(Hash::ALL.map(|hash| System::denova(DedupMode::Immediate, hash)));

@@ -16,7 +16,7 @@ const THREADS: [usize; 4] = [1, 2, 4, 8];
 const FEW: [usize; 2] = [1, 2];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems: Vec<System> = systems(run).into_iter().filter(|system| *system != System::off_again()).collect();
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
     let title = "Figure 9: threads";

@@ -31,7 +31,7 @@ const SIZES: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
 /// A way to recognise a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub(super) struct Way {
     /// Name of its line in the figures.
     pub name: &'static str,
     weak: WeakFunction,
@@ -44,12 +44,12 @@ const fn trusted(name: &'static str, weak: WeakFunction, strong: StrongFunction)
 }
 
 /// The paper's way.
-pub const SHA1: Way = trusted("SHA-1", WeakFunction::Sha1, StrongFunction::Sha1);
+pub(super) const SHA1: Way = trusted("SHA-1", WeakFunction::Sha1, StrongFunction::Sha1);
 /// Our way.
-pub const BYTES: Way =
+pub(super) const BYTES: Way =
     Way { name: "XXH3 and bytes (ours)", weak: WeakFunction::Xxh3, strong: None, method: Method::WBFin };
 /// All ways. Equations (4) and (5) are for the one with a weak fingerprint before a strong one.
-pub const WAYS: [Way; 6] = [
+pub(super) const WAYS: [Way; 6] = [
     SHA1,
     trusted("MD5", WeakFunction::Md5, StrongFunction::Md5),
     trusted("SHA-256", WeakFunction::Sha256, StrongFunction::Sha256),
@@ -96,7 +96,7 @@ impl Dedup for Watched {
 
 /// Nanoseconds to decide about a block of 4 KiB.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub(super) struct Times {
     /// If it is new.
     pub new: f64,
     /// If it exists.
@@ -104,7 +104,7 @@ pub struct Times {
 }
 
 /// A file system that detects duplicates in one way, and times its policy.
-pub struct Bench {
+pub(super) struct Bench {
     fs: FileSystem,
     watch: Arc<Watched>,
     round: u64,
@@ -112,7 +112,7 @@ pub struct Bench {
 
 impl Bench {
     /// Makes it on an empty device with space for two files of `bytes` bytes.
-    pub fn new(profile: &Profile, way: Way, bytes: usize) -> Result<Bench> {
+    pub(super) fn new(profile: &Profile, way: Way, bytes: usize) -> Result<Bench> {
         let nv_dedup = NvDedupOptions {
             weak: way.weak,
             strong: way.strong,
@@ -130,7 +130,7 @@ impl Bench {
     }
 
     /// Writes new data and then the same data again, with requests of `request_bytes` bytes; returns both times.
-    pub fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
+    pub(super) fn times(&mut self, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.round += 1;
         let content = unique(bytes, self.round);
         let [new, duplicate] = ["new", "duplicate"].map(|name| self.write(name, &content, request_bytes));
@@ -141,7 +141,7 @@ impl Bench {
     }
 
     /// Returns the median of `rounds` rounds.
-    pub fn median_times(&mut self, rounds: usize, bytes: usize, request_bytes: usize) -> Result<Times> {
+    pub(super) fn median_times(&mut self, rounds: usize, bytes: usize, request_bytes: usize) -> Result<Times> {
         self.times(bytes, request_bytes)?;
         let times = (0..rounds).map(|_| self.times(bytes, request_bytes)).collect::<Result<Vec<Times>>>()?;
         let of = |what: fn(&Times) -> f64| median(&times.iter().map(what).collect::<Vec<f64>>());
@@ -149,7 +149,7 @@ impl Bench {
     }
 
     /// Unmounts it in order.
-    pub fn close(self) -> Result<()> {
+    pub(super) fn close(self) -> Result<()> {
         self.fs.unmount().doing("unmount")
     }
 
@@ -179,7 +179,7 @@ fn unique(bytes: usize, seed: u64) -> Vec<u8> {
 
 /// T_w: returns the cost to store a request durably on a device of this profile, nanoseconds; the median of rounds.
 /// The device is larger than a cache.
-pub fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
+pub(super) fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Result<f64> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 128 << 20 };
     let rounds = run.fewer;
     let device = Device::new(profile, bytes as u64);
@@ -235,7 +235,7 @@ fn fingerprint_ns(hash: Hash, blocks: usize) -> Result<f64> {
 }
 
 /// Figure 2: T_w and T_f over write sizes.
-pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
     let bytes = if run.turn.smoke { 1 << 20 } else { 32 << 20 };
     let title = "Figure 2: writing and fingerprinting";
     let settings = format!(
@@ -290,7 +290,7 @@ pub fn write_and_fingerprint(run: &Run) -> Result<Vec<Figure>> {
 }
 
 /// Measures Table IV: the latency of a write, and of sharing its data.
-pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let title = "Table IV: the latency of a write and of sharing it later";
     let settings = format!(
         "Policy denova without a daemon: files are written and timed, then the queue is drained and timed; 50 % \

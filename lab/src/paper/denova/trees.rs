@@ -36,7 +36,7 @@ fn blocks(tree: &Tree) -> Vec<u64> {
 type Saved = [u64; 2];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let most_bytes: u64 = if run.turn.smoke { 4 << 20 } else { 384 << 20 };
     let title = "Savings of real trees";
     let settings = format!(

@@ -13,21 +13,21 @@ use nvfold::DedupMode;
 use nvfold_bench::samples::{largest, smallest};
 
 /// Makes the figure with think time, and the savings.
-pub fn with_think_time(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn with_think_time(run: &Run) -> Result<Vec<Figure>> {
     let grids = grids(run, Think::AsInPaper)?;
     let title = "Figure 8: new files at every share of duplicates";
     Ok(vec![throughput(run, &grids, "figure-8", title, Think::AsInPaper), savings(run, &grids)])
 }
 
 /// Makes the figure without think time.
-pub fn without_think_time(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn without_think_time(run: &Run) -> Result<Vec<Figure>> {
     let grids = grids(run, Think::Never)?;
     let title = "Figure 8 without think time: the daemon has no pauses";
     Ok(vec![throughput(run, &grids, "no-think", title, Think::Never)])
 }
 
 /// Returns the systems that the figures compare.
-pub fn systems(run: &Run) -> Vec<System> {
+pub(super) fn systems(run: &Run) -> Vec<System> {
     let mut systems = vec![System::off(), System::off_again()];
     for hash in Hash::ALL {
         systems.extend(modes(run).map(|mode| System::denova(mode, hash)));
@@ -61,7 +61,7 @@ fn inline_drop(size: Size) -> f64 {
 }
 
 /// Returns charts of the drops of sharing at once, and of sharing later.
-pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
+pub(super) fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
     let chart = |what: &str, is_shown: &dyn Fn(&System) -> bool| {
         let title = format!("{title}: {what}, {}", size.name());
         let chart = Chart::new(Drawn::Lines, &title, grid.x_label, "drop by cost, % of off", grid.x.iter().cloned());
@@ -73,7 +73,7 @@ pub fn drops(grid: &Grid, size: Size, title: &str) -> [Chart; 2] {
 }
 
 /// Returns the tables behind the pictures: drops by the wall clock with their spread, costs and rates.
-pub fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
+pub(super) fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
     let name = size.name();
     let drops = |title: String, what: fn(&Cell) -> f64| grid.chart(Drawn::Table, &title, &title, false, what);
     vec![
@@ -88,7 +88,7 @@ pub fn tables(grid: &Grid, size: Size) -> Vec<Chart> {
 
 /// Returns the largest difference of the baseline from itself: by cost, by the wall clock, and how far the latter
 /// exceeds its spread.
-pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
+pub(super) fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
     let largest_of = |drop: fn(Speed) -> f64| largest(&grid.of(&System::off_again(), |cell| drop(what(cell))));
     [
         largest_of(|speed| speed.cost.percent.abs()),
@@ -98,7 +98,7 @@ pub fn noise(grid: &Grid, what: impl Fn(&Cell) -> Speed) -> [f64; 3] {
 }
 
 /// Adds rows with that difference; a result that is no larger is noise.
-pub fn noise_rows(figure: &mut Figure, what: &str, noise: [f64; 3]) {
+pub(super) fn noise_rows(figure: &mut Figure, what: &str, noise: [f64; 3]) {
     let rows = ["by cost", "by the wall clock", "by the wall clock, beyond the spread of its pairs"].iter().zip(noise);
     figure.rows.extend(rows.map(|(how, noise)| Row::own(format!("off to itself, {what}, largest, {how}"), noise, "%")));
 }

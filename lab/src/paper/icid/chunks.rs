@@ -24,13 +24,13 @@ use twox_hash::XxHash3_64;
 /// Bytes that are cut and timed together.
 const GROUP_BYTES: usize = 256 << 10;
 /// Bytes per chunk in a system's index: NV-Dedup's entry of a cache line.
-pub const ENTRY_BYTES: u64 = 64;
+pub(super) const ENTRY_BYTES: u64 = 64;
 /// Bytes per chunk in a file's metadata.
 const POINTER_BYTES: u64 = 8;
 
 /// The unit that is cut on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Per {
+pub(super) enum Per {
     /// Each write.
     Call,
     /// Consecutive writes to a file.
@@ -39,7 +39,7 @@ pub enum Per {
 
 /// A way of chunking.
 #[derive(Clone, Copy, Debug)]
-pub struct Scheme {
+pub(super) struct Scheme {
     /// The chunker.
     pub chunker: Chunker,
     /// Mean bytes of a chunk.
@@ -50,7 +50,7 @@ pub struct Scheme {
 
 impl Scheme {
     /// Returns the four chunkers of the paper, with chunks of `mean_bytes` bytes on average.
-    pub fn papers(mean_bytes: usize, per: Per) -> [Scheme; 4] {
+    pub(super) fn papers(mean_bytes: usize, per: Per) -> [Scheme; 4] {
         [Chunker::Fixed4K, Chunker::Rabin, Chunker::Ae, Chunker::FastCdc].map(|chunker| Scheme {
             chunker,
             mean_bytes,
@@ -59,12 +59,12 @@ impl Scheme {
     }
 
     /// Iterates over the same four with chunks of 4 KiB, first for calls and then for streams.
-    pub fn calls_and_streams() -> impl Iterator<Item = Scheme> {
+    pub(super) fn calls_and_streams() -> impl Iterator<Item = Scheme> {
         [Per::Call, Per::Stream].into_iter().flat_map(|per| Scheme::papers(4096, per))
     }
 
     /// Returns the paper's name for it.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         let name = match self.chunker {
             Chunker::Fixed4K | Chunker::Fixed8K | Chunker::Fixed16K => "FSC",
             Chunker::Rabin => "RABIN",
@@ -87,7 +87,7 @@ impl Scheme {
 
 /// Processor time of the steps, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Steps {
+pub(super) struct Steps {
     /// Finding the cut points.
     pub cutting: f64,
     /// Fingerprints.
@@ -98,13 +98,13 @@ pub struct Steps {
 
 impl Steps {
     /// Returns the sum of the steps.
-    pub fn sum(&self) -> f64 {
+    pub(super) fn sum(&self) -> f64 {
         self.cutting + self.hashing + self.indexing
     }
 }
 
 /// The result of a scheme for the writes so far.
-pub struct Chunked {
+pub(super) struct Chunked {
     /// The scheme.
     pub scheme: Scheme,
     /// Bytes written.
@@ -131,7 +131,11 @@ struct Stream {
 }
 
 /// Runs schemes on a record of writes; `before` are files that were stored before the program began.
-pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
+pub(super) fn of_record(
+    record: &Path,
+    before: &[PathBuf],
+    schemes: impl IntoIterator<Item = Scheme>,
+) -> Result<Vec<Chunked>> {
     let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
     for path in before {
         let content = fs::read(path).doing(format!("read {}", path.display()))?;
@@ -144,7 +148,7 @@ pub fn of_record(record: &Path, before: &[PathBuf], schemes: impl IntoIterator<I
 
 impl Chunked {
     /// Makes an empty result, without known chunks.
-    pub fn new(scheme: Scheme) -> Chunked {
+    pub(super) fn new(scheme: Scheme) -> Chunked {
         Chunked {
             scheme,
             bytes: 0,
@@ -160,7 +164,7 @@ impl Chunked {
     }
 
     /// Adds content that was stored before the program began, cut as one stream per file.
-    pub fn knows(&mut self, content: &[u8]) {
+    pub(super) fn knows(&mut self, content: &[u8]) {
         let mut at = 0;
         self.cutter.restart();
         while at < content.len() {
@@ -171,7 +175,7 @@ impl Chunked {
     }
 
     /// Adds a write of the program.
-    pub fn write(&mut self, write: &Write) {
+    pub(super) fn write(&mut self, write: &Write) {
         self.bytes += write.bytes.len() as u64;
         match self.scheme.per {
             Per::Call => {
@@ -199,7 +203,7 @@ impl Chunked {
     }
 
     /// Marks the end of the program: cuts everything that is left.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.cut_group();
         for (_, stream) in std::mem::take(&mut self.streams) {
             self.cut(&stream.bytes, &[stream.bytes.len()], true);
@@ -207,17 +211,17 @@ impl Chunked {
     }
 
     /// Returns the share of the bytes in known chunks, percent.
-    pub fn percent(&self) -> f64 {
+    pub(super) fn percent(&self) -> f64 {
         100.0 * self.found_bytes as f64 / self.bytes.max(1) as f64
     }
 
     /// Returns the bytes of metadata for finding chunks.
-    pub fn metadata_bytes(&self) -> u64 {
+    pub(super) fn metadata_bytes(&self) -> u64 {
         self.index_bytes() + self.chunks * POINTER_BYTES
     }
 
     /// Returns the bytes of the table of fingerprints.
-    pub fn index_bytes(&self) -> u64 {
+    pub(super) fn index_bytes(&self) -> u64 {
         self.known.len() as u64 * ENTRY_BYTES
     }
 

@@ -22,7 +22,7 @@ const SIZES: [(u64, u64, u64); 2] = [(1024, 8, 260), (8192, 1, 175)];
 const READ_BYTES: usize = 128 << 10;
 
 /// Makes Figure 15, and the figure of section 6.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let updated = SIZES.iter().map(|size| updates(run, *size)).collect::<Result<Vec<Updated>>>()?;
     Ok(vec![updating(run, &updated), reading(run)?])
 }

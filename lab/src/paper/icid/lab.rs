@@ -17,7 +17,7 @@ const LEVELDB: &str = include_str!("leveldb.cc");
 
 /// The variants of the rec-tree (section 5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
+pub(crate) enum Variant {
     /// The variant that nvfold uses.
     Icid,
     /// An insertion deletes all records that it overlaps.
@@ -38,7 +38,7 @@ impl Variant {
 
 /// Options of a program's run.
 #[derive(Clone, Debug)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     /// The device.
     pub device: PathBuf,
     /// Its options.
@@ -51,7 +51,7 @@ pub struct Wishes {
 
 impl Wishes {
     /// Returns options for a device in the memory of the process.
-    pub fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
+    pub(crate) fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
         Wishes {
             device: "mem:".into(),
             options: format!("size={mebibytes}M,policy={policy}"),
@@ -61,24 +61,24 @@ impl Wishes {
     }
 
     /// Returns options for an existing device.
-    pub fn on(device: &Path, policy: &str) -> Wishes {
+    pub(crate) fn on(device: &Path, policy: &str) -> Wishes {
         Wishes { device: device.into(), options: format!("policy={policy}"), ..Wishes::in_memory(policy, 0) }
     }
 
     /// Adds a record of its writes.
-    pub fn keeping_writes(self) -> Wishes {
+    pub(crate) fn keeping_writes(self) -> Wishes {
         Wishes { keeps_writes: true, ..self }
     }
 
     /// Changes the variant of the rec-tree.
-    pub fn with(self, variant: Variant) -> Wishes {
+    pub(crate) fn with(self, variant: Variant) -> Wishes {
         Wishes { variant, ..self }
     }
 }
 
 /// The figures of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Done {
+pub(crate) struct Done {
     figures: HashMap<String, Vec<f64>>,
     /// The record of its writes, if it was kept; the next run removes it.
     pub writes: PathBuf,
@@ -98,42 +98,42 @@ impl Done {
     }
 
     /// Returns a figure; the last one if it was reported several times.
-    pub fn get(&self, name: &str) -> Result<f64> {
+    pub(crate) fn get(&self, name: &str) -> Result<f64> {
         let missing = || LabError::Miscounted(format!("the program did not report {name}"));
         self.all(name).last().copied().ok_or_else(missing)
     }
 
     /// Returns all values that were reported for a figure.
-    pub fn all(&self, name: &str) -> &[f64] {
+    pub(crate) fn all(&self, name: &str) -> &[f64] {
         self.figures.get(name).map_or(&[], Vec::as_slice)
     }
 
     /// Returns the share of its writes that was shared by causality, percent.
-    pub fn percent_shared(&self) -> Result<f64> {
+    pub(crate) fn percent_shared(&self) -> Result<f64> {
         Ok(100.0 * self.get("shared_bytes")? / self.get("written_bytes")?.max(1.0))
     }
 }
 
 /// Returns a path of the lab as an argument.
-pub fn text(path: &Path) -> &str {
+pub(super) fn text(path: &Path) -> &str {
     path.to_str().expect("folders of a run have plain names")
 }
 
 /// Returns an `nvfold run` command on a device, to which the program is added.
-pub fn nvfold_run(wishes: &Wishes) -> Result<Command> {
+pub(super) fn nvfold_run(wishes: &Wishes) -> Result<Command> {
     let mut command = Command::new(program::nvfold()?);
     command.args(["run", "--device"]).arg(&wishes.device).args(["-o", &wishes.options, "--"]);
     Ok(command)
 }
 
 /// The folder in which programs run.
-pub struct Lab {
+pub(crate) struct Lab {
     folder: Scratch,
 }
 
 /// The workload of LevelDB.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub(crate) struct Load {
     /// Number of pairs that are put, and number of keys.
     pub pairs: u64,
     /// Bytes of a value.
@@ -148,19 +148,19 @@ pub struct Load {
 
 impl Load {
     /// Returns a workload that fills the store once and reads a tenth of the pairs.
-    pub fn of(pairs: u64, value_bytes: u64) -> Load {
+    pub(crate) fn of(pairs: u64, value_bytes: u64) -> Load {
         Load { pairs, value_bytes, compresses: false, fills: 1, reads: pairs / 10 }
     }
 
     /// Returns the MiB of a device with space for the store, its log and compactions.
-    pub fn device_mebibytes(&self) -> u64 {
+    pub(crate) fn device_mebibytes(&self) -> u64 {
         512 + ((self.pairs * (self.value_bytes + 16) * 4) >> 20)
     }
 }
 
 impl Lab {
     /// Makes a folder in /dev/shm and compiles the LevelDB driver in it.
-    pub fn new() -> Result<Lab> {
+    pub(crate) fn new() -> Result<Lab> {
         let folder = Scratch::new_in(Path::new("/dev/shm"))?;
         let lab = Lab { folder };
         let source = lab.path("leveldb.cc");
@@ -171,12 +171,12 @@ impl Lab {
     }
 
     /// Returns a path in the folder.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Returns an empty folder with this name.
-    pub fn fresh(&self, name: &str) -> Result<PathBuf> {
+    pub(crate) fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
         if path.exists() {
             fs::remove_dir_all(&path).doing(format!("remove {}", path.display()))?;
@@ -186,21 +186,21 @@ impl Lab {
     }
 
     /// Returns options for a new device in a file, which replaces the last one; the first run creates it.
-    pub fn new_device(&self, policy: &str, mebibytes: u64) -> Wishes {
+    pub(crate) fn new_device(&self, policy: &str, mebibytes: u64) -> Wishes {
         let device = self.path("device");
         let _ = fs::remove_file(&device);
         Wishes { options: format!("create,size={mebibytes}M,policy={policy}"), ..Wishes::on(&device, policy) }
     }
 
     /// Mounts nvfold on a device (`mem:` is a memory device).
-    pub fn mount(&self, policy: &str, device: &Path, options: &str) -> Result<Mounted> {
+    pub(crate) fn mount(&self, policy: &str, device: &Path, options: &str) -> Result<Mounted> {
         let dir = self.path("mount");
         fs::create_dir_all(&dir).doing(format!("make {}", dir.display()))?;
         Ok(mounts::nvfold(&program::nvfold()?, policy, device, &dir, options)?)
     }
 
     /// Runs a program with its files below `/nvfold`.
-    pub fn run(&self, wishes: &Wishes, program: &[&str]) -> Result<Done> {
+    pub(crate) fn run(&self, wishes: &Wishes, program: &[&str]) -> Result<Done> {
         let asked = self.fresh("evaluation")?;
         fs::write(asked.join("variant"), wishes.variant.name()).doing("ask for a variant")?;
         let writes = asked.join("writes");
@@ -213,13 +213,13 @@ impl Lab {
     }
 
     /// Runs LevelDB under `nvfold run --device`.
-    pub fn leveldb(&self, wishes: &Wishes, load: Load) -> Result<Done> {
+    pub(crate) fn leveldb(&self, wishes: &Wishes, load: Load) -> Result<Done> {
         let arguments = self.leveldb_arguments("/nvfold/db", load);
         self.run(wishes, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Runs LevelDB without nvfold in a folder, whose store is removed first; `before` is a prefix of the command.
-    pub fn leveldb_in(&self, folder: &Path, before: &[&str], load: Load) -> Result<Done> {
+    pub(crate) fn leveldb_in(&self, folder: &Path, before: &[&str], load: Load) -> Result<Done> {
         let database = folder.join("db");
         if database.exists() {
             fs::remove_dir_all(&database).doing(format!("remove {}", database.display()))?;

@@ -13,7 +13,7 @@ const RECORD_BYTES: f64 = 16.0;
 const PAPER: [(u64, [f64; 4]); 2] = [(2, [5.7, 0.1623, 211.1, 1.1]), (4, [5.7, 0.164, 583.7, 2.4])];
 
 /// Makes the table.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let millions: &[f64] = if run.turn.smoke { &[0.02] } else { &[0.5, 1.0, 2.0, 4.0] };
     let mut figure = run.turn.figure(
         "table-5",

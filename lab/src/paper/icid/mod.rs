@@ -38,7 +38,7 @@ use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Figures to make: table-4, table-5, table-6, 9 .. 15, section-6, mount [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
@@ -123,7 +123,7 @@ fn parse_figure(text: &str) -> std::result::Result<String, String> {
 }
 
 /// The parameters of a run, and its folders.
-pub struct Run {
+pub(super) struct Run {
     /// The parts that runs of all papers have in common.
     pub turn: Turn,
     /// The folder in which programs run.
@@ -152,12 +152,12 @@ impl Run {
     }
 
     /// Returns the sizes of values, bytes.
-    pub fn value_sizes(&self) -> &'static [u64] {
+    pub(super) fn value_sizes(&self) -> &'static [u64] {
         if self.turn.smoke { &[128, 4096] } else { &[128, 256, 512, 1024, 2048, 4096, 8192] }
     }
 
     /// Returns the number of pairs with values of `value_bytes` bytes in a set; at most a million, as in the paper.
-    pub fn pairs(&self, value_bytes: u64) -> u64 {
+    pub(super) fn pairs(&self, value_bytes: u64) -> u64 {
         (self.bytes / (value_bytes + 16)).min(1_000_000)
     }
 }
@@ -169,7 +169,7 @@ impl AsRef<Turn> for Run {
 }
 
 /// Makes the requested figures, and the page.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(super) fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;
     let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };

@@ -51,7 +51,7 @@ struct Passage {
 }
 
 /// Makes the figure.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let sizes = Sizes::of(run.turn.smoke);
     let programs = if run.turn.smoke { &PROGRAMS[..2] } else { &PROGRAMS[..] };
     let table = |title: &str, unit: &str| {

@@ -34,7 +34,7 @@ struct Outcome {
 }
 
 /// Makes the table.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let figure = run.turn.figure(
         "table-4",
         "Table 4: what is found of the writes of four programs",

@@ -13,7 +13,7 @@ const VALUE_BYTES: u64 = 1024;
 const MEANS: [usize; 4] = [2048, 4096, 8192, 16384];
 
 /// Makes the figure.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let load = Load::of(run.pairs(VALUE_BYTES), VALUE_BYTES);
     run.turn.say(&format!("LevelDB, {} pairs with values of 1 KiB, chunks of {} sizes", load.pairs, MEANS.len()));
     let mut figure = run.turn.figure(

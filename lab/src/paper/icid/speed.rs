@@ -22,7 +22,7 @@ const WAYS: [&str; 6] = [
 ];
 
 /// Makes the figure.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let mut figure = run.turn.figure(
         "figure-11",
         "Figure 11: LevelDB's operations a second",

@@ -42,13 +42,13 @@ struct Of {
 }
 
 /// Makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let all = run.value_sizes().iter().map(|bytes| measure(run, *bytes)).collect::<Result<Vec<Of>>>()?;
     Ok(vec![ratio(run, &all)?, traffic(run, &all)?, time(run, &all), steps(run, &all)?, metadata(run, &all)?])
 }
 
 /// Returns the processor seconds of LevelDB beyond those without deduplication: medians of interleaved runs.
-pub fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
+pub(super) fn seconds_beyond<const N: usize>(run: &Run, load: Load, variants: [Variant; N]) -> Result<[f64; N]> {
     let mebibytes = load.device_mebibytes();
     let mut seconds = [const { Vec::new() }; N];
     for _ in 0..run.repeats {

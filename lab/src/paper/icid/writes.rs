@@ -6,7 +6,7 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::path::Path;
 
 /// One call of `write`.
-pub struct Write {
+pub(super) struct Write {
     /// Number of the file.
     pub file: u64,
     /// Offset in the file.
@@ -22,7 +22,7 @@ const BYTES_MAX: u64 = 1 << 31;
 ///
 /// # Errors
 /// If the record cannot be read, or ends in the middle of a write.
-pub fn each(record: &Path, mut each: impl FnMut(Write)) -> Result<()> {
+pub(super) fn each(record: &Path, mut each: impl FnMut(Write)) -> Result<()> {
     let doing = || format!("read the record of writes {}", record.display());
     let mut reader = BufReader::with_capacity(1 << 20, File::open(record).doing(doing())?);
     let mut head = [0; 24];

@@ -11,7 +11,7 @@ use crate::Result;
 use nvfold::{IndexKind, Policy};
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     run.turn.say("DRAM a chunk");
     let mebibytes: u64 = if run.turn.smoke { 64 } else { 4096 };
     let chunks = (mebibytes * 256) as f64;

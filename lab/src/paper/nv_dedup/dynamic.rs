@@ -44,7 +44,7 @@ fn percents(intervals: u64) -> Vec<u64> {
 }
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let intervals = if run.turn.smoke { 4 } else { INTERVALS };
     let percents = percents(intervals);
     let kinds = [Kind::AsInPaper, Kind::Ours];

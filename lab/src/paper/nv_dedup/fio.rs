@@ -19,7 +19,7 @@ const PERCENT: u64 = 50;
 const POLICIES: [&str; 3] = ["off", "inline", "nv-dedup"];
 
 /// Makes the figure, or explains why it cannot be measured.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let (file_mib, seconds): (u64, u64) = if run.turn.smoke { (8, 1) } else { (128, 8) };
     let settings = format!(
         "fio --rw=randwrite --bs=4k --direct=1 --dedupe_percentage={PERCENT}, one thread, a file of {file_mib} MiB, \

@@ -136,7 +136,7 @@ fn settings(run: &Run, pattern: Pattern) -> String {
 }
 
 /// Figures 1, 6 and 7, Table 4, and the costs of 5.2.
-pub fn fio(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn fio(run: &Run) -> Result<Vec<Figure>> {
     let grid = Grid::measure(run, Pattern::Fio)?;
     let settings = settings(run, Pattern::Fio);
     let mut metadata = metadata(run, &grid, "figure-7", "Figure 7: metadata flushed a request with fio", &settings);
@@ -151,7 +151,7 @@ pub fn fio(run: &Run) -> Result<Vec<Figure>> {
 }
 
 /// Figures 8 and 9.
-pub fn vdbench(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn vdbench(run: &Run) -> Result<Vec<Figure>> {
     let grid = Grid::measure(run, Pattern::Vdbench)?;
     let settings = settings(run, Pattern::Vdbench);
     Ok(vec![

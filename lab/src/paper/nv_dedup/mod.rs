@@ -35,7 +35,7 @@ use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(super) struct Options {
     /// Figures to make: 1, 2, 6 .. 13, table-4, table-5, costs, skew, dram, fio [default: all]
     #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
     figures: Vec<String>,
@@ -145,7 +145,7 @@ fn parse_profile(text: &str) -> std::result::Result<String, String> {
 }
 
 /// Sizes of the run on one profile.
-pub struct Run {
+pub(super) struct Run {
     /// The common parts of all papers' turns.
     pub turn: Turn,
     /// Requests of a timed pass.
@@ -192,12 +192,12 @@ impl Run {
     }
 
     /// Returns whether the paper's values apply to this profile.
-    pub fn is_the_papers(&self) -> bool {
+    pub(super) fn is_the_papers(&self) -> bool {
         self.turn.name == PROFILES[0]
     }
 
     /// Describes a sampling period of `chunks` chunks.
-    pub fn about_period(&self, chunks: u64) -> String {
+    pub(super) fn about_period(&self, chunks: u64) -> String {
         let mut text = format!("Sampling period {chunks} chunks");
         // Measuring the costs writes about 20 blocks.
         let cost = 2000 / chunks.max(1);
@@ -215,7 +215,7 @@ impl AsRef<Turn> for Run {
 }
 
 /// Makes the requested figures, and the page.
-pub fn run(options: &Options, json: bool) -> Result<()> {
+pub(super) fn run(options: &Options, json: bool) -> Result<()> {
     let began = Instant::now();
     let Options { figures, out, resume, .. } = options;
     let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };

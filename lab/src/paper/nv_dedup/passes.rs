@@ -15,7 +15,7 @@ const NEW: &str = "new file";
 
 /// The order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub(super) enum Pattern {
     /// Random overwrites of a file.
     Fio,
     /// New files, written from their start.
@@ -24,7 +24,7 @@ pub enum Pattern {
 
 /// The result of one system at one share of duplicates.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub(super) struct Cell {
     /// Requests per second by the wall clock: the median pass.
     pub rate: f64,
     /// Interquartile range of the passes by the wall clock, percent of their median.
@@ -43,7 +43,7 @@ pub struct Cell {
 
 /// The passes to run.
 #[derive(Clone, Copy)]
-pub struct Passes<'a> {
+pub(super) struct Passes<'a> {
     /// Emulated device.
     pub profile: &'a Profile,
     /// The systems, which take turns.
@@ -59,12 +59,12 @@ pub struct Passes<'a> {
 }
 
 /// Runs all systems at each share of duplicates; returns a cell for each, without its metadata.
-pub fn cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
+pub(super) fn cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     measure(run, passes, run.repeats, false)
 }
 
 /// Does the same as [`cells`], with metadata. Counting lines takes time, so it has a separate pass.
-pub fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
+pub(super) fn counted_cells(run: &Run, passes: Passes<'_>) -> Result<Vec<Vec<Cell>>> {
     let mut cells = cells(run, passes)?;
     let counted = measure(run, passes, 1, true)?;
     for (cell, counted) in cells.iter_mut().flatten().zip(counted.iter().flatten()) {

@@ -13,7 +13,7 @@ use nvfold_bench::recovery::{Plan, measure};
 const PAPER: [(u64, f64, f64); 4] = [(30, 734.0, 220.2), (50, 524.3, 157.3), (60, 414.2, 124.3), (70, 325.1, 97.5)];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     // As much data as in the paper on its profile, a quarter on the others.
     let (data_bytes, file_bytes) = match (run.turn.smoke, run.is_the_papers()) {
         (true, _) => (8 << 20, 2 << 20),

@@ -14,7 +14,7 @@ const PERCENTS: [u64; 3] = [10, 50, 70];
 const DRAWS: [(Draw, &str); 2] = [(Draw::Evenly, "evenly"), (Draw::Zipf, "Zipf")];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let kinds = [Kind::NoDedup, Kind::AsInPaper, Kind::Ours];
     let systems = kinds.map(System::of);
     let settings = format!(

@@ -20,7 +20,7 @@ const FEW: [usize; 3] = [1, 2, 8];
 const PERCENTS: [u64; 2] = [30, 50];
 
 /// Measures, and makes the figures.
-pub fn figures(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let systems = systems();
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
     let mut charts = Vec::new();

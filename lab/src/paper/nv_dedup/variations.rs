@@ -32,7 +32,7 @@ fn passes<'a>(run: &Run, profile: &'a Profile, systems: &'a [System], pattern: P
 }
 
 /// Figure 2: the share of the time that fingerprints take.
-pub fn media(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn media(run: &Run) -> Result<Vec<Figure>> {
     let settings = format!(
         "Dedup_block with MD5 writes new files at {PERCENT} % duplicates, {} requests per pass, one thread. Disk and \
          flash are emulated as sequential writes at 100 MB/s and 250 MB/s with no added latency; NVM is profile {}.",
@@ -103,7 +103,7 @@ fn with_latency(profile: &Profile, factor: f64) -> (String, Profile) {
 }
 
 /// Figure 12: write latencies.
-pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn latencies(run: &Run) -> Result<Vec<Figure>> {
     let systems: Vec<System> = Kind::ALL.into_iter().map(System::of).collect();
     let settings = format!(
         "Random overwrites at {PERCENT} % duplicates, {} requests per pass, one thread. The write latency is the time \
@@ -183,7 +183,7 @@ pub fn latencies(run: &Run) -> Result<Vec<Figure>> {
 }
 
 /// Figure 13: strong hash functions.
-pub fn hashes(run: &Run) -> Result<Vec<Figure>> {
+pub(super) fn hashes(run: &Run) -> Result<Vec<Figure>> {
     run.turn.say("hash functions");
     let kinds = [Kind::DedupBlock, Kind::DedupFineGrained, Kind::AsInPaper];
     let named = |kind: Kind, strong| System { strong: Some(strong), ..System::of(kind) };

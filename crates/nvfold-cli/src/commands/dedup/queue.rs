@@ -26,7 +26,7 @@ use std::time::Instant;
 /// What to do with the queue, instead of going through files.
 #[derive(Args, Debug)]
 #[group(multiple = false)]
-pub struct Steer {
+pub(super) struct Steer {
     /// Share everything that policy denova has queued, now and without its limits
     #[arg(long)]
     pub drain: bool,
@@ -44,7 +44,7 @@ pub struct Steer {
 
 impl Steer {
     /// Returns the setting to change, if there is one.
-    pub fn change(&self) -> Option<(Setting, String)> {
+    pub(super) fn change(&self) -> Option<(Setting, String)> {
         let paused = |paused| (Setting::Paused, yes_or_no(paused).to_owned());
         match self {
             Steer { pause: true, .. } => Some(paused(true)),
@@ -63,7 +63,7 @@ struct Changed {
 }
 
 /// Changes a setting of a mount.
-pub fn change(target: &Path, (setting, value): (Setting, String), output: &Output) -> Outcome<u8> {
+pub(super) fn change(target: &Path, (setting, value): (Setting, String), output: &Output) -> Outcome<u8> {
     let dir =
         mount_point_of(target).map_err(|failure| failure.hint("a device has no daemon while it is not mounted"))?;
     settings::ask(&dir, setting, &value)?;
@@ -98,7 +98,7 @@ struct Drained {
 }
 
 /// Drains the queue of a mount, or of a device that this process has mounted.
-pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
+pub(super) fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
     let stop = Stop::on_signals()?;
     stored.settle(path)?;
     let before = stored.space(path)?;
@@ -122,7 +122,7 @@ pub fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8> {
 }
 
 /// Calls `drain_some` until nothing is left, and shows progress; `bytes` is the length of the queue at the start.
-pub fn drain_all(
+pub(crate) fn drain_all(
     bytes: u64,
     stop: &Stop,
     output: &Output,

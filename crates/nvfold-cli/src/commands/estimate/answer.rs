@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::fmt::{self, Write};
 
 /// Formats it as JSON.
-pub fn to_json(answer: &Estimate) -> Value {
+pub(super) fn to_json(answer: &Estimate) -> Value {
     let by_path: Vec<Value> = answer
         .by_path
         .iter()
@@ -90,7 +90,7 @@ fn needs_json(needs: &Needs) -> Value {
 }
 
 /// Formats it as text for a terminal.
-pub fn to_text(answer: &Estimate) -> String {
+pub(super) fn to_text(answer: &Estimate) -> String {
     let mut out = String::new();
     let written = [write_savings, write_baseline, write_sampling, write_needs];
     written.iter().for_each(|write| write(answer, &mut out).expect("a String takes everything"));

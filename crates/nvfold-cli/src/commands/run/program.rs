@@ -35,7 +35,7 @@ const SET_ID: u32 = 0o6000;
 const LINE_BYTES_MAX: usize = 256;
 
 /// Returns the path of a program. A name without a slash is looked up in PATH.
-pub fn find(name: &OsStr) -> Outcome<PathBuf> {
+pub(super) fn find(name: &OsStr) -> Outcome<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & ANY_EXECUTES != 0)
     };
@@ -50,7 +50,7 @@ pub fn find(name: &OsStr) -> Outcome<PathBuf> {
 }
 
 /// Refuses a program for which preloading does not work. Returns the library that must be preloaded before any other.
-pub fn check(program: &Path) -> Outcome<Option<OsString>> {
+pub(super) fn check(program: &Path) -> Outcome<Option<OsString>> {
     let mut program = program.to_owned();
     for _ in 0..INTERPRETERS_MAX {
         let refuse = |why: &str| Err(Failure::new(format!("run {}", program.display()), why));

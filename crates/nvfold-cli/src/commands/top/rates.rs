@@ -16,7 +16,7 @@ const LINE_BYTES: u64 = pmem::LINE_BYTES;
 const HISTORY: usize = 240;
 
 /// A mount and its latest figures.
-pub struct Watched {
+pub(super) struct Watched {
     pub dir: PathBuf,
     last: Option<(Instant, Statistics)>,
     /// `None` before the second report.
@@ -28,12 +28,12 @@ pub struct Watched {
 
 impl Watched {
     /// Starts without figures.
-    pub fn new(dir: PathBuf) -> Watched {
+    pub(super) fn new(dir: PathBuf) -> Watched {
         Watched { dir, last: None, figures: None, written: VecDeque::new(), read: VecDeque::new() }
     }
 
     /// Adds a report.
-    pub fn add(&mut self, statistics: Statistics, at: Instant) {
+    pub(super) fn add(&mut self, statistics: Statistics, at: Instant) {
         // A new server process starts its counters at 0.
         let before = self.last.take().filter(|(_, before)| before.pid == statistics.pid);
         if let Some((then, before)) = before {
@@ -52,7 +52,7 @@ impl Watched {
 
 /// The activity of one mount.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Figures {
+pub(super) struct Figures {
     pub mount_point: String,
     pub device: String,
     pub device_bytes: u64,
@@ -83,7 +83,7 @@ pub struct Figures {
 
 /// Rates per second between two reports.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Rates {
+pub(super) struct Rates {
     pub writes: f64,
     pub written_bytes: f64,
     pub reads: f64,
@@ -100,7 +100,7 @@ pub struct Rates {
 
 /// The queue and the dedup daemon of policy denova.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Queue {
+pub(super) struct Queue {
     pub mode: String,
     pub paused: bool,
     pub entries: u64,
@@ -123,7 +123,7 @@ pub struct Queue {
 
 /// The index.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct IndexFigures {
+pub(super) struct IndexFigures {
     pub kind: String,
     pub weak: String,
     pub entries: u64,
@@ -136,7 +136,7 @@ pub struct IndexFigures {
 
 /// Pieces offered to a policy, and pieces that it shared.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct PolicyFigures {
+pub(super) struct PolicyFigures {
     pub offered_per_second: f64,
     pub shared_per_second: f64,
     /// Since mount.
@@ -147,7 +147,7 @@ pub struct PolicyFigures {
 
 /// Traffic to the media since mount.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Wear {
+pub(super) struct Wear {
     pub lines_written: u64,
     /// How often each line of the device was written, if writes were spread evenly.
     pub writes_per_line: f64,
@@ -159,7 +159,7 @@ pub struct Wear {
 
 /// Energy of the traffic, by the profile.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Energy {
+pub(super) struct Energy {
     /// Since mount.
     pub joules: f64,
     /// Per gigabyte that programs wrote; `None` if they wrote nothing.
@@ -231,7 +231,7 @@ impl Figures {
     }
 
     /// Formats the figures for scripts and logs: name and value, one in a line.
-    pub fn in_lines(&self) -> String {
+    pub(super) fn in_lines(&self) -> String {
         let Figures { rates, index, wear, .. } = self;
         let flow = |operations: f64, bytes: f64| format!("{}/s, {}/s", count(operations), size::show(bytes as u64));
         let mut rows =
@@ -259,25 +259,25 @@ impl Figures {
     }
 
     /// Describes the device in a few words.
-    pub fn device_words(&self) -> String {
+    pub(super) fn device_words(&self) -> String {
         let Figures { device, device_bytes, persistence, profile, .. } = self;
         format!("{device} ({}, level {persistence}, profile {profile})", size::show(*device_bytes))
     }
 
     /// Returns true if what is written does not become durable.
-    pub fn do_syncs_fail(&self) -> bool {
+    pub(super) fn do_syncs_fail(&self) -> bool {
         self.sync_errors.as_ref().is_some_and(|errors| errors.is_failing)
     }
 
     /// Describes the savings by sharing.
-    pub fn saved_words(&self) -> String {
+    pub(super) fn saved_words(&self) -> String {
         let [logical, stored, saved] = [self.logical_bytes, self.stored_bytes, self.saved_bytes].map(size::show);
         let percent = report::percent(self.saved_bytes, self.logical_bytes);
         format!("{saved} ({percent}) of {logical}; stored {stored}, free {}", size::show(self.free_bytes))
     }
 
     /// Describes the cost of the traffic on the emulated device, and its wear, if the profile gives figures.
-    pub fn cost_words(&self) -> Vec<(&'static str, String)> {
+    pub(super) fn cost_words(&self) -> Vec<(&'static str, String)> {
         let charged = format!("{:.3} s of the device charged a second", self.rates.charged_seconds);
         let energy = self.energy.map(|energy| ("energy", format!("{}; {charged}", energy.words())));
         let segments = self.wear.segments.map(|wear| ("segments", wear.opened_words()));
@@ -286,7 +286,7 @@ impl Figures {
     }
 
     /// Describes the traffic to the media.
-    pub fn lines_words(&self) -> String {
+    pub(super) fn lines_words(&self) -> String {
         let Rates { lines_written, lines_flushed, fences, .. } = self.rates;
         let [written, flushed, fences] = [lines_written, lines_flushed, fences].map(count);
         format!("{written}/s written, of these {flushed}/s flushed; {fences} fences/s")
@@ -319,12 +319,12 @@ impl Queue {
     }
 
     /// Describes when the policy shares.
-    pub fn mode_words(&self) -> String {
+    pub(super) fn mode_words(&self) -> String {
         format!("{}{}", self.mode, if self.paused { ", paused" } else { "" })
     }
 
     /// Describes the length of the queue, its lag, and when it will be empty.
-    pub fn length_words(&self) -> String {
+    pub(super) fn length_words(&self) -> String {
         if self.entries == 0 {
             return "empty".into();
         }
@@ -337,14 +337,14 @@ impl Queue {
     }
 
     /// Describes the activity of the daemon.
-    pub fn work_words(&self) -> String {
+    pub(super) fn work_words(&self) -> String {
         let looked_at = size::show(self.looked_at_bytes_per_second as u64);
         let shared = size::show(self.shared_bytes_per_second as u64);
         format!("{looked_at}/s looked at, {shared}/s shared, {:.0} % of a processor", self.busy_percent)
     }
 
     /// Describes the daemon's work since mount.
-    pub fn total_words(&self) -> String {
+    pub(super) fn total_words(&self) -> String {
         let (looked_at, shared) = (size::show(self.looked_at_bytes), size::show(self.shared_bytes));
         let waited = |seconds: Option<f64>| seconds.map_or("-".into(), time);
         let (half, most) = (waited(self.waited_half_seconds), waited(self.waited_99_percent_seconds));
@@ -371,7 +371,7 @@ impl IndexFigures {
     }
 
     /// Describes the index in one line.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let IndexFigures { kind, weak, entries, .. } = self;
         let dram = size::show(self.dram_bytes);
         match kind.as_str() {
@@ -382,7 +382,7 @@ impl IndexFigures {
     }
 
     /// Describes the cost of searches, if it is counted.
-    pub fn search_words(&self) -> String {
+    pub(super) fn search_words(&self) -> String {
         match (self.kind.as_str(), self.reads_per_lookup) {
             ("pm", Some(reads)) => format!("{}/s, each reads {reads:.2} entries", count(self.lookups_per_second)),
             ("pm", None) => "none".into(),
@@ -393,7 +393,7 @@ impl IndexFigures {
 
 impl PolicyFigures {
     /// Describes it in one line.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let (offered, shared) = (count(self.offered_per_second), count(self.shared_per_second));
         let percent = report::percent(self.shared, self.offered);
         format!("{offered}/s offered, {shared}/s shared; {} of {} ({percent}) since mount", self.shared, self.offered)
@@ -402,7 +402,7 @@ impl PolicyFigures {
 
 impl Wear {
     /// Describes it in one line.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let written = size::show(self.lines_written * LINE_BYTES);
         let amplification = self.amplification.map_or(String::new(), |by| format!(" ({by:.2} a byte of the writes)"));
         format!("{written}{amplification}, each line {:.3} times", self.writes_per_line)
@@ -420,7 +420,7 @@ impl Energy {
     }
 
     /// Describes it in one line.
-    pub fn words(&self) -> String {
+    pub(super) fn words(&self) -> String {
         let Energy { joules, joules_per_gb, watts } = self;
         let per_gb = joules_per_gb.map_or(String::new(), |by| format!(" ({by:.2} J/GB)"));
         format!("{joules:.2} J{per_gb}, {watts:.3} W")
@@ -448,7 +448,7 @@ impl Media {
 }
 
 /// Formats a count in at most seven characters: `0.5`, `1234`, `12.3k`, `4.5M`.
-pub fn count(count: f64) -> String {
+pub(super) fn count(count: f64) -> String {
     match count {
         0.0 => "0".into(),
         count if count < 10.0 => format!("{count:.1}"),
@@ -460,7 +460,7 @@ pub fn count(count: f64) -> String {
 }
 
 /// Formats a time: `250 us`, `12 ms`, `1.5 s`, `3 min 20 s`, `2 h 5 min`.
-pub fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match seconds {
         0.0 => "0 s".into(),

@@ -27,7 +27,7 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const ALARM: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
 /// The state of the screen.
-pub struct Screen {
+pub(super) struct Screen {
     interval: Duration,
     /// True if the user named one mount.
     only: bool,
@@ -39,29 +39,29 @@ pub struct Screen {
 
 impl Screen {
     /// Makes the screen for one mount (`only`), or for all in a list.
-    pub fn new(interval: Duration, only: bool) -> Screen {
+    pub(super) fn new(interval: Duration, only: bool) -> Screen {
         Screen { interval, only, is_open: only, chosen: 0 }
     }
 
     /// Shows the chosen mount alone.
-    pub fn open(&mut self) {
+    pub(super) fn open(&mut self) {
         self.is_open = true;
     }
 
     /// Returns to the list; false if there is no list, or it is shown already.
-    pub fn back(&mut self) -> bool {
+    pub(super) fn back(&mut self) -> bool {
         let goes = self.is_open && !self.only;
         self.is_open &= !goes;
         goes
     }
 
     /// Moves the choice down by so many rows.
-    pub fn choose(&mut self, down: isize, mounts: usize) {
+    pub(super) fn choose(&mut self, down: isize, mounts: usize) {
         self.chosen = self.chosen.saturating_add_signed(down).min(mounts.saturating_sub(1));
     }
 
     /// Draws the screen.
-    pub fn draw(&mut self, frame: &mut Frame, mounts: &[Watched]) {
+    pub(super) fn draw(&mut self, frame: &mut Frame, mounts: &[Watched]) {
         // The number of mounts may have changed.
         self.choose(0, mounts.len());
         let area = frame.area();

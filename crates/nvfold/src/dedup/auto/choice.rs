@@ -14,7 +14,7 @@ const CLEAR: f64 = 4.0;
 
 /// The chosen policy, and the policy that was better in the last period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
+pub(super) struct Choice {
     /// The policy of new data.
     pub policy: Policy,
     /// Why it was chosen.
@@ -25,17 +25,17 @@ pub struct Choice {
 
 impl Choice {
     /// Returns a choice for a directory whose estimates have not been compared yet.
-    pub fn new(policy: Policy, reason: Reason) -> Choice {
+    pub(super) fn new(policy: Policy, reason: Reason) -> Choice {
         Choice { policy, reason, rising: None }
     }
 
     /// Changes to `better` at once, because observations contradict the last comparison.
-    pub fn change(&mut self, better: Policy) {
+    pub(super) fn change(&mut self, better: Policy) {
         *self = Choice::new(better, Reason::Best);
     }
 
     /// Chooses `policy`, which is the best whatever data may come. Returns true if the policy changes.
-    pub fn settle(&mut self, policy: Policy) -> bool {
+    pub(super) fn settle(&mut self, policy: Policy) -> bool {
         let changes = policy != self.policy;
         *self = Choice::new(policy, Reason::AtAnyRatio);
         changes
@@ -43,7 +43,7 @@ impl Choice {
 
     /// Compares the estimates at the end of a period; `estimates` has the best first. Returns true if the policy
     /// changes. The first comparison needs no margin, because the initial policy was not chosen for a reason.
-    pub fn compare(&mut self, estimates: &[PolicyEstimate], prefer: Prefer) -> bool {
+    pub(super) fn compare(&mut self, estimates: &[PolicyEstimate], prefer: Prefer) -> bool {
         let Some(best) = estimates.first() else { return false };
         let is_first = matches!(self.reason, Reason::Unknown);
         let gain = gain(self.policy, estimates);
@@ -65,7 +65,7 @@ impl Choice {
 
 /// Returns by which part of the score of `policy` the best one is better, 0 to 1; `estimates` has the best first.
 /// Returns 1 if `policy` is no longer available, so that it is left at once.
-pub fn gain(policy: Policy, estimates: &[PolicyEstimate]) -> f64 {
+pub(super) fn gain(policy: Policy, estimates: &[PolicyEstimate]) -> f64 {
     let (Some(best), Some(own)) = (estimates.first(), estimates.iter().find(|of| of.policy == policy)) else {
         return 1.0;
     };
@@ -73,7 +73,7 @@ pub fn gain(policy: Policy, estimates: &[PolicyEstimate]) -> f64 {
 }
 
 /// Returns by which part of its score another policy must be better to be worth a change.
-pub fn margin(prefer: Prefer) -> f64 {
+pub(super) fn margin(prefer: Prefer) -> f64 {
     match prefer {
         Prefer::Balanced | Prefer::Speed => 0.04,
         // A percent of space would be too much to lose.

@@ -8,9 +8,9 @@ use crate::dedup::denova::DeNova;
 use crate::dedup::nv_dedup::costs;
 use crate::dedup::nv_dedup::options::{Costs, smooth};
 use crate::media::BLOCK_BYTES;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::Stopwatch;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// Threads report their bytes in parts of a period, this many to a period.

@@ -13,9 +13,9 @@ use super::seen::{Figures, Seen};
 use crate::dedup::PolicyDevice;
 use crate::dedup::policy::Policy;
 use crate::media::BLOCK_BYTES;
-use crate::padded::Padded;
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use nvfold_sync::Mutex;
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
 
 /// A short period is this part of a whole one, so it looks up about as many blocks as watching does in a whole one.

@@ -31,9 +31,9 @@
 mod choice;
 mod common;
 mod directory;
-pub mod model;
+pub(crate) mod model;
 mod observe;
-pub mod options;
+pub(crate) mod options;
 mod outlook;
 mod seen;
 
@@ -43,11 +43,11 @@ use super::inline::Inline;
 use super::policy::Policy;
 use super::{Dedup, PolicyDevice};
 use crate::compression::Compression;
-use crate::sync::atomic::AtomicU64;
-use crate::sync::atomic::Ordering;
 use crate::words::Stopwatch;
 use common::Common;
 use directory::ObservedDirectory;
+use nvfold_sync::atomic::AtomicU64;
+use nvfold_sync::atomic::Ordering;
 use observe::{Observed, ObservedOff, Unwatched};
 use options::{AutoOptions, AutoStats, Chosen};
 use std::sync::{Arc, OnceLock};

@@ -69,7 +69,7 @@ const TIME_WEIGHT: f64 = 0.02;
 
 /// What was observed of a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Duplicate ratio, 0 to 1.
     pub ratio: f64,
     /// The part of the blocks that is compressible.
@@ -80,7 +80,7 @@ pub struct Workload {
 
 /// What the model knows of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeviceCosts {
+pub(crate) struct DeviceCosts {
     /// Costs of a single block, nanoseconds.
     pub costs: Costs,
     /// Time to write a block of a long request, nanoseconds.
@@ -96,7 +96,7 @@ pub struct DeviceCosts {
 /// Returns the estimates of all policies that can be chosen, the best first; there is at least one. With
 /// `prefer=space`, `off` is left out. It would score as well where nothing can be saved now, but later copies of the
 /// data that it stores would not be found.
-pub fn estimates(ground: &DeviceCosts, workload: &Workload, prefer: Prefer) -> Vec<PolicyEstimate> {
+pub(crate) fn estimates(ground: &DeviceCosts, workload: &Workload, prefer: Prefer) -> Vec<PolicyEstimate> {
     let Costs { write_ns, weak_ns, lookup_ns, compare_ns, .. } = ground.costs;
     let [one, long] = [write_ns, ground.run_write_ns.min(write_ns)].map(|cost| cost as f64);
     let requests = 1.0 / workload.request_blocks.max(1.0);

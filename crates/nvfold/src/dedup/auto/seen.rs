@@ -1,8 +1,8 @@
 //! Counters of what was written in a directory: one cache line for each thread, summed at the end of a sampling period.
 
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread_number;
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::thread_number;
 
 /// Threads beyond this many share counters.
 const STRIPES: usize = 16;

@@ -12,7 +12,7 @@ use crate::dedup::policy::Verify;
 use crate::dedup::work::{Batch, Fate, Finder, Stored};
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 const BLOCK: usize = BLOCK_BYTES as usize;

@@ -29,11 +29,11 @@
 //!
 //! In mode `inline` the policy shares while it writes, with the same functions: the paper's DeNOVA-Inline.
 
-pub mod find;
-pub mod options;
-pub mod queue;
-pub mod schedule;
-pub mod waiting;
+pub(crate) mod find;
+pub(crate) mod options;
+pub(crate) mod queue;
+pub(crate) mod schedule;
+pub(crate) mod waiting;
 
 use super::batch::{PolicyCounters, Search, enter, is_block, share_all};
 use super::policy::Verify;
@@ -44,9 +44,9 @@ use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
 use crate::media::{BLOCK_BYTES, ChunkRef};
-use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::words::Stopwatch;
+use nvfold_sync::Mutex;
+use nvfold_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use options::{DeNovaOptions, DeNovaStats, DedupMode};
 use queue::{Node, Queue};
 use waiting::WaitTimes;
@@ -55,7 +55,7 @@ use waiting::WaitTimes;
 const TRIES_MAX: u32 = 4;
 
 /// Policy `denova`; see the module.
-pub struct DeNova {
+pub(crate) struct DeNova {
     weak: WeakFunction,
     strong: Option<StrongFunction>,
     verify: Verify,
@@ -97,7 +97,7 @@ struct Task {
 
 impl DeNova {
     /// Creates the policy. The fingerprint functions and `verify` are those of `nv-dedup`.
-    pub fn new(
+    pub(crate) fn new(
         fingerprints: &super::nv_dedup::options::NvDedupOptions,
         options: &DeNovaOptions,
         stopwatch: Option<Stopwatch>,
@@ -127,12 +127,12 @@ impl DeNova {
     }
 
     /// Returns when the policy shares.
-    pub fn mode(&self) -> DedupMode {
+    pub(crate) fn mode(&self) -> DedupMode {
         *self.mode.lock()
     }
 
     /// Changes when the policy shares, from now on.
-    pub fn set_mode(&self, mode: DedupMode) {
+    pub(crate) fn set_mode(&self, mode: DedupMode) {
         *self.mode.lock() = mode;
         self.is_inline.store(mode == DedupMode::Inline, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl DeNova {
     }
 
     /// Pauses the daemon, or lets it continue.
-    pub fn pause(&self, paused: bool) {
+    pub(crate) fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
 

@@ -15,9 +15,9 @@
 //! A node is a hint: its log entry may be gone or have moved, so the consumer checks it.
 
 use crate::dedup::work::Token;
-use crate::padded::Padded;
-use crate::sync::{Mutex, thread_number};
 use crate::words::{Stopwatch, TimeNs};
+use nvfold_sync::Padded;
+use nvfold_sync::{Mutex, thread_number};
 use std::collections::VecDeque;
 
 const STRIPES: usize = 16;
@@ -32,7 +32,7 @@ const LONG: u64 = 4096;
 
 /// A log entry that needs the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// The log entry.
     pub entry: Token,
     /// Number of its blocks.
@@ -42,22 +42,22 @@ pub struct Node {
 }
 
 /// Size of a node in the saved state, in 8-byte words.
-pub const NODE_WORDS: usize = 4;
+pub(crate) const NODE_WORDS: usize = 4;
 
 impl Node {
     /// Creates a node that is not queued yet.
-    pub fn new(entry: Token, blocks: u32) -> Node {
+    pub(crate) fn new(entry: Token, blocks: u32) -> Node {
         Node { entry, blocks, queued_at: 0 }
     }
 
     /// Returns the node as it is saved. The queueing time is left out, because the stopwatch differs between mounts.
-    pub fn words(&self) -> [u64; NODE_WORDS] {
+    pub(crate) fn words(&self) -> [u64; NODE_WORDS] {
         let Token { words: [first, second, third], tail } = self.entry;
         [first, u64::from(self.blocks) << 32 | u64::from(tail), second, third]
     }
 
     /// Returns the node that [`Node::words`] saved.
-    pub fn from_words([first, middle, second, third]: [u64; NODE_WORDS]) -> Node {
+    pub(crate) fn from_words([first, middle, second, third]: [u64; NODE_WORDS]) -> Node {
         let (tail, blocks) = (middle as u32, (middle >> 32) as u32);
         Node::new(Token { words: [first, second, third], tail }, blocks)
     }
@@ -124,7 +124,7 @@ impl Sorted {
 
 /// How much waits in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Number of nodes.
     pub entries: u64,
     /// Number of blocks of these nodes.
@@ -136,7 +136,7 @@ pub struct Waiting {
 }
 
 /// The work queue; see the module.
-pub struct Queue {
+pub(crate) struct Queue {
     stripes: [Padded<Mutex<QueueStripe>>; STRIPES],
     sorted: Mutex<Sorted>,
     stopwatch: Option<Stopwatch>,
@@ -144,18 +144,18 @@ pub struct Queue {
 
 impl Queue {
     /// Creates an empty queue.
-    pub fn new(stopwatch: Option<Stopwatch>) -> Queue {
+    pub(crate) fn new(stopwatch: Option<Stopwatch>) -> Queue {
         Queue { stripes: std::array::from_fn(|_| Padded::default()), sorted: Mutex::default(), stopwatch }
     }
 
     /// Returns the reading of the stopwatch, or 0 without one.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.stopwatch.as_ref().map_or(0, |stopwatch| stopwatch())
     }
 
     /// Adds a node. `clock` is the time by the file system's clock, which every write reads anyway. The stopwatch is
     /// read only when that clock has advanced, and every few writes.
-    pub fn push(&self, mut node: Node, clock: TimeNs) {
+    pub(crate) fn push(&self, mut node: Node, clock: TimeNs) {
         let mut stripe = self.stripes[thread_number() % STRIPES].lock();
         if stripe.clock != clock || stripe.writes.is_multiple_of(STAMP_EVERY) {
             (stripe.clock, stripe.stamp) = (clock, self.now());
@@ -173,18 +173,18 @@ impl Queue {
     }
 
     /// Adds nodes that an earlier mount left.
-    pub fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
+    pub(crate) fn restore(&self, nodes: impl IntoIterator<Item = Node>) {
         let (now, mut sorted) = (self.now(), self.sorted.lock());
         nodes.into_iter().for_each(|node| sorted.add(Node { queued_at: now, ..node }));
     }
 
     /// Adds a node again that was taken and not completed; it goes to the end.
-    pub fn put_back(&self, node: Node) {
+    pub(crate) fn put_back(&self, node: Node) {
         self.sorted.lock().add(node);
     }
 
     /// Takes the next node.
-    pub fn take(&self) -> Option<Node> {
+    pub(crate) fn take(&self) -> Option<Node> {
         let mut sorted = self.sorted.lock();
         if sorted.entries == 0 || sorted.taken.is_multiple_of(COLLECT_EVERY) {
             self.collect(&mut sorted);
@@ -213,12 +213,12 @@ impl Queue {
     }
 
     /// True if the queue is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.sorted.lock().entries == 0 && self.stripes.iter().all(|stripe| stripe.lock().open.is_empty())
     }
 
     /// Returns all nodes, the oldest first. For an unmount, when no thread adds or takes nodes any longer.
-    pub fn nodes(&self) -> Vec<Node> {
+    pub(crate) fn nodes(&self) -> Vec<Node> {
         let mut sorted = self.sorted.lock();
         self.collect(&mut sorted);
         let mut nodes: Vec<(u64, Node)> = sorted.lists.iter().flatten().copied().collect();
@@ -227,7 +227,7 @@ impl Queue {
     }
 
     /// Returns how much waits, and since when.
-    pub fn waiting(&self) -> Waiting {
+    pub(crate) fn waiting(&self) -> Waiting {
         let node_bytes = size_of::<Node>() as u64;
         let mut waiting = {
             let sorted = self.sorted.lock();

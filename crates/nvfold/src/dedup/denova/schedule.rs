@@ -24,7 +24,7 @@
 use super::DeNova;
 use super::options::DedupMode;
 use crate::error::{Error, Result};
-use crate::sync::atomic::Ordering;
+use nvfold_sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A turn ends after this many nanoseconds.
@@ -40,7 +40,7 @@ const SLICE_NS: u64 = 100_000;
 const REORDER_STEPS: u64 = 4;
 
 /// The work that the daemon can do.
-pub trait Worksite {
+pub(crate) trait Worksite {
     /// Does a step of the queued work. Returns true when nothing is queued.
     fn step(&self) -> Result<bool>;
 
@@ -58,7 +58,7 @@ pub trait Worksite {
 }
 
 /// When the daemon works; see the module.
-pub struct Schedule {
+pub(crate) struct Schedule {
     /// How long to wait the next time that there is nothing to do, and the operations that had come in by the last
     /// time.
     idle: Duration,
@@ -84,7 +84,7 @@ struct TurnResult {
 
 impl Schedule {
     /// Creates the schedule of a daemon in this mode.
-    pub fn new(mode: DedupMode) -> Schedule {
+    pub(crate) fn new(mode: DedupMode) -> Schedule {
         Schedule { idle: IDLE_LEAST, operations: 0, due: 0, left: 0, mode }
     }
 
@@ -92,7 +92,7 @@ impl Schedule {
     ///
     /// # Errors
     /// Errors of the steps.
-    pub fn turn(&mut self, denova: &DeNova, site: &dyn Worksite) -> Result<Duration> {
+    pub(crate) fn turn(&mut self, denova: &DeNova, site: &dyn Worksite) -> Result<Duration> {
         if denova.paused.load(Ordering::Relaxed) {
             return Ok(self.idle(site));
         }

@@ -5,14 +5,14 @@
 //! The idea: a histogram with eight classes for each power of two. It knows each time to an eighth, from nanoseconds
 //! to centuries, in 4 KiB.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 
 /// Logarithm of the number of classes for each power of two.
 const FINE_BITS: u32 = 3;
 const CLASSES: usize = (65 - FINE_BITS as usize) << FINE_BITS;
 
 /// A histogram of waiting times.
-pub struct WaitTimes {
+pub(crate) struct WaitTimes {
     counts: [AtomicU64; CLASSES],
 }
 
@@ -44,13 +44,13 @@ fn longest_of(class: usize) -> u64 {
 
 impl WaitTimes {
     /// Counts a node that waited `ns` nanoseconds.
-    pub fn count(&self, ns: u64) {
+    pub(crate) fn count(&self, ns: u64) {
         self.counts[class_of(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the longest time of each class in nanoseconds, and the number of nodes in it; ascending, without empty
     /// classes.
-    pub fn classes(&self) -> Vec<(u64, u64)> {
+    pub(crate) fn classes(&self) -> Vec<(u64, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
         counts.enumerate().filter(|(_, count)| *count > 0).map(|(class, count)| (longest_of(class), count)).collect()
     }

@@ -24,10 +24,10 @@
 //!
 //! The method may change between fingerprinting and placing a piece. Then the fingerprints that the piece has decide.
 
-pub mod costs;
-pub mod model;
-pub mod options;
-pub mod sampling;
+pub(crate) mod costs;
+pub(crate) mod model;
+pub(crate) mod options;
+pub(crate) mod sampling;
 
 use super::batch::{Search, enter, is_block, share_all};
 use super::filler::Filler;
@@ -39,9 +39,9 @@ use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::media::ChunkRef;
-use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::words::FileId;
 use crate::words::Stopwatch;
+use nvfold_sync::atomic::{AtomicU64, Ordering};
 use options::{Method, NvDedupOptions};
 use sampling::{Sampling, is_watched};
 use std::sync::Arc;

@@ -31,7 +31,7 @@ use crate::dedup::policy::Verify;
 const WORTH_IT: f64 = 0.92;
 
 /// Returns the mean time of a chunk in nanoseconds at duplicate ratio `ratio` (0 to 1), by equations 2, 3 and 5.
-pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> f64 {
+pub(crate) fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> f64 {
     // The paper's letters.
     let Costs { write_ns, weak_ns, strong_ns, lookup_ns, compare_ns } = *costs;
     let [c, w, s, lambda, v] = [write_ns, weak_ns, strong_ns, lookup_ns, compare_ns].map(|cost| cost as f64);
@@ -46,7 +46,7 @@ pub fn service_ns(method: Method, costs: &Costs, verify: Verify, ratio: f64) -> 
 }
 
 /// Returns the thresholds of equations 4 and 6, and the corresponding one for w_b_Fin.
-pub fn thresholds(costs: &Costs) -> Thresholds {
+pub(crate) fn thresholds(costs: &Costs) -> Thresholds {
     // A method without a saving has no threshold, nor has one that would need a ratio above 1.
     let border = |spent: u64, saved: u64| {
         let border = spent as f64 / saved as f64;
@@ -60,7 +60,7 @@ pub fn thresholds(costs: &Costs) -> Thresholds {
 }
 
 /// Returns the method for a workload with this duplicate ratio (0 to 1).
-pub fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -> Method {
+pub(crate) fn choose(choice: MethodChoice, costs: &Costs, verify: Verify, ratio: f64) -> Method {
     let thresholds = thresholds(costs);
     let exceeds = |border: Option<f64>| border.is_some_and(|border| ratio > border);
     match choice {

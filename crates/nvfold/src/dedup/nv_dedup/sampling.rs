@@ -20,9 +20,9 @@
 use super::model;
 use super::options::{Costs, Method, MethodChoice, NvDedupOptions, NvDedupStats};
 use crate::dedup::policy::Verify;
-use crate::padded::Padded;
-use crate::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use crate::sync::{Mutex, thread_number};
+use nvfold_sync::Padded;
+use nvfold_sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use nvfold_sync::{Mutex, thread_number};
 
 /// In Non_Fin, one content in this many is watched. The 1,562 watched pieces of a period give the ratio to about a
 /// percent.
@@ -36,13 +36,13 @@ const BATCH_MAX: u64 = 64;
 
 /// True if Non_Fin watches pieces of this content. Blocks of zeros, where a policy is offered any, are never
 /// watched: one content that is a large part of a workload must not stand for all the others.
-pub fn is_watched(piece: &[u8]) -> bool {
+pub(crate) fn is_watched(piece: &[u8]) -> bool {
     is_one_of(piece, WATCHED_BITS)
 }
 
 /// True for the pieces of one content in `1 << bits`, 1 to 63 bits. A content that is selected with more bits is also
 /// selected with fewer.
-pub fn is_one_of(piece: &[u8], bits: u32) -> bool {
+pub(crate) fn is_one_of(piece: &[u8], bits: u32) -> bool {
     let word = |at: usize| {
         let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
@@ -70,7 +70,7 @@ struct Counts {
 }
 
 /// The current method, and the state that chooses the next one.
-pub struct Sampling {
+pub(crate) struct Sampling {
     /// Number of the method, and the flag [`WATCHES`].
     mode: AtomicU8,
     period: u64,
@@ -101,7 +101,7 @@ struct MethodState {
 
 impl Sampling {
     /// Creates the state and begins the first period.
-    pub fn new(options: &NvDedupOptions) -> Sampling {
+    pub(crate) fn new(options: &NvDedupOptions) -> Sampling {
         let period = options.period.max(1);
         let state = MethodState {
             choice: options.method,
@@ -130,14 +130,14 @@ impl Sampling {
 
     /// Returns the method of the current period, and whether it watches contents although it stores everything.
     #[inline]
-    pub fn mode(&self) -> (Method, bool) {
+    pub(crate) fn mode(&self) -> (Method, bool) {
         let mode = self.mode.load(Ordering::Relaxed);
         (Method::ALL[usize::from(mode) % Method::ALL.len()], mode & WATCHES != 0)
     }
 
     /// Counts a piece, which is looked up or not.
     #[inline]
-    pub fn count(&self, looked_for: bool) {
+    pub(crate) fn count(&self, looked_for: bool) {
         let stripe = self.stripe();
         if looked_for {
             stripe.looked_for.fetch_add(1, Ordering::Relaxed);
@@ -150,19 +150,19 @@ impl Sampling {
 
     /// Counts a duplicate among the pieces that were looked up.
     #[inline]
-    pub fn found(&self) {
+    pub(crate) fn found(&self) {
         self.stripe().found.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if the period has had its pieces, so that [`Sampling::end_period`] is due.
     #[inline]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.seen.load(Ordering::Relaxed) >= self.length.load(Ordering::Relaxed)
     }
 
     /// Chooses the method of the next period, if this one is over and no other thread is doing so. `measure` returns
     /// the current costs, if they can be measured.
-    pub fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
+    pub(crate) fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !self.is_over() {
             return;
@@ -181,17 +181,17 @@ impl Sampling {
     }
 
     /// Takes a new measurement of the costs into account.
-    pub fn take_costs(&self, measured: Costs) {
+    pub(crate) fn take_costs(&self, measured: Costs) {
         self.state.lock().take_costs(measured);
     }
 
     /// Returns what chooses the method.
-    pub fn choice(&self) -> MethodChoice {
+    pub(crate) fn choice(&self) -> MethodChoice {
         self.state.lock().choice
     }
 
     /// Changes what chooses the method from now on, and begins a new period.
-    pub fn set_choice(&self, choice: MethodChoice) {
+    pub(crate) fn set_choice(&self, choice: MethodChoice) {
         let mut state = self.state.lock();
         self.close(&mut state);
         state.choice = choice;
@@ -200,13 +200,13 @@ impl Sampling {
     }
 
     /// Returns the number of pieces since mount, and of the duplicates among them.
-    pub fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         let counts = self.counts();
         (counts.pieces, counts.found)
     }
 
     /// Returns the statistics of the policy.
-    pub fn stats(&self) -> NvDedupStats {
+    pub(crate) fn stats(&self) -> NvDedupStats {
         let state = self.state.lock();
         let (method, _) = self.mode();
         let mut pieces = state.pieces;

@@ -27,7 +27,6 @@ use crate::error::Result;
 use crate::inode::extents::Extent;
 use crate::inode::{Inode, State};
 use crate::media::{BLOCK_BYTES, ChunkRef, Location};
-use crate::padded::Sum;
 use crate::store::BLOCK;
 use crate::store::Store;
 use crate::store::blocks::{Whole, whole_blocks};
@@ -36,6 +35,7 @@ use crate::store::placer::{Placer, Rung};
 use crate::store::remap::Mapped;
 use crate::store::zeros::{Zeros, add_zeros, between, bytes_within};
 use crate::words::OriginStats;
+use nvfold_sync::Sum;
 use smallvec::SmallVec;
 use std::ops::Range;
 

@@ -24,7 +24,7 @@ const SLOT_BYTES: u64 = 17;
 const STRATA: usize = 65;
 
 /// Counts distinct pieces in bounded memory.
-pub struct DistinctSample {
+pub(super) struct DistinctSample {
     last_group_of: HashMap<u64, u32>,
     capacity: usize,
     /// Fingerprints with at least this many trailing zero bits are kept.
@@ -56,7 +56,7 @@ struct SampleSums {
 
 impl DistinctSample {
     /// Returns an empty sample that takes about `memory_bytes`, but at least the memory of 1,024 fingerprints.
-    pub fn new(memory_bytes: u64) -> DistinctSample {
+    pub(super) fn new(memory_bytes: u64) -> DistinctSample {
         let slots = (memory_bytes * 2 / 3 / SLOT_BYTES).max(2048);
         let power_of_two = 1u64 << slots.ilog2();
         DistinctSample {
@@ -69,7 +69,7 @@ impl DistinctSample {
     }
 
     /// Counts a piece that needs `bytes`. Groups are numbered from 0, and calls must be in their order.
-    pub fn see(&mut self, fingerprint: u64, bytes: u64, group: u32) {
+    pub(super) fn see(&mut self, fingerprint: u64, bytes: u64, group: u32) {
         while self.by_group.len() <= group as usize {
             self.by_group.push(Strata::default());
         }
@@ -91,17 +91,17 @@ impl DistinctSample {
     }
 
     /// Returns which part of the fingerprints was followed: one in this many. 1 means all, and exact counts.
-    pub fn one_in(&self) -> u64 {
+    pub(super) fn one_in(&self) -> u64 {
         1 << self.zero_bits
     }
 
     /// Returns the number of distinct pieces over all groups.
-    pub fn overall(&self) -> Distinct {
+    pub(super) fn overall(&self) -> Distinct {
         self.overall.scaled_up(self.zero_bits)
     }
 
     /// Returns the number of distinct pieces within one group, independently of other groups.
-    pub fn within(&self, group: u32) -> Distinct {
+    pub(super) fn within(&self, group: u32) -> Distinct {
         self.by_group.get(group as usize).map(|strata| strata.scaled_up(self.zero_bits)).unwrap_or_default()
     }
 }

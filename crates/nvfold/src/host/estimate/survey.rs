@@ -129,7 +129,7 @@ impl PathCounts {
 }
 
 /// The state of a survey, and at the end its result.
-pub struct EstimateSurvey<'a> {
+pub(super) struct EstimateSurvey<'a> {
     options: &'a EstimateOptions,
     /// Blocks and packed tails, with the bytes that policy `inline` needs for each. Groups are positions in
     /// `by_path`.
@@ -158,7 +158,7 @@ pub struct EstimateSurvey<'a> {
 
 impl<'a> EstimateSurvey<'a> {
     /// Returns an empty survey.
-    pub fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> EstimateSurvey<'a> {
+    pub(super) fn new(options: &'a EstimateOptions, watch: &'a mut Watch<'a>) -> EstimateSurvey<'a> {
         let links_bytes = options.memory_bytes / 8;
         let is_compressed = options.compression != Compression::Off;
         let sample_bytes = (options.memory_bytes - links_bytes) / (2 + u64::from(is_compressed));
@@ -182,7 +182,7 @@ impl<'a> EstimateSurvey<'a> {
     }
 
     /// Surveys the paths, one after the other.
-    pub fn read(&mut self, paths: &[PathBuf]) -> TreeResult<()> {
+    pub(super) fn read(&mut self, paths: &[PathBuf]) -> TreeResult<()> {
         self.tell(0, 0);
         paths.iter().for_each(|path| self.add_path(path));
         if self.is_stopped {
@@ -238,7 +238,7 @@ impl<'a> EstimateSurvey<'a> {
     }
 
     /// Records that a file could not be read.
-    pub fn add_problem(&mut self, problem: Problem) {
+    pub(super) fn add_problem(&mut self, problem: Problem) {
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_KEPT {
             self.problems.push(problem);
