@@ -1,5 +1,5 @@
 //! Any bytes as reads, copies, mappings and forgotten files of the rec-tree, beside a naive model. The same without a fuzzer
-//! is `what_the_rec_tree_says_is_what_a_naive_model_says` in tests/tests/fuzz.rs.
+//! is `the_rec_tree_agrees_with_a_naive_model` in tests/tests/fuzz.rs.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nvfold_tests::causality::run(bytes));

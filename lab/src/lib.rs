@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_example_in_the_help_is_a_call_that_is_understood() {
+    fn every_example_in_the_help_is_a_valid_call() {
         let lab = LabArgs::augment_args(Command::new("nvfold-lab"));
         let examples = examples(&lab);
         assert_eq!(examples.len(), 14, "ten experiments and four papers: {examples:?}");

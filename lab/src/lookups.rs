@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_index_finds_what_is_there_and_nothing_else() {
+    fn each_index_finds_present_chunks_and_no_others() {
         let rows = Indexes::with(3000).unwrap().measure(1);
         assert!(rows.iter().all(|row| row.present_ns > 0.0 && row.absent_ns > 0.0));
         assert!(rows[1].dram_bytes_each > 8.0 && rows[2].device_bytes_each > 8.0, "{rows:?}");

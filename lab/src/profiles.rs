@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_profile_charges_what_is_published() {
+    fn every_profile_charges_the_published_figures() {
         for published in &PUBLISHED {
             let row = row(published).unwrap();
             assert!(row.deviation_percent.abs() <= ALLOWED_PERCENT, "{row:?}");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_a_line_for_each_value() {
+    fn the_profiles_page_has_a_row_for_each_value() {
         let rows = PUBLISHED[..2].iter().map(|published| row(published).unwrap()).collect();
         let page = page(&Report { head: Head::new("profiles", 1), rows });
         assert!(page.contains("2 of 2 values"), "{page}");

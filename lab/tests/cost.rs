@@ -20,7 +20,7 @@ fn differences(committed: &str, now: &Report) -> Vec<String> {
 }
 
 #[test]
-fn operations_cost_what_the_committed_table_says() {
+fn operations_cost_as_much_as_the_committed_table() {
     let found = differences(&committed(), &cost::counts().unwrap());
     assert!(
         found.is_empty(),
@@ -31,7 +31,7 @@ fn operations_cost_what_the_committed_table_says() {
 }
 
 #[test]
-fn a_changed_cost_is_told() {
+fn a_changed_cost_is_reported() {
     let text = committed();
     let (mut committed, now) = (Report::parse(&text).unwrap(), Report::parse(&text).unwrap());
     assert!(committed.differences(&now).is_empty());

@@ -95,7 +95,7 @@ fn paper_nv_dedup_makes_every_figure_and_one_page_of_all_profiles() {
 }
 
 #[test]
-fn paper_resumes_what_is_not_there_from_this_commit() {
+fn a_resumed_paper_run_makes_only_the_figures_missing_for_this_commit() {
     let scratch = Scratch::new();
     let out = scratch.path("out");
     let run = |commit: &str, figures: &str| {
@@ -184,7 +184,7 @@ fn paper_denova_makes_every_figure_and_finds_every_duplicate() {
 }
 
 #[test]
-fn paper_deext_makes_every_figure_beside_ext4() {
+fn paper_deext_makes_every_figure_next_to_ext4() {
     let scratch = Scratch::new();
     let (out, tree) = (scratch.path("out"), scratch.path("tree"));
     std::fs::create_dir_all(tree.join("below")).unwrap();
@@ -218,7 +218,7 @@ fn paper_deext_makes_every_figure_beside_ext4() {
 }
 
 #[test]
-fn auto_is_compared_with_what_it_chooses_from() {
+fn the_benchmark_of_auto_compares_it_with_each_of_its_choices() {
     let scratch = Scratch::new();
     let run = scratch.lab(&["--json", "auto", "--smoke", "--profile", "native", "--out", "out"]).ok();
     let report = run.json();
@@ -231,7 +231,7 @@ fn auto_is_compared_with_what_it_chooses_from() {
 }
 
 #[test]
-fn wear_counts_every_line_with_and_without_levelling() {
+fn the_wear_benchmark_counts_every_line_with_and_without_levelling() {
     let scratch = Scratch::new();
     let run = scratch.lab(&["--json", "wear", "--smoke", "--out", "out"]).ok();
     let report = run.json();
@@ -250,7 +250,7 @@ fn wear_counts_every_line_with_and_without_levelling() {
 }
 
 #[test]
-fn reclamation_on_a_nearly_full_device_loses_nothing_and_refuses_nothing() {
+fn the_reclaim_benchmark_on_a_nearly_full_device_loses_and_refuses_no_write() {
     let scratch = Scratch::new();
     let run = scratch.lab(&["--json", "reclaim", "--smoke", "--out", "out"]).ok();
     let report: Value = serde_json::from_str(&run.stdout).expect("a report");
@@ -326,7 +326,7 @@ fn chunkers_are_compared_on_the_corpus_and_the_check_with_lz4() {
 }
 
 #[test]
-fn lookups_are_measured_in_a_tree_and_both_indexes() {
+fn the_lookup_benchmark_measures_a_tree_and_both_indexes() {
     let scratch = Scratch::new();
     scratch.lab(&["lookups", "--smoke", "--out", "out"]).ok();
     let page = std::fs::read_to_string(scratch.path("out").join("lookups.md")).expect("the page");
@@ -336,7 +336,7 @@ fn lookups_are_measured_in_a_tree_and_both_indexes() {
 }
 
 #[test]
-fn origins_are_measured_in_a_compaction_in_writes_and_in_the_compare() {
+fn the_origins_benchmark_measures_a_compaction_writes_and_the_compare() {
     let scratch = Scratch::new();
     let report = scratch.lab(&["--json", "origins", "--smoke", "--out", "out"]).ok().json();
     let rows = |name: &str| report[name].as_array().unwrap_or_else(|| panic!("no {name}"));
@@ -363,7 +363,7 @@ fn origins_are_measured_in_a_compaction_in_writes_and_in_the_compare() {
 }
 
 #[test]
-fn the_rec_tree_is_measured_in_each_variant() {
+fn the_rec_tree_benchmark_measures_each_variant() {
     let scratch = Scratch::new();
     scratch.lab(&["rec-tree", "--smoke", "--out", "out"]).ok();
     let page = std::fs::read_to_string(scratch.path("out").join("README.md")).expect("the page");
@@ -375,13 +375,13 @@ fn the_rec_tree_is_measured_in_each_variant() {
 }
 
 #[test]
-fn chunkers_say_which_corpus_is_not_there() {
+fn the_chunker_benchmark_reports_a_missing_corpus() {
     let run = Scratch::new().lab(&["chunkers", "--smoke", "--corpus", "nowhere"]);
     run.fails(1, "list nowhere/versions");
 }
 
 #[test]
-fn profiles_stand_beside_what_is_published() {
+fn the_profiles_experiment_compares_with_published_figures() {
     let scratch = Scratch::new();
     let report = scratch.lab(&["--json", "profiles", "--smoke", "--out", "out"]).ok().json();
     let deviations = report["rows"].as_array().unwrap().iter().map(|row| row["deviation_percent"].as_f64().unwrap());

@@ -43,7 +43,7 @@ fn is_anything_missing() -> bool {
 }
 
 #[test]
-fn the_evaluation_of_icid_runs() {
+fn the_icid_paper_benchmark_runs_and_verifies_its_files() {
     if is_anything_missing() {
         return;
     }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torn_or_misplaced_block_is_seen() {
+    fn a_torn_or_misplaced_block_is_detected() {
         let label = Label { file: 3, offset: 8192, version: 7 };
         let old = make(label);
         assert_eq!(verify(&old, 3, 8192), Ok(label));

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slate_holds_its_last_content_and_nothing_of_those_before() {
+    fn a_reused_test_device_has_only_its_last_content() {
         let slate = Slate::new(16 << 20);
         for round in 1..4u8 {
             let mut content = Content::zeros(16 << 20);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_device_is_shorter_and_ends_with_its_last_block() {
+    fn a_truncated_test_device_is_shorter_and_ends_with_its_last_block() {
         let mut content = Content::zeros(16 << 20);
         content.write((8 << 20) - 10, &[1; 20]);
         content.resize(8 << 20);

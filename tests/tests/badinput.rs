@@ -80,7 +80,7 @@ fn assert_commands_refuse(path: &Path) {
 }
 
 #[test]
-fn what_is_no_device_is_refused() {
+fn mounting_a_file_that_is_no_device_is_refused() {
     let device = Device::blank(32 << 20);
     let mut random = vec![0; 32 << 20];
     Seed::new("noise").generator().fill(&mut random);
@@ -98,7 +98,7 @@ fn what_is_no_device_is_refused() {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn paths_that_cannot_be_a_device_are_refused() {
     let scratch = Scratch::new();
     for path in [scratch.path().to_owned(), scratch.join("absent"), "/dev/null".into(), "/dev/zero".into()] {
         assert!(device::region_of(&path).is_err(), "{} is no device", path.display());
@@ -125,7 +125,7 @@ fn a_truncated_device_is_refused() {
 }
 
 #[test]
-fn one_corrupt_superblock_is_survived_and_repaired() {
+fn a_device_with_one_corrupt_superblock_mounts_and_is_repaired() {
     for at in COPIES {
         for damage in [0..512usize, 0..4096, 100..101] {
             let device = device_with_a_file();
@@ -158,7 +158,7 @@ fn three_corrupt_superblocks_are_refused_and_two_are_not() {
 }
 
 #[test]
-fn a_newer_format_is_refused_by_name() {
+fn a_newer_feature_or_format_version_is_refused_as_newer() {
     for change in
         [(|superblock: &mut Superblock| superblock.incompatible |= 1 << 40) as fn(&mut Superblock), |superblock| {
             superblock.version += 1
@@ -177,7 +177,7 @@ fn a_newer_format_is_refused_by_name() {
 }
 
 #[test]
-fn a_feature_that_only_writers_must_know_allows_reading() {
+fn an_unknown_feature_for_writers_allows_reading() {
     let device = device_with_a_file();
     edit_superblocks(device.path(), &COPIES, |superblock| {
         superblock.read_only_compatible |= 1 << 40;
@@ -189,7 +189,7 @@ fn a_feature_that_only_writers_must_know_allows_reading() {
 }
 
 #[test]
-fn sizes_that_cannot_be_formatted_are_refused() {
+fn device_sizes_that_cannot_be_formatted_are_refused() {
     let mkfs = |device: &Device| {
         device.region().map_err(Error::from).and_then(|region| FileSystem::mkfs(&region, &MkfsOptions::default()))
     };
@@ -293,7 +293,7 @@ fn a_read_only_mount_changes_nothing() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
+fn a_read_only_file_is_mounted_read_only() {
     requires!(root, fuse);
     let device = device_with_a_file();
     let (source, view, mnt) = (device.scratch().path().to_owned(), Scratch::new(), Scratch::new());
@@ -320,7 +320,7 @@ fn a_file_that_cannot_be_written_is_mounted_for_reading_only() {
 // --- names and paths -----------------------------------------------------------------------------
 
 #[test]
-fn names_that_cannot_be_are_refused_and_all_others_taken() {
+fn invalid_names_are_refused_and_all_others_accepted() {
     let device = Device::fresh(32);
     let fs = device.mount(Policy::Off);
     let longest = vec![b'n'; 255];
@@ -376,7 +376,7 @@ fn a_directory_is_not_moved_into_itself() {
 }
 
 #[test]
-fn inode_numbers_that_name_nothing_are_refused() {
+fn unused_inode_numbers_are_refused() {
     let device = Device::fresh(32);
     let fs = device.mount(Policy::Off);
     for number in [0, 2, 3, 4096, 1 << 20, 1 << 40, 1 << 63, u64::MAX] {
@@ -395,7 +395,7 @@ fn inode_numbers_that_name_nothing_are_refused() {
 // --- sizes ---------------------------------------------------------------------------------------
 
 #[test]
-fn sizes_near_the_end_of_numbers_are_refused_or_served() {
+fn sizes_near_the_integer_limits_are_refused_or_served() {
     let device = Device::fresh(32);
     let fs = device.mount(Policy::Inline);
     let ino = fs.create(ROOT, b"file", &device::regular()).expect("create").ino;

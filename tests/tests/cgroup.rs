@@ -76,7 +76,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_device_larger_than_the_memory_limit_is_full_and_nothing_is_killed() {
+fn a_device_larger_than_the_memory_limit_gives_enospc_and_no_process_is_killed() {
     requires!(root, fuse, tool("sh"));
     for policy in ["off", "auto"] {
         let Some(group) = Group::new(&format!("nvfold-test-{}-{policy}", std::process::id())) else {
@@ -228,7 +228,7 @@ fn limit_of(dir: &Path) -> serde_json::Value {
 
 /// The server of a device in memory is the last to be killed, if this process may decide that.
 #[test]
-fn the_server_of_a_device_in_memory_is_killed_last_where_that_is_allowed() {
+fn the_server_of_a_memory_device_is_killed_last_if_permitted() {
     requires!(root, fuse, tool("sh"));
     const CAP_SYS_RESOURCE: u32 = 24;
     let own = |path: &str, name: &str| {

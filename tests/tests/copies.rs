@@ -44,7 +44,7 @@ fn stored_by(mount: &Mount, script: &str, written: &[&str]) -> (u64, u64) {
 }
 
 #[test]
-fn what_plain_programs_copy_is_shared() {
+fn copies_by_plain_programs_on_a_mount_are_shared() {
     requires!(fuse, tool("tar"));
     for writeback in ["on", "off"] {
         let mut mount = mount(&format!("policy=icid,writeback={writeback}"));
@@ -70,7 +70,7 @@ fn what_plain_programs_copy_is_shared() {
 }
 
 #[test]
-fn what_is_new_is_stored_and_other_policies_look_for_nothing() {
+fn new_data_is_stored_and_other_policies_follow_no_copies() {
     requires!(fuse);
     for (policy, script) in [("icid", "head -c 5000000 /dev/urandom > new"), ("off", "tail -c +2 a > new")] {
         let mount = mount(&format!("policy={policy}"));

@@ -367,7 +367,7 @@ fn no_acknowledged_operation_is_lost_when_an_embedding_program_is_killed() {
 }
 
 #[test]
-fn what_was_queued_when_an_embedding_program_is_killed_is_shared_later() {
+fn entries_queued_when_an_embedding_program_is_killed_are_shared_later() {
     let kills = (5 * soak_factor()).min(25);
     for index in IndexKind::ALL {
         let seed = Seed::new("killing an embedding program and its daemon");

@@ -268,7 +268,7 @@ fn check_repaired(
 // --- all pages -----------------------------------------------------------------------------------
 
 #[test]
-fn a_damaged_page_of_any_table_costs_what_stood_on_it_and_nothing_else() {
+fn a_damaged_page_of_any_table_costs_only_its_content() {
     let seed = Seed::new("the damage suite");
     let slate = Slate::new(DEVICE_BYTES);
     let step = if soak_factor() > 1 { 1 } else { SAMPLE };

@@ -73,7 +73,7 @@ fn drain(fs: &FileSystem) {
 }
 
 #[test]
-fn what_is_shared_later_saves_what_is_shared_at_once() {
+fn sharing_later_saves_as_much_as_sharing_at_once() {
     let files = real_files();
     let bytes: usize = files.iter().map(|(_, content)| content.len()).sum();
     let inline = Device::fresh(256);
@@ -139,7 +139,7 @@ fn one_fingerprint(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_chain_that_all_fingerprints_share_works() {
+fn a_chain_with_all_fingerprints_works() {
     // The daemon gives up on a batch of blocks with equal fingerprints; writers do not.
     let one_prefix = (Policy::DeNova, WeakFunction::Xxh3, one_prefix(200));
     let one_fingerprint = (Policy::Inline, WeakFunction::Fletcher32, one_fingerprint(400));
@@ -203,7 +203,7 @@ fn a_chain_that_all_fingerprints_share_works() {
 }
 
 #[test]
-fn the_pm_index_takes_no_dram_whatever_is_in_it() {
+fn the_pm_index_takes_no_dram_at_any_fill() {
     for policy in [Policy::Inline, Policy::NvDedup, Policy::DeNova] {
         let device = Device::indexed(128, IndexKind::Pm, WeakFunction::Xxh3);
         // A fingerprint for every block, whether it pays or not.
@@ -232,7 +232,7 @@ fn the_pm_index_takes_no_dram_whatever_is_in_it() {
 }
 
 #[test]
-fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
+fn changing_the_denova_mode_affects_writers_and_keeps_the_queue() {
     for index in IndexKind::ALL {
         let device = Device::indexed(32, index, WeakFunction::Xxh3);
         let fs = device.mount(Policy::DeNova);
@@ -259,7 +259,7 @@ fn changing_the_mode_changes_what_writers_do_and_loses_nothing_queued() {
 /// A compaction of the log writes its entries again while the daemon is far behind. It must still process each block
 /// once.
 #[test]
-fn a_file_that_is_appended_to_is_looked_at_once() {
+fn the_daemon_reads_each_block_of_a_growing_file_once() {
     const APPENDS: u64 = 20_000;
     for (appends_a_step, copies) in [(3, 1), (40, 1), (200, 1), (40, 4)] {
         let device = Device::fresh(256);
@@ -290,7 +290,7 @@ fn a_file_that_is_appended_to_is_looked_at_once() {
 
 /// When the log is written again, the queued part of each extent gets its own entry: more entries than fit the inode.
 #[test]
-fn a_log_that_is_written_anew_may_have_several_entries_an_extent() {
+fn a_compacted_log_may_have_several_entries_for_one_extent() {
     for steps in [0, 1, 2, 7, 20] {
         let device = Device::fresh(64);
         let fs = device.mount(Policy::DeNova);

@@ -9,7 +9,7 @@ use nvfold_tests::random::soak_factor;
 use nvfold_tests::{requires, run};
 
 #[test]
-fn a_buffered_read_sees_direct_writes_that_have_ended() {
+fn a_buffered_read_sees_completed_direct_writes() {
     requires!(fuse, tool("cc"));
     let rounds = (300 * soak_factor()).to_string();
     for options in ["writeback=on", "writeback=off"] {

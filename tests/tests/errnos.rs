@@ -91,7 +91,7 @@ fn of_groups<'l>(printed: &'l str, groups: &BTreeSet<&str>) -> Vec<&'l str> {
 }
 
 #[test]
-fn calls_with_wrong_input_have_the_results_that_they_have_on_ext4_or_are_listed() {
+fn calls_with_wrong_input_have_the_results_of_ext4_or_are_listed() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("cc"));
     let scratch = Scratch::new();
     let program = probe::compiled("errnos", scratch.path());

@@ -81,7 +81,7 @@ macro_rules! exercisers {
         })+
 
         #[test]
-        fn every_policy_is_exercised() {
+        fn the_exerciser_has_a_test_for_every_policy() {
             assert_eq!([$(Policy::$policy),+], Policy::ALL);
         }
     };
@@ -129,7 +129,7 @@ fn steps(count: usize) -> Vec<Op> {
 }
 
 #[test]
-fn a_part_of_a_piece_at_the_beginning_of_a_file_is_cut_anew() {
+fn a_part_of_a_piece_at_the_beginning_of_a_file_is_cut_again() {
     // The part lies 8 KiB behind the beginning of its piece, and the file begins with it.
     let ops =
         [write(0, 0, 1 << 20, 1), clone(0, 237_568, 1, 0, 4096), Op::Append { path: vec![1], len: 53_248, seed: 2 }];
@@ -137,14 +137,14 @@ fn a_part_of_a_piece_at_the_beginning_of_a_file_is_cut_anew() {
 }
 
 #[test]
-fn a_part_of_a_piece_anywhere_in_a_file_is_cut_anew() {
+fn a_part_of_a_piece_anywhere_in_a_file_is_cut_again() {
     let parts = |to_offset| [clone(0, 20_000, 1, to_offset, 5000), write(1, to_offset + 5000, 700, 3)];
     let ops = [0, 3000, 30_000, 32_768, 70_001].map(parts).concat();
     under_every_policy(&[&[write(0, 0, 100_000, 1), write(1, 0, 60_000, 2)], &ops[..], &steps(20)].concat());
 }
 
 #[test]
-fn work_that_was_put_off_ends_with_its_file() {
+fn deferred_work_ends_with_its_file() {
     // Two requests that do not follow each other leave a seam on each side, and equal data is queued to be shared.
     let work = [write(0, 0, 30_000, 1), write(0, 10_000, 9000, 2), write(1, 0, 30_000, 1)];
     let gone = [Op::Unlink { path: vec![0] }, Op::Mkdir { path: vec![0], mode: 0o755 }];

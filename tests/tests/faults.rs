@@ -38,7 +38,7 @@ fn assert_eio<T>(result: std::io::Result<T>) {
 }
 
 #[test]
-fn the_mount_of_a_truncated_device_says_eio_and_ends_in_order() {
+fn the_mount_of_a_truncated_device_gives_eio_and_ends_cleanly() {
     requires!(root, fuse);
     // At the same time, because each mount waits some seconds for a file that stays open.
     std::thread::scope(|scope| {
@@ -75,7 +75,7 @@ fn truncate_under_a_mount(policy: &str) {
 }
 
 #[test]
-fn the_mount_of_a_truncated_device_ends_when_nobody_looks() {
+fn the_mount_of_a_truncated_device_ends_without_any_access() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "inline");
     if !mount.is_real() {
@@ -120,7 +120,7 @@ fn child_that_embeds_a_device() {
 }
 
 #[test]
-fn a_program_outlives_the_device_that_it_embeds() {
+fn a_program_survives_the_loss_of_its_embedded_device() {
     for bytes in [0, 4096, 20 << 20] {
         let device = Device::fresh(64);
         let mut child = Command::new(std::env::current_exe().expect("own path"))
@@ -166,7 +166,7 @@ impl Drop for SmallHost {
 }
 
 #[test]
-fn a_host_without_memory_is_eio_and_loses_nothing_that_was_acknowledged() {
+fn a_host_without_memory_gives_eio_and_no_acknowledged_data_is_lost() {
     requires!(root);
     for policy in device::POLICIES {
         let host = SmallHost::of(24 << 20);

@@ -114,7 +114,7 @@ fn short_records_that_a_program_copies_are_shared() {
 }
 
 #[test]
-fn what_stdio_copies_is_shared() {
+fn copies_through_stdio_are_shared() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=icid");
     assert_shared(house.copy("lines"), 95, "lines");
@@ -122,7 +122,7 @@ fn what_stdio_copies_is_shared() {
 }
 
 #[test]
-fn a_child_goes_on_with_what_its_parent_has_read() {
+fn a_forked_child_shares_copies_of_data_that_its_parent_read() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=icid");
     assert_shared(house.copy("forks"), 95, "forks");
@@ -130,7 +130,7 @@ fn a_child_goes_on_with_what_its_parent_has_read() {
 }
 
 #[test]
-fn numbers_that_become_other_files_and_two_hundred_threads() {
+fn reused_descriptors_and_two_hundred_threads_give_correct_hints() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=icid");
     assert_shared(house.copy("reuse"), 95, "reuse");
@@ -140,7 +140,7 @@ fn numbers_that_become_other_files_and_two_hundred_threads() {
 }
 
 #[test]
-fn threads_that_copy_while_others_fork_and_signal_handlers_that_copy_never_wait_for_each_other() {
+fn copies_in_threads_forks_and_signal_handlers_never_deadlock() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=icid");
     house.copy("storm");
@@ -148,7 +148,7 @@ fn threads_that_copy_while_others_fork_and_signal_handlers_that_copy_never_wait_
 }
 
 #[test]
-fn where_nothing_can_be_shared_programs_work_as_ever() {
+fn programs_work_normally_if_nothing_can_be_shared() {
     requires!(fuse, tool("cc"));
     let mut house = House::new("policy=inline");
     assert_eq!(house.copy("records").1, 0);
@@ -156,7 +156,7 @@ fn where_nothing_can_be_shared_programs_work_as_ever() {
 }
 
 #[test]
-fn a_file_that_the_program_may_not_read_by_itself_is_copied_as_ever() {
+fn a_file_that_the_program_may_not_reopen_is_copied_without_hints() {
     requires!(root, fuse, tool("cc"), tool("setpriv"));
     use std::os::unix::fs::PermissionsExt;
     let mut house = House::new("policy=icid,allow_other");
@@ -205,7 +205,7 @@ fn same_as_on_the_host(script: &str) {
 const SOME_FILES: &str = "mkdir files; for n in $(seq 120); do seq $n $((n * 37)) >files/$n; done; ";
 
 #[test]
-fn shells_and_their_programs_work_as_on_the_host() {
+fn under_run_mount_shells_and_their_programs_work_as_on_the_host() {
     requires!(fuse);
     same_as_on_the_host(&format!(
         "{SOME_FILES} cat files/* >all; sort all files/7 >sorted; cp -r files again; sed -i s/1/one/ again/1*
@@ -216,7 +216,7 @@ fn shells_and_their_programs_work_as_on_the_host() {
 }
 
 #[test]
-fn git_works_as_on_the_host() {
+fn under_run_mount_git_works_as_on_the_host() {
     requires!(fuse, tool("git"));
     same_as_on_the_host(&format!(
         "{SOME_FILES} git init -q -b main .; git add .; git commit -qm one; git rev-parse HEAD
@@ -228,7 +228,7 @@ fn git_works_as_on_the_host() {
 }
 
 #[test]
-fn sqlite_make_rsync_and_python_work_as_on_the_host() {
+fn under_run_mount_sqlite_make_rsync_and_python_work_as_on_the_host() {
     requires!(fuse, tool("cc"), tool("make"), tool("sqlite3"), tool("rsync"));
     same_as_on_the_host(
         "sqlite3 db 'CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, value BLOB);
@@ -271,7 +271,7 @@ print(os.fork() and os.wait()[1])
 }
 
 #[test]
-fn what_is_no_mount_is_told_and_so_is_a_policy_that_shares_nothing() {
+fn run_mount_rejects_a_plain_directory_and_warns_of_a_policy_without_origins() {
     requires!(fuse);
     let house = House::new("policy=inline");
     let outcome = run::run(&mut followed(house.mount.scratch(), &["true"]));

@@ -102,7 +102,7 @@ macro_rules! over_the_mount {
         })+
 
         #[test]
-        fn every_policy_is_mounted() {
+        fn fsx_has_a_test_over_the_mount_for_every_policy() {
             assert_eq!([$($policy),+], Policy::ALL.map(Policy::name));
         }
     };
@@ -164,12 +164,12 @@ fn exercise_mount(mount: &Mount, name: &str, config: &str, ops: u64, seed: u64) 
 // --- against the library -------------------------------------------------------------------------
 
 #[test]
-fn the_exerciser_finds_nothing_in_the_library_with_policy_denova() {
+fn the_fsx_exerciser_finds_no_error_in_the_library_with_policy_denova() {
     exercise_library(Policy::DeNova);
 }
 
 #[test]
-fn the_exerciser_finds_nothing_in_the_library_with_policy_inline() {
+fn the_fsx_exerciser_finds_no_error_in_the_library_with_policy_inline() {
     exercise_library(Policy::Inline);
 }
 

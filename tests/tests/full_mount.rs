@@ -94,7 +94,7 @@ fn fill(mount: &Mount, path: &Path) -> (u64, u64) {
 }
 
 #[test]
-fn a_writer_to_a_full_mount_is_told_and_the_size_is_what_is_stored() {
+fn a_writer_to_a_full_mount_gets_enospc_and_the_size_matches_the_stored_data() {
     requires!(fuse);
     for options in ["writeback=off", "writeback=on", "writeback=on,policy=denova", "writeback=auto,policy=off"] {
         let mut mount = Mount::with_options(DEVICE_MIB, options);
@@ -113,7 +113,7 @@ fn a_writer_to_a_full_mount_is_told_and_the_size_is_what_is_stored() {
 }
 
 #[test]
-fn a_writer_that_was_told_goes_on_when_there_is_space_again() {
+fn a_writer_that_got_enospc_continues_once_there_is_space() {
     requires!(fuse);
     for options in ["writeback=off", "writeback=on"] {
         let mut mount = Mount::with_options(DEVICE_MIB, options);
@@ -136,7 +136,7 @@ fn a_writer_that_was_told_goes_on_when_there_is_space_again() {
 }
 
 #[test]
-fn a_size_and_holes_that_were_made_on_purpose_stay() {
+fn a_full_mount_keeps_sizes_and_holes_that_programs_set() {
     requires!(fuse);
     const SIZE: u64 = 1 << 40;
     let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on");
@@ -160,7 +160,7 @@ fn a_size_and_holes_that_were_made_on_purpose_stay() {
 }
 
 #[test]
-fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
+fn a_failed_append_on_a_full_mount_keeps_the_file_size() {
     requires!(fuse);
     let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on");
     fs::write(mount.join("log"), block(0)).unwrap();
@@ -183,7 +183,7 @@ fn a_full_mount_leaves_the_size_of_a_file_that_is_appended_to_where_it_was() {
 
 /// As on any file system of Linux: the kernel remembers the loss for the file, and what each open file was told.
 #[test]
-fn every_open_file_is_told_once_that_accepted_writes_were_lost() {
+fn the_loss_of_accepted_writes_is_reported_once_to_every_open_file() {
     requires!(fuse);
     let mut mount = Mount::with_options(DEVICE_MIB, "writeback=on,policy=off");
     let told = |file: &File| file.sync_all().err().map(|error| error.kind());
@@ -230,7 +230,7 @@ fn put_too_much(database: &Path, journal: &str) -> String {
 }
 
 #[test]
-fn sqlite_says_that_a_full_mount_is_full_and_keeps_its_database() {
+fn sqlite_reports_a_full_mount_and_keeps_its_database() {
     requires!(root, fuse, tool("sqlite3"));
     for (options, words) in
         [("writeback=on", [FULL, UNSYNCED]), ("writeback=off", [FULL; 2]), ("cache=none", [FULL; 2])]

@@ -42,7 +42,7 @@ proptest! {
     #![proptest_config(cases(2500))]
 
     #[test]
-    fn operation_sequences_answer_as_the_model_does(
+    fn random_operations_give_the_results_of_the_model(
         head in any::<[u8; script::HEAD_BYTES]>(),
         records in vec(any::<[u8; script::RECORD_BYTES]>(), 1..60),
     ) {
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn fsck_mount_and_repair_agree_on_images_that_were_written_over(
+    fn fsck_mount_and_repair_agree_on_partly_overwritten_images(
         head in any::<[u8; hostile::HEAD_BYTES]>(),
         written in vec((any::<[u8; 3]>(), vec(any::<u8>(), 0..20)), 1..8),
     ) {
@@ -76,7 +76,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn what_noise_did_not_lie_on_is_there_after_a_repair(record in any::<[u8; hostile::OVERWRITTEN_BYTES]>()) {
+    fn files_not_hit_by_noise_survive_a_repair(record in any::<[u8; hostile::OVERWRITTEN_BYTES]>()) {
         watched(&record, hostile::run_overwritten);
     }
 }
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn what_the_rec_tree_says_is_what_a_naive_model_says(
+    fn the_rec_tree_agrees_with_a_naive_model(
         head in 0..causality::HEADS,
         records in vec(any::<[u8; causality::RECORD_BYTES]>(), 1..100),
     ) {
@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn every_seed_of_the_corpora_holds() {
+fn every_seed_of_the_fuzz_corpora_passes() {
     for (target, run) in [
         ("operations", script::run as fn(&[u8])),
         ("damaged_image", hostile::run_damaged),
@@ -167,7 +167,7 @@ fn assert_agreed(content: &Content) {
 /// The entry is two words: a crash during the growth of the inode table may leave one of them. Mounting did not clear
 /// it, and fsck found it after the next unmount.
 #[test]
-fn half_a_segment_entry_is_gone_after_the_next_mount() {
+fn half_a_segment_entry_is_cleared_by_the_next_mount() {
     for segment in 2..8 {
         assert_agreed(&damaged(Kind::Crashed, |geometry, content| {
             content.write(geometry.segment_entry_offset(segment), &SegmentEntry::inodes(segment, 1).as_bytes()[..8]);
@@ -177,7 +177,7 @@ fn half_a_segment_entry_is_gone_after_the_next_mount() {
 
 /// fsck checked only the words that operations store; recovery stored all words.
 #[test]
-fn a_journal_with_a_word_that_no_operation_stores_is_named_and_refused() {
+fn a_journal_with_an_impossible_word_is_reported_and_refused() {
     let slot = image::image(Kind::Crashed).inodes()[0].at;
     for word in (0..512).step_by(8) {
         let content = damaged(Kind::Crashed, |geometry, content| {
@@ -189,7 +189,7 @@ fn a_journal_with_a_word_that_no_operation_stores_is_named_and_refused() {
 }
 
 #[test]
-fn the_count_of_mounts_may_run_over() {
+fn the_mount_count_may_overflow() {
     assert_agreed(&damaged(Kind::Small, |_, content| {
         edit_superblocks(content, |superblock| superblock.mount_epoch = u64::MAX);
     }));
@@ -197,7 +197,7 @@ fn the_count_of_mounts_may_run_over() {
 
 /// fsck wrote superblocks without knowing the meaning of flags for writers, and called the device repaired.
 #[test]
-fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
+fn repair_refuses_a_device_with_unknown_features_for_writers() {
     let content = damaged(Kind::CutOff, |_, content| {
         edit_superblocks(content, |superblock| superblock.read_only_compatible = 1 << 40);
         content.write(COPIES[1] + 100, &[0xff]);
@@ -211,7 +211,7 @@ fn repair_keeps_off_a_device_with_features_that_writers_must_know() {
 
 /// A mount trusts the totals of a saved state, and fsck compares them with the logs; adding them up overflowed.
 #[test]
-fn totals_of_a_saved_state_that_cannot_be_are_named() {
+fn impossible_totals_of_a_saved_state_are_reported() {
     // Of mapped bytes and blocks, fsck also says that they do not add up with the others.
     for (total, findings) in [(48, 2), (56, 2), (64, 1), (72, 1)] {
         let content =
@@ -225,7 +225,7 @@ fn totals_of_a_saved_state_that_cannot_be_are_named() {
 
 /// A shard of the saved index without homes was accepted: its entries were never found again.
 #[test]
-fn a_saved_index_that_cannot_be_searched_is_made_anew() {
+fn a_saved_index_that_cannot_be_searched_is_rebuilt() {
     let at = image::image(Kind::LongLogs);
     let shards = at.structures[image::Layout::SavedPayload as usize].iter().map(|part| part.at);
     for capacity in shards {
@@ -242,7 +242,7 @@ fn a_saved_index_that_cannot_be_searched_is_made_anew() {
 
 /// A saved state whose runs have blocks in common was read: one run named 248 times took as much memory as 248 runs.
 #[test]
-fn a_saved_state_in_runs_that_overlap_is_not_read() {
+fn a_saved_state_in_overlapping_runs_is_rejected() {
     let is_loaded = |content: &Content| {
         let region = Slate::new(content.len_bytes()).with(content);
         let fs = FileSystem::mount(region, MountOptions::default()).expect("mount");
@@ -274,7 +274,7 @@ fn a_saved_state_in_runs_that_overlap_is_not_read() {
 
 /// Recovery looks only at segments that are marked as holding blocks, and no crash leaves an entry in another one.
 #[test]
-fn a_chunk_entry_where_no_blocks_are_is_named_and_repaired() {
+fn a_chunk_entry_without_a_block_is_reported_and_repaired() {
     let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a size that can be formatted");
     let inode_table = geometry.first_segment() * SEGMENT_BLOCKS;
     for block in [0, 5, inode_table, inode_table + 511, geometry.blocks() - 1] {
@@ -292,7 +292,7 @@ fn a_chunk_entry_where_no_blocks_are_is_named_and_repaired() {
 
 /// A crash may leave a single word of a chunk entry.
 #[test]
-fn one_word_of_a_chunk_entry_is_nothing_after_a_crash() {
+fn a_single_word_of_a_chunk_entry_after_a_crash_counts_as_empty() {
     let data = damaged(Kind::Crashed, |geometry, content| {
         let block = BlockNumber::containing(geometry.data_offset + SEGMENT_BYTES);
         for block in (block.0..geometry.blocks()).map(BlockNumber) {
@@ -312,7 +312,7 @@ fn one_word_of_a_chunk_entry_is_nothing_after_a_crash() {
 
 /// Names and link counts change in one commit, so a wrong count is not a trace of a crash.
 #[test]
-fn a_link_count_that_no_crash_leaves_is_named() {
+fn a_link_count_that_no_crash_can_leave_is_reported() {
     let image = image::image(Kind::Crashed);
     for line in &image.structures[image::Layout::AttributeLine as usize] {
         assert_agreed(&damaged(Kind::Crashed, |_, content| {
@@ -328,7 +328,7 @@ fn a_link_count_that_no_crash_leaves_is_named() {
 
 /// Reconcile freed a directory without a name and left its files without one; the next fsck found that.
 #[test]
-fn a_directory_that_lost_its_name_keeps_what_is_in_it() {
+fn a_directory_that_lost_its_name_keeps_its_content() {
     for cut in [192, 256, 320] {
         let content = damaged(Kind::Crashed, |geometry, content| {
             // The log of the root looks shorter than it was.
@@ -354,7 +354,7 @@ fn a_directory_that_lost_its_name_keeps_what_is_in_it() {
 
 /// The bits of a segment were kept in whole words of existing blocks.
 #[test]
-fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
+fn a_device_that_ends_within_a_segment_is_used_to_its_end() {
     for blocks in [4097, 4100, 4096 + 256, 4096 + 511] {
         let region =
             Region::create(&DeviceSpec::Memory, blocks * BLOCK_BYTES, &OpenOptions::default()).expect("a device");
@@ -374,7 +374,7 @@ fn a_device_that_ends_inside_a_segment_is_used_to_its_end() {
 /// A tail at the start of a page also stands for the end of the area before it. Attributes written for that tail were
 /// not found again, and the inode was lost with the next change.
 #[test]
-fn a_log_tail_in_front_of_a_page_is_named() {
+fn a_log_tail_at_the_start_of_a_page_is_reported() {
     for kind in [Kind::Everything, Kind::LongLogs, Kind::Tombstones, Kind::Crashed] {
         for inode in image::image(kind).inodes() {
             assert_agreed(&damaged(kind, |_, content| {

@@ -63,7 +63,7 @@ fn fill(dir: &Path, files: usize) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_handle_leads_to_its_file_whatever_becomes_of_the_name() {
+fn a_file_handle_survives_rename_and_removal_of_the_name() {
     requires!(root, fuse, tool("cc"));
     let mount = Mount::fresh(128, "inline");
     let handles = Handles::new(&mount);
@@ -144,7 +144,7 @@ fn a_handle_of_a_removed_file_is_stale_and_never_leads_to_another() {
 }
 
 #[test]
-fn handles_outlive_the_mount() {
+fn file_handles_stay_valid_across_mounts() {
     requires!(root, fuse, tool("cc"));
     let mut mount = Mount::fresh(128, "inline");
     let handles = Handles::new(&mount);
@@ -182,7 +182,7 @@ fn handles_outlive_the_mount() {
 
 /// The inode table gives its last segments back; when it grows again, their generations are gone.
 #[test]
-fn a_number_comes_back_with_another_generation_also_in_a_table_that_shrank() {
+fn a_reused_inode_number_has_another_generation_even_if_the_table_shrank() {
     const FILES: usize = 10_000;
     let region = Region::create(&DeviceSpec::Memory, 128 << 20, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();

@@ -71,7 +71,7 @@ impl House {
 }
 
 #[test]
-fn bytes_that_a_hint_names_are_shared_at_any_offset() {
+fn bytes_with_a_hint_are_shared_at_any_offset() {
     requires!(fuse, tool("cc"));
     for writeback in ["on", "off"] {
         let house = House::new(&format!("policy=icid,writeback={writeback}"));
@@ -85,7 +85,7 @@ fn bytes_that_a_hint_names_are_shared_at_any_offset() {
 }
 
 #[test]
-fn a_file_can_be_its_own_source() {
+fn a_hint_may_use_a_file_as_its_own_source() {
     requires!(fuse, tool("cc"));
     let house = House::new("policy=icid");
     let source = house.source.clone();
@@ -97,7 +97,7 @@ fn a_file_can_be_its_own_source() {
 }
 
 #[test]
-fn a_hint_that_lies_costs_nothing_but_a_compare() {
+fn a_wrong_hint_costs_only_a_compare() {
     requires!(fuse, tool("cc"));
     // Each write goes to the server once, unchanged.
     let house = House::new("policy=icid,writeback=off");
@@ -111,7 +111,7 @@ fn a_hint_that_lies_costs_nothing_but_a_compare() {
 }
 
 #[test]
-fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
+fn a_source_changed_or_removed_after_its_hint_is_not_shared() {
     requires!(fuse, tool("cc"));
     for gone in [true, false] {
         let house = House::new("policy=icid,writeback=on");
@@ -129,7 +129,7 @@ fn a_source_that_changes_or_goes_after_the_hint_is_no_source_any_more() {
 }
 
 #[test]
-fn what_is_no_hint_is_refused() {
+fn malformed_hints_are_refused() {
     requires!(fuse, tool("cc"));
     let house = House::new("policy=icid");
     let source = house.source.to_str().unwrap();
@@ -146,7 +146,7 @@ fn what_is_no_hint_is_refused() {
 }
 
 #[test]
-fn a_file_that_does_not_follow_origins_says_so() {
+fn a_hint_for_a_file_whose_policy_ignores_origins_is_refused() {
     requires!(fuse, tool("cc"));
     let house = House::new("policy=inline");
     let target = house.mount.join("target");
@@ -156,7 +156,7 @@ fn a_file_that_does_not_follow_origins_says_so() {
 }
 
 #[test]
-fn who_cannot_read_a_file_gets_no_token_of_it() {
+fn a_user_without_read_permission_gets_no_token_of_a_file() {
     requires!(root, fuse, tool("cc"), tool("setpriv"));
     use std::os::unix::fs::PermissionsExt;
     let house = House::new("policy=icid,allow_other");
@@ -279,7 +279,7 @@ fn a_token_reveals_nothing_once_its_user_may_no_longer_read_the_file() {
 }
 
 #[test]
-fn where_each_owner_shares_with_himself_a_token_of_another_one_shares_nothing() {
+fn with_share_owner_the_token_of_another_owner_shares_nothing() {
     requires!(root, fuse, tool("cc"), tool("setpriv"));
     let mut secret = Secret::new("share=owner");
     secret.guess(USER, &secret.token());

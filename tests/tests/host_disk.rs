@@ -120,12 +120,12 @@ fn bytes(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_accepted_on_a_full_disk_is_stored_with_every_policy() {
+fn accepted_data_is_stored_on_a_full_disk_with_every_policy() {
     fill_with_every_policy(true, 3);
 }
 
 #[test]
-fn what_is_accepted_in_limited_memory_is_stored_with_every_policy() {
+fn accepted_data_is_stored_within_a_memory_limit_with_every_policy() {
     fill_with_every_policy(false, 1);
 }
 
@@ -156,7 +156,7 @@ fn fill_with_every_policy(as_file: bool, rounds: usize) {
 
 /// What a removal frees is of use at once, also where the host has taken the free blocks beside it back.
 #[test]
-fn blocks_that_become_free_beside_holes_are_used_at_once() {
+fn freed_blocks_next_to_holes_are_reused_at_once() {
     const PART: usize = 256 << 10;
     const PARTS: u64 = 64;
     let scratch = Scratch::new();
@@ -244,7 +244,7 @@ fn verify(mount: &Mount, seeds: &[u64]) {
 }
 
 #[test]
-fn copies_that_were_accepted_are_there_after_an_unmount() {
+fn accepted_copies_are_there_after_an_unmount() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"));
     with_a_disk("child_copies_until_the_disk_is_full");
 }
@@ -274,7 +274,7 @@ fn child_copies_until_the_disk_is_full() {
 }
 
 #[test]
-fn a_disk_that_others_fill_costs_no_accepted_file() {
+fn a_disk_filled_by_others_loses_no_accepted_file() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"));
     with_a_disk("child_shares_the_disk");
 }
@@ -302,7 +302,7 @@ fn child_shares_the_disk() {
 }
 
 #[test]
-fn a_disk_that_takes_no_sync_is_told_until_the_unmount_fails() {
+fn failing_syncs_are_reported_until_the_unmount_fails() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("fallocate"));
     with_a_disk("child_whose_syncs_fail");
 }
@@ -356,7 +356,7 @@ fn take_the_disk_of_the_journal(mount: &Mount) -> PathBuf {
 }
 
 #[test]
-fn a_sync_that_failed_has_lost_nothing_when_a_later_one_succeeds() {
+fn a_failed_sync_loses_nothing_if_a_later_one_succeeds() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("fallocate"));
     with_a_disk("child_whose_syncs_fail_for_a_while");
 }

@@ -90,12 +90,12 @@ fn history(name: &'static str, policy: Policy, run: impl FnOnce(&FileSystem, &Tr
 }
 
 #[test]
-fn a_copy_holds_what_it_stores() {
+fn a_copied_tree_holds_host_memory_only_for_its_stored_data() {
     history("copy", Policy::Inline, |fs, tree, _| tree.copy(fs, "one"));
 }
 
 #[test]
-fn two_copies_at_once_hold_one_after_dedup() {
+fn two_concurrent_copies_hold_host_memory_for_one_after_dedup() {
     history("two concurrent copies, dedup", Policy::Off, |fs, tree, _| {
         std::thread::scope(|scope| {
             let copies = ["one", "two"].map(|name| scope.spawn(move || tree.copy(fs, name)));
@@ -108,7 +108,7 @@ fn two_copies_at_once_hold_one_after_dedup() {
 }
 
 #[test]
-fn what_the_daemon_shares_is_given_back() {
+fn blocks_freed_by_the_daemon_return_to_the_host() {
     history("denova: two concurrent copies, drain", Policy::DeNova, |fs, tree, _| {
         std::thread::scope(|scope| {
             let copies = ["one", "two"].map(|name| scope.spawn(move || tree.copy(fs, name)));
@@ -119,7 +119,7 @@ fn what_the_daemon_shares_is_given_back() {
 }
 
 #[test]
-fn half_of_the_files_holds_half() {
+fn removing_half_of_the_files_frees_half_of_the_host_memory() {
     history("half of the files deleted", Policy::Inline, |fs, tree, _| {
         tree.copy(fs, "one");
         let dir = fs.resolve(b"one").expect("resolve").ino;
@@ -130,7 +130,7 @@ fn half_of_the_files_holds_half() {
 }
 
 #[test]
-fn random_overwrites_hold_no_more_than_one_copy() {
+fn random_overwrites_hold_host_memory_for_one_copy_only() {
     history("random overwrites", Policy::Inline, |fs, tree, random| {
         tree.copy(fs, "one");
         let mut block = vec![0; BLOCK as usize];
@@ -145,7 +145,7 @@ fn random_overwrites_hold_no_more_than_one_copy() {
 
 /// Blocks that are freed and reused between two rounds are not given back: no round finds them free twice.
 #[test]
-fn what_is_used_again_is_not_given_back() {
+fn blocks_that_are_reused_at_once_are_not_punched() {
     let device = Device::of(64, Policy::Off);
     let fs = device.mount(Policy::Off);
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &device::regular()).expect("create").ino).expect("open");

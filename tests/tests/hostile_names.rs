@@ -146,7 +146,7 @@ fn assert_in_order(outcome: &Outcome, code: i32) {
 }
 
 #[test]
-fn nothing_is_written_outside_of_what_was_asked_for() {
+fn export_writes_nothing_outside_its_destination() {
     for Hostile { make, damage, finding, problem: (at, problem) } in hostile() {
         let device = Device::fresh(16);
         let scratch = device.scratch();
@@ -182,7 +182,7 @@ fn nothing_is_written_outside_of_what_was_asked_for() {
 }
 
 #[test]
-fn a_mount_of_damaged_names_shows_the_others() {
+fn a_mount_with_damaged_names_shows_the_other_names() {
     requires!(root, fuse);
     for Hostile { make, damage, finding, problem: (at, _) } in hostile() {
         let mut mount = Mount::fresh(16, "inline");

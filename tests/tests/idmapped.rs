@@ -54,7 +54,7 @@ fn an_idmapped_mount_gives_the_results_that_tmpfs_gives() {
 }
 
 #[test]
-fn where_requests_do_not_tell_who_asks_only_root_gets_what_depends_on_that() {
+fn without_caller_ids_in_requests_only_root_gets_user_dependent_answers() {
     requires!(root, fuse, tool("setpriv"));
     if !kernel_maps() {
         eprintln!("skipped: FUSE has no idmapped mounts before Linux 6.12");

@@ -24,7 +24,7 @@ fn sequence(seed: u64, ops: usize, remount_every: usize) -> Vec<Op> {
 }
 
 #[test]
-fn the_library_answers_as_the_model_does() {
+fn random_operations_of_the_library_match_the_model() {
     for policy in POLICIES {
         let seed = Seed::new("the library against the model");
         for round in 0..LIBRARY_SEQUENCES * soak_factor() {
@@ -41,7 +41,7 @@ fn the_library_answers_as_the_model_does() {
 }
 
 #[test]
-fn the_mount_answers_as_tmpfs_and_the_model_do() {
+fn random_operations_of_the_mount_match_tmpfs_and_the_model() {
     requires!(root, fuse);
     for policy in ["denova", "inline"] {
         let seed = Seed::new("the mount against tmpfs and the model");

@@ -246,7 +246,7 @@ const UNREACHED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn each_flush_and_fence_is_missed_or_kept_for_a_reason() {
+fn omitting_any_flush_or_fence_fails_a_test_or_has_a_stated_reason() {
     let seed = Seed::or_else("mutations", 1);
     let variable = |name| std::env::var(name).ok();
     let choice = Choice { subject: variable("NVFOLD_SUBJECT"), files: variable("NVFOLD_MUTATE") };

@@ -81,7 +81,7 @@ fn a_directory_holds_a_million_names() {
 }
 
 #[test]
-fn readdir_gives_what_stays_exactly_once_while_names_come_and_go() {
+fn readdir_returns_persistent_names_exactly_once_during_changes() {
     let device = Device::fresh(64);
     let fs = device.mount(Policy::Off);
     let steady: Vec<_> = (0..2000).map(|number| format!("steady{number}").into_bytes()).collect();
@@ -143,7 +143,7 @@ fn a_directory_of_the_mount_holds_a_hundred_thousand_names() {
 }
 
 #[test]
-fn a_listing_of_the_mount_ends_though_every_name_listed_is_renamed() {
+fn a_listing_of_the_mount_ends_even_if_each_listed_name_is_renamed() {
     requires!(root, fuse);
     const NAMES: usize = 3000;
     let mut mount = Mount::fresh(64, "off");
@@ -246,7 +246,7 @@ fn the_mount_takes_names_links_and_values_up_to_their_limits() {
 }
 
 #[test]
-fn symlinks_are_followed_and_their_loops_found() {
+fn symlinks_are_followed_and_loops_detected() {
     let device = Device::fresh(64);
     let fs = device.mount(Policy::Off);
     let new = device::new_inode(FileKind::Symlink, 0o777);
@@ -270,7 +270,7 @@ fn symlinks_are_followed_and_their_loops_found() {
 }
 
 #[test]
-fn a_file_without_a_name_lives_while_it_is_open_and_can_be_given_one() {
+fn a_nameless_file_lives_while_it_is_open_and_can_get_a_name() {
     for policy in POLICIES {
         let device = Device::of(64, policy);
         let fs = device.mount(policy);
@@ -292,7 +292,7 @@ fn a_file_without_a_name_lives_while_it_is_open_and_can_be_given_one() {
 }
 
 #[test]
-fn the_mount_makes_files_without_a_name_where_the_kernel_offers_it() {
+fn the_mount_supports_o_tmpfile_if_the_kernel_does() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "inline");
     let opened = rustix::fs::open(mount.path(), OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600));
@@ -310,7 +310,7 @@ fn the_mount_makes_files_without_a_name_where_the_kernel_offers_it() {
 }
 
 #[test]
-fn orphans_of_a_crash_are_gone_after_the_next_mount() {
+fn orphans_of_a_crash_are_freed_by_the_next_mount() {
     for policy in POLICIES {
         let device = Device::of(64, policy);
         let fs = device.mount(policy);
@@ -341,7 +341,7 @@ fn orphans_of_a_crash_are_gone_after_the_next_mount() {
 }
 
 #[test]
-fn orphans_of_a_killed_mount_are_gone_after_the_next() {
+fn orphans_of_a_killed_mount_are_freed_by_the_next_mount() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "off");
     if !mount.is_real() {

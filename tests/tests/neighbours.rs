@@ -129,7 +129,7 @@ fn stick(shared: &Shared) -> Running {
 }
 
 #[test]
-fn a_directory_that_a_user_keeps_locked_stops_nobody_else() {
+fn a_directory_locked_by_one_user_does_not_stop_others() {
     requires!(root, fuse, tool("cc"));
     let mut shared = Shared::new(Mount::with_options(64, "policy=off"));
     let holder = stick(&shared);
@@ -151,7 +151,7 @@ fn free_some_space(shared: &Shared) {
 
 /// The process cannot end while one of its threads waits for the lock. But the device is clean and free at once.
 #[test]
-fn a_directory_that_a_user_keeps_locked_does_not_stop_the_unmount() {
+fn a_directory_locked_by_a_user_does_not_stop_the_unmount() {
     requires!(root, fuse, tool("cc"));
     let mut shared = Shared::new(Mount::with_options(64, "policy=off"));
     let holder = stick(&shared);
@@ -164,7 +164,7 @@ fn a_directory_that_a_user_keeps_locked_does_not_stop_the_unmount() {
 }
 
 #[test]
-fn a_flood_of_requests_of_one_user_ends_and_the_other_one_works_meanwhile() {
+fn a_flood_of_requests_by_one_user_does_not_stop_another() {
     requires!(root, fuse, tool("cc"));
     let mut longest = String::new();
     for kind in ["sync", "seek", "dedup", "attributes", "data"] {
@@ -189,7 +189,7 @@ fn a_flood_of_requests_of_one_user_ends_and_the_other_one_works_meanwhile() {
 
 /// Random calls, hints and requests, with arguments that are mutated, while another user works.
 #[test]
-fn whatever_a_user_sends_the_server_lives_and_the_data_of_others_stays() {
+fn random_requests_of_a_user_neither_end_the_server_nor_change_foreign_data() {
     requires!(root, fuse, tool("cc"));
     let seed = Seed::new("what a user sends");
     let steps = (2_000 * soak_factor()).to_string();

@@ -215,7 +215,7 @@ fn turns() -> Vec<[Op; 2]> {
 }
 
 #[test]
-fn an_operation_that_is_told_there_is_no_space_changes_nothing() {
+fn an_operation_that_fails_with_enospc_changes_nothing() {
     for policy in POLICIES {
         let mut trial = Trial::new(policy);
         for round in 0..ROUNDS {
@@ -243,7 +243,7 @@ fn an_operation_that_is_told_there_is_no_space_changes_nothing() {
 }
 
 #[test]
-fn random_operations_that_are_told_there_is_no_space_change_nothing() {
+fn random_operations_that_fail_with_enospc_change_nothing() {
     for policy in POLICIES {
         let seed = Seed::new("allocations that fail");
         for round in 0..soak_factor() {

@@ -10,14 +10,14 @@ fn workload(name: &str) -> Workload {
 }
 
 #[test]
-fn every_seeded_defect_is_seen_and_a_sound_state_passes() {
+fn every_seeded_defect_is_detected_and_a_correct_state_passes() {
     let (judgements, wrong) = defect::try_all(&workload("write of a few bytes"));
     show(&format!("{} defects, {judgements} judgements with one", defect::defects().len()));
     assert!(wrong.is_empty(), "{} judgements are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn memory_that_is_given_back_too_early_is_seen() {
+fn memory_punched_too_early_is_detected() {
     let bounds = Bounds { exhaustive: 3, each_max: 4, subsets: 4, torn: 0 };
     let effort = Effort { bounds, in_recovery: &[], busy_recoveries: 1, idle_recoveries: 1 };
     let subjects: Vec<usize> = (0..SUBJECTS.len()).collect();

@@ -35,7 +35,7 @@ fn every_test_of_pjdfstest_passes_over_the_mount() {
 }
 
 #[test]
-fn every_skip_names_a_test_and_a_limit() {
+fn every_skip_of_pjdfstest_has_a_test_and_a_reason() {
     for (test, reason) in skips() {
         assert!(test.contains("::") && reason.len() > 20, "{test}: {reason}");
     }

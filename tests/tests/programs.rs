@@ -99,7 +99,7 @@ fn transactions_of_a_run() -> u64 {
 }
 
 #[test]
-fn sqlite_keeps_its_databases_whole_on_the_mount() {
+fn sqlite_databases_stay_intact_on_the_mount() {
     requires!(root, fuse, tool("sqlite3"));
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);
@@ -226,7 +226,7 @@ const STRESSOR_SIZES: [&str; 5] = [
 ];
 
 #[test]
-fn stress_ng_finds_nothing_on_the_mount() {
+fn stress_ng_reports_no_error_on_the_mount() {
     requires!(root, fuse, tool("stress-ng"));
     let left_out: BTreeSet<_> = STRESSORS_LEFT_OUT.iter().map(|(name, _)| *name).collect();
     let listing = run::run(Command::new(tool("stress-ng")).args(["--class", "filesystem?"]));

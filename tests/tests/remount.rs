@@ -65,7 +65,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
 }
 
 #[test]
-fn a_mount_with_a_file_open_for_writing_stays_writable() {
+fn a_mount_with_a_file_open_for_writing_refuses_to_become_read_only() {
     requires!(root, fuse, tool("mount"));
     let mount = Mount::fresh(64, "inline");
     let mut file = File::create(mount.join("file")).unwrap();
@@ -78,7 +78,7 @@ fn a_mount_with_a_file_open_for_writing_stays_writable() {
 
 /// An existing name is EEXIST, also where nothing can be created.
 #[test]
-fn making_what_exists_on_a_read_only_mount_is_eexist() {
+fn creating_an_existing_name_on_a_read_only_mount_gives_eexist() {
     requires!(root, fuse, tool("mount"));
     let mount = Mount::fresh(64, "inline");
     let exists = |name: &str| mount.join(name);
@@ -99,7 +99,7 @@ fn making_what_exists_on_a_read_only_mount_is_eexist() {
 
 /// The target of a device node, a fifo, a symlink or a mount on a file is not on the read-only file system.
 #[test]
-fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
+fn device_nodes_and_link_targets_on_a_read_only_mount_are_writable() {
     requires!(root, fuse, tool("mount"), tool("unshare"));
     let mount = Mount::with_options(64, "dev");
     let (null, zero, fifo, link) = (mount.join("null"), mount.join("zero"), mount.join("fifo"), mount.join("link"));
@@ -132,7 +132,7 @@ fn nodes_and_links_on_a_read_only_mount_can_be_written_to() {
 
 /// A program runs from a mount that became read-only; also one that ran before and whose pages are cached.
 #[test]
-fn a_program_runs_before_and_after_its_mount_becomes_read_only() {
+fn a_program_on_the_mount_runs_before_and_after_a_read_only_remount() {
     requires!(root, fuse, tool("mount"), tool("ls"));
     for options in ["writeback=on", "writeback=off"] {
         let mut mount = Mount::with_options(64, options);
@@ -151,7 +151,7 @@ fn a_program_runs_before_and_after_its_mount_becomes_read_only() {
 
 /// The serving process learns of the remount: nothing changes on the device, not even the queue is shared.
 #[test]
-fn the_device_of_a_mount_that_became_read_only_rests() {
+fn a_mount_that_became_read_only_no_longer_writes_its_device() {
     requires!(root, fuse, tool("mount"));
     let mount = Mount::with_options(64, "policy=denova,mode=delayed:1000:100000");
     for copy in 0..8 {
@@ -182,7 +182,7 @@ fn the_device_of_a_mount_that_became_read_only_rests() {
 }
 
 #[test]
-fn what_was_mounted_read_only_says_how_it_can_be_written() {
+fn a_failed_remount_to_writable_explains_what_to_do() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "inline");
     mount.unmount();
@@ -197,7 +197,7 @@ fn what_was_mounted_read_only_says_how_it_can_be_written() {
 
 /// The test covers /sbin in a separate mount namespace, so that nothing outside is changed.
 #[test]
-fn mount_and_umount_find_their_helpers_which_say_nothing() {
+fn mount_8_and_umount_8_find_their_helpers_which_print_nothing() {
     requires!(root, fuse, tool("mount"), tool("unshare"));
     let mut mount = Mount::fresh(64, "inline");
     mount.unmount();

@@ -48,7 +48,7 @@ fn assert_at_most(what: &str, kinds: &Kinds, most: &[(&str, u64)]) {
 }
 
 #[test]
-fn an_operation_costs_no_more_requests_than_it_did() {
+fn ordinary_operations_stay_within_their_number_of_requests() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(64, "policy=inline");
     if !mount.is_real() {
@@ -112,7 +112,7 @@ fn an_operation_costs_no_more_requests_than_it_did() {
 }
 
 #[test]
-fn without_a_cache_each_read_is_a_request_and_everything_works() {
+fn with_cache_none_each_read_is_a_request() {
     requires!(root, fuse, tool("cc"));
     let mut mount = Mount::with_options(64, "cache=none");
     if !mount.is_real() {
@@ -140,7 +140,7 @@ fn without_a_cache_each_read_is_a_request_and_everything_works() {
 }
 
 #[test]
-fn a_full_cache_and_a_bounded_one_read_the_same() {
+fn cache_full_and_cache_auto_read_the_same_bytes() {
     requires!(root, fuse);
     let mut bytes = vec![0; 100 << 20];
     for (number, block) in bytes.chunks_mut(4096).enumerate() {
@@ -157,7 +157,7 @@ fn a_full_cache_and_a_bounded_one_read_the_same() {
 }
 
 #[test]
-fn a_mount_that_nobody_uses_takes_no_processor_time() {
+fn an_unused_mount_takes_no_processor_time() {
     requires!(root, fuse);
     takes_no_processor_time("transport=device,spin=1000,threads=4,policy=off");
     takes_no_processor_time("transport=auto,policy=off");
@@ -211,7 +211,7 @@ fn wake_ups(pid: u64) -> u64 {
 
 /// Short requests are answered while a long one is under way: of many long requests, one must see several.
 #[test]
-fn a_request_that_takes_long_keeps_no_other_waiting() {
+fn a_long_request_does_not_block_others() {
     requires!(root, fuse);
     keeps_no_other_waiting("transport=device,spin=1000,threads=2,policy=off");
     keeps_no_other_waiting("transport=auto,policy=off");
@@ -250,7 +250,7 @@ fn keeps_no_other_waiting(options: &str) {
 }
 
 #[test]
-fn a_mount_that_is_killed_while_it_spins_comes_back() {
+fn a_mount_killed_while_it_spins_can_be_mounted_again() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(64, "transport=device,spin=1000,threads=4");
     if !mount.is_real() {
@@ -297,7 +297,7 @@ fn transport_of(mount: &Mount) -> String {
 }
 
 #[test]
-fn requests_come_in_the_way_that_was_asked_for() {
+fn requests_use_the_chosen_transport() {
     requires!(root, fuse, ring);
     for (options, expected) in [("transport=auto", "ring"), ("transport=ring", "ring"), ("transport=device", "device")]
     {
@@ -312,7 +312,7 @@ fn requests_come_in_the_way_that_was_asked_for() {
 
 /// For example under the filters of a container.
 #[test]
-fn where_io_uring_is_refused_requests_come_by_the_device() {
+fn without_io_uring_requests_come_by_dev_fuse() {
     requires!(root, fuse, ring, tool("cc"));
     let scratch = Scratch::new();
     let device = scratch.join("device");
@@ -337,7 +337,7 @@ fn where_io_uring_is_refused_requests_come_by_the_device() {
 
 /// SEEK_DATA waits until the kernel has written pages back, which takes requests too.
 #[test]
-fn many_requests_that_wait_for_the_kernel_leave_it_threads() {
+fn requests_that_wait_for_the_kernel_do_not_exhaust_the_threads() {
     requires!(root, fuse);
     for options in ["transport=device,threads=2", "transport=auto"] {
         for _ in 0..5 {
@@ -381,7 +381,7 @@ fn seek_in_dirty_files(dir: &Path, files: usize, rounds: u64) {
 
 /// A process whose mount has ended must not unmount what is mounted there by then.
 #[test]
-fn a_mount_outlives_the_one_before_it() {
+fn a_mount_survives_the_end_of_an_earlier_server_of_its_directory() {
     requires!(root, fuse);
     let scratch = Scratch::new();
     let (device, other, dir) = (scratch.join("device"), scratch.join("other"), scratch.join("mnt"));
@@ -407,7 +407,7 @@ fn a_mount_outlives_the_one_before_it() {
 
 /// Every wake-up of a thread takes processor time, so a mount that nobody uses must have few.
 #[test]
-fn an_idle_mount_sleeps() {
+fn an_idle_mount_wakes_up_rarely() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(64, "policy=denova");
     fs::write(mount.join("file"), vec![7; 1 << 20]).expect("write");
@@ -432,7 +432,7 @@ fn an_idle_mount_sleeps() {
 /// Runs in `make soak`: each mount has its own threads, files and rings.
 #[test]
 #[ignore = "takes minutes"]
-fn a_thousand_mounts_serve_at_once() {
+fn a_thousand_mounts_work_at_the_same_time() {
     requires!(root, fuse);
     let mut mounts: Vec<Mount> = (0..1000).map(|_| Mount::with_options(16, "policy=off")).collect();
     for (number, mount) in mounts.iter().enumerate() {

@@ -66,7 +66,7 @@ fn visible(file: &File) -> (Attr, Vec<u8>) {
 }
 
 #[test]
-fn what_is_made_in_a_directory_has_its_policy() {
+fn new_files_and_directories_inherit_the_policy() {
     for mount_policy in POLICIES {
         let own = if mount_policy == Policy::Off { Policy::Inline } else { Policy::Off };
         let device = Device::of(DEVICE_MIB, mount_policy);
@@ -134,7 +134,7 @@ fn what_is_made_in_a_directory_has_its_policy() {
 }
 
 #[test]
-fn a_policy_that_there_is_not_is_refused_and_one_of_a_newer_version_counts_as_none() {
+fn an_unknown_policy_is_refused_and_a_stored_unknown_one_is_ignored() {
     let device = Device::fresh(DEVICE_MIB);
     let fs = device.mount(Policy::Inline);
     let dir = fs.mkdir(ROOT, b"dir", &device::directory()).expect("mkdir").ino;
@@ -176,7 +176,7 @@ fn a_policy_that_there_is_not_is_refused_and_one_of_a_newer_version_counts_as_no
 }
 
 #[test]
-fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
+fn dedup_shares_equal_blocks_and_changes_nothing_else() {
     for policy in BLOCK_POLICIES {
         let device = Device::of(DEVICE_MIB, policy);
         let fs = device.mount(policy);
@@ -221,7 +221,7 @@ fn dedup_shares_what_was_stored_twice_and_changes_nothing_else() {
 }
 
 #[test]
-fn undedup_gives_every_block_a_copy_of_its_own_and_takes_what_it_said() {
+fn undedup_copies_every_shared_block_within_the_predicted_space() {
     for policy in BLOCK_POLICIES {
         let device = Device::of(DEVICE_MIB, policy);
         let fs = device.mount(policy);
@@ -257,7 +257,7 @@ fn undedup_gives_every_block_a_copy_of_its_own_and_takes_what_it_said() {
 }
 
 #[test]
-fn undedup_fits_into_exactly_the_space_that_it_asked_for() {
+fn undedup_succeeds_with_exactly_the_space_that_it_computed() {
     let device = Device::fresh(32);
     let fs = device.mount(Policy::Inline);
     let (one, two, filler) = (create(&fs, ROOT, "one"), create(&fs, ROOT, "two"), create(&fs, ROOT, "filler"));
@@ -289,7 +289,7 @@ fn undedup_fits_into_exactly_the_space_that_it_asked_for() {
 }
 
 #[test]
-fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
+fn background_work_adds_no_fingerprints_to_files_with_policy_off() {
     let nv_dedup = NvDedupOptions { method: MethodChoice::Fixed(Method::WBFin), ..NvDedupOptions::default() };
     // Policies of the mount and of the two writers, and whether their blocks are shared.
     for (mount, own, later, shares) in [
@@ -323,7 +323,7 @@ fn what_a_file_keeps_to_itself_gets_no_fingerprint_in_the_background() {
 }
 
 #[test]
-fn what_was_given_copies_stays_apart_from_new_data_under_policy_off() {
+fn after_undedup_under_policy_off_new_data_does_not_share_the_copies() {
     let device = Device::fresh(DEVICE_MIB);
     let fs = device.mount(Policy::Inline);
     let (one, two) = (create(&fs, ROOT, "one"), create(&fs, ROOT, "two"));
@@ -345,7 +345,7 @@ fn what_was_given_copies_stays_apart_from_new_data_under_policy_off() {
 }
 
 #[test]
-fn a_full_device_can_share() {
+fn dedup_works_on_a_full_device() {
     let device = Device::fresh(32);
     let fs = device.mount(Policy::Off);
     let (one, two, filler) = (create(&fs, ROOT, "one"), create(&fs, ROOT, "two"), create(&fs, ROOT, "filler"));
@@ -369,7 +369,7 @@ fn a_full_device_can_share() {
 }
 
 #[test]
-fn a_mount_that_changes_nothing_refuses_and_still_tells() {
+fn a_read_only_mount_refuses_dedup_and_reports_sharing() {
     let device = Device::fresh(DEVICE_MIB);
     let fs = device.mount(Policy::Off);
     let file = create(&fs, ROOT, "file");
@@ -464,7 +464,7 @@ fn assert_no_equal_blocks(fs: &FileSystem, files: &[File]) {
 }
 
 #[test]
-fn readers_and_writers_go_on_meanwhile() {
+fn readers_and_writers_continue_during_dedup_and_undedup() {
     const FILES: u64 = 3;
     const BLOCKS: u64 = 96;
     const VERSIONS: u64 = 60;

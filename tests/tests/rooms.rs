@@ -425,7 +425,7 @@ fn arrows_between_rooms_go_down() {
 }
 
 #[test]
-fn no_files_use_each_other() {
+fn no_files_use_each_other_in_a_circle() {
     let circles = HOUSES.iter().flat_map(|house| house.circles(&house.graph(), &KNOWN)).collect();
     assert_none("circles of files", circles);
 }
@@ -508,7 +508,7 @@ fn wrong_calls(walk: &[Call], read: impl Fn(&str) -> Option<String>) -> Vec<Stri
 }
 
 #[test]
-fn the_walk_through_a_write_is_what_the_code_does() {
+fn the_walk_through_a_write_matches_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace");
     let walk = walk_of(&fs::read_to_string(root.join("ARCHITECTURE.md")).unwrap());
     assert!(walk.len() > 20, "{} calls", walk.len());
@@ -537,13 +537,13 @@ mod seeded {
     }
 
     #[test]
-    fn what_the_table_allows_passes() {
+    fn arrows_that_the_table_allows_pass() {
         assert_eq!(wrong([ROOT, FS, READ, DEDUP, MEDIA]), Vec::<String>::new());
         assert_eq!(circles([ROOT, FS, READ, DEDUP, MEDIA]), Vec::<String>::new());
     }
 
     #[test]
-    fn an_upward_import_fails_with_its_place() {
+    fn an_upward_import_fails_with_its_file_and_line() {
         for text in ["\nuse crate::fs::read;", "\nuse super::File;", "\nfn f() { g(crate::File) }"] {
             let told = wrong([ROOT, FS, READ, DEDUP, ("media.rs", text)]);
             assert_eq!(told.len(), 1, "{told:?}");
@@ -553,13 +553,13 @@ mod seeded {
     }
 
     #[test]
-    fn an_upward_import_of_a_comment_a_string_or_a_test_passes() {
+    fn an_upward_path_in_a_comment_a_string_or_a_test_passes() {
         let text = "// crate::fs::File\nconst S: &str = \"crate::fs::File\";\n#[cfg(test)]\nmod tests { use crate::fs::File; }";
         assert_eq!(wrong([ROOT, FS, READ, DEDUP, ("media.rs", text)]), Vec::<String>::new());
     }
 
     #[test]
-    fn a_row_that_no_file_uses_fails() {
+    fn a_row_of_the_table_without_a_use_fails() {
         let told = wrong([ROOT, FS, READ, ("dedup.rs", ""), MEDIA]);
         assert_eq!(told, ["table of small: no file of `dedup` uses `media` any more: take it out"]);
         let told = wrong([("lib.rs", "mod fs; mod dedup; mod media; mod sync;"), FS, DEDUP, MEDIA, ("sync.rs", "")]);
@@ -569,7 +569,7 @@ mod seeded {
     }
 
     #[test]
-    fn a_table_with_an_arrow_that_leads_up_fails_until_it_is_known() {
+    fn an_upward_arrow_in_the_table_fails_unless_it_is_listed_as_known() {
         let knotted = House { crate_name: "small", rooms: &[("dedup", "media"), ("media", "dedup")] };
         let sources = [("lib.rs", "mod dedup; mod media;"), DEDUP, ("media.rs", "use crate::dedup::place;")];
         let told = knotted.wrong_arrows(&Graph::new(sources), &NONE_KNOWN);
@@ -581,7 +581,7 @@ mod seeded {
     }
 
     #[test]
-    fn a_circle_of_siblings_fails_until_it_is_known() {
+    fn a_circle_of_files_fails_unless_it_is_listed_as_known() {
         let sources = [
             ("lib.rs", "mod fs;"),
             ("fs/mod.rs", "mod read; mod write;"),
@@ -601,13 +601,13 @@ mod seeded {
     }
 
     #[test]
-    fn a_file_and_what_lies_above_it_are_no_circle() {
+    fn a_file_and_its_parent_module_are_not_a_circle() {
         let with_child = ("fs/mod.rs", "mod read;\nuse crate::{dedup::place, media::Block};\npub use read::Reader;");
         assert_eq!(circles([ROOT, with_child, READ, DEDUP, MEDIA]), Vec::<String>::new());
     }
 
     #[test]
-    fn the_name_of_a_policy_in_fs_fails_in_code_only() {
+    fn a_policy_mentioned_in_fs_fails_only_in_code() {
         let named_in = |text: &str| {
             let graph = Graph::new([ROOT, FS, ("fs/read.rs", text), ("dedup.rs", "enum Policy { DeNova }"), MEDIA]);
             named(&graph, "fs/", &POLICIES, &[])
@@ -632,7 +632,7 @@ mod seeded {
     }
 
     #[test]
-    fn a_file_that_is_known_to_name_a_policy_is_taken_out_when_it_does_not() {
+    fn a_known_exception_that_is_fixed_must_be_removed_from_the_list() {
         let graph = Graph::new([ROOT, FS, ("fs/read.rs", "use crate::dedup::denova;"), DEDUP, MEDIA]);
         assert_eq!(named(&graph, "fs/", &POLICIES, &["fs/read.rs"]), Vec::<String>::new());
         let graph = Graph::new([ROOT, FS, READ, DEDUP, MEDIA]);
@@ -640,7 +640,7 @@ mod seeded {
     }
 
     #[test]
-    fn a_walk_that_is_not_the_code_fails() {
+    fn a_walk_that_differs_from_the_code_fails() {
         let page = |walk: &str| format!("### One write, from the door to the medium\n\n```text\n{walk}```\n");
         let source = "impl A {\n    fn top(&self) {\n        self.first();\n        second();\n    }\n}\n";
         let source = source.to_owned() + "fn first() {\n}\nfn second() {\n}\n";

@@ -73,7 +73,7 @@ fn secrets() -> [Vec<u8>; 3] {
 }
 
 #[test]
-fn a_guess_is_not_shared_with_what_another_user_stores() {
+fn a_guessed_block_is_not_shared_with_the_data_of_another_user() {
     requires!(root, fuse);
     for policy in ["auto", "inline", "nv-dedup", "denova", "deext", "icid+inline"] {
         let mut house = House::new(&format!("allow_other,policy={policy}"));
@@ -100,7 +100,7 @@ fn a_guess_is_not_shared_with_what_another_user_stores() {
 }
 
 #[test]
-fn what_one_user_stores_twice_is_stored_once() {
+fn equal_data_of_one_user_is_stored_once() {
     requires!(root, fuse);
     for policy in ["inline", "denova", "deext", "icid+inline"] {
         let mut house = House::new(&format!("allow_other,policy={policy}"));
@@ -132,7 +132,7 @@ fn a_mount_may_share_across_owners() {
 }
 
 #[test]
-fn the_last_owner_of_a_file_does_not_find_it_any_more() {
+fn the_previous_owner_of_a_file_no_longer_finds_its_blocks() {
     requires!(root, fuse);
     for policy in ["inline", "denova", "deext"] {
         let mut house = House::new(&format!("allow_other,policy={policy}"));

@@ -76,7 +76,7 @@ impl Shared for Mounted {
 }
 
 #[test]
-fn no_reader_of_the_library_sees_half_of_a_write() {
+fn a_reader_of_the_library_never_sees_half_of_a_write() {
     for policy in POLICIES {
         let device = Device::of(256, policy);
         let fs = device.mount(policy);
@@ -95,7 +95,7 @@ fn no_reader_of_the_library_sees_half_of_a_write() {
 }
 
 #[test]
-fn no_reader_of_the_mount_sees_half_of_a_write() {
+fn a_reader_of_the_mount_never_sees_half_of_a_write() {
     requires!(root, fuse);
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(256, policy);

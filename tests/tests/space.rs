@@ -46,7 +46,7 @@ fn fill(fs: &FileSystem, random: &mut fastrand::Rng) -> u64 {
 }
 
 #[test]
-fn a_device_takes_what_statfs_promised() {
+fn a_device_stores_as_much_as_statfs_promised() {
     for policy in POLICIES {
         let seed = Seed::new("filling a device");
         let device = Device::of(256, policy);
@@ -197,7 +197,7 @@ fn a_write_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn duplicates_take_no_space_when_sharing_and_all_of_it_when_not() {
+fn duplicates_take_no_space_with_sharing_and_full_space_without() {
     for policy in POLICIES {
         let seed = Seed::new("duplicates");
         let device = Device::of(256, policy);
@@ -279,7 +279,7 @@ fn a_fresh_device_of_a_tebibyte_takes_next_to_no_memory() {
 }
 
 #[test]
-fn memory_is_given_back_when_everything_is_removed() {
+fn removing_all_files_returns_their_memory_to_the_host() {
     for policy in POLICIES {
         let seed = Seed::new("memory given back");
         let mut random = seed.generator();
@@ -318,7 +318,7 @@ fn memory_is_given_back_when_everything_is_removed() {
 }
 
 #[test]
-fn a_full_mount_says_so_and_recovers() {
+fn a_full_mount_gives_enospc_and_recovers_after_a_removal() {
     requires!(root, fuse);
     for policy in mount::POLICIES {
         let mut mount = Mount::fresh(64, policy);
@@ -354,7 +354,7 @@ fn a_full_mount_says_so_and_recovers() {
 }
 
 #[test]
-fn the_mount_gives_memory_back_when_everything_is_removed() {
+fn removing_all_files_of_a_mount_returns_their_memory_to_the_host() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(512, "inline");
     if !mount.is_real() {

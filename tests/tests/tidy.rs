@@ -95,7 +95,7 @@ fn unsafe_code_lives_in_pmem_and_at_the_c_boundary_only() {
 }
 
 #[test]
-fn unsafe_code_anywhere_else_is_found() {
+fn seeded_unsafe_code_elsewhere_is_found() {
     let block = "let value = unsafe { pointer.read() };";
     for file in ["crates/nvfold/src/lib.rs", "crates/nvfold-c/src/files.rs", "crates/nvfold-c/src/exports/icid.rs"] {
         assert_eq!(unsafe_offences(file, block).len(), 1, "{file}");
@@ -109,7 +109,7 @@ fn unsafe_code_anywhere_else_is_found() {
 /// In crates/nvfold-c the root cannot forbid unsafe code, because the boundary needs it; so every other file forbids
 /// it.
 #[test]
-fn files_behind_the_c_boundary_forbid_unsafe_code() {
+fn files_within_the_c_boundary_forbid_unsafe_code() {
     let is_inside = |file: &str| file.starts_with("crates/nvfold-c/src/") && !C_BOUNDARY.contains(&file);
     let exports_symbols = |text: &str| text.contains("#[unsafe(no_mangle)]");
     let inside: Vec<_> = sources().into_iter().filter(|(file, _)| is_inside(file)).collect();
@@ -221,7 +221,7 @@ fn every_crate_root_but_pmem_and_the_libraries_for_c_forbids_unsafe_code() {
 }
 
 #[test]
-fn nothing_is_left_for_later() {
+fn no_work_is_marked_as_unfinished() {
     // Assembled here so that this file does not violate its own rule.
     let marks = ["TO", "FIX", "XX"].iter().zip(["DO", "ME", "X"]).map(|(a, b)| format!("{a}{b}")).collect::<Vec<_>>();
     let calls = ["todo", "unimplemented"].map(|name| format!("{name}!("));
@@ -236,7 +236,7 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
-fn the_repository_speaks_of_no_particular_machine() {
+fn the_repository_mentions_no_particular_machine() {
     let hosts = ["crates.io", "pypi.org", "registry.npmjs.org", "deb.debian.org", "proxy.golang.org"];
     let folders = ["root", "work", "farm", "Users"].map(|name| format!("/{name}/"));
     let home = format!("/{}/", "home");
@@ -261,7 +261,7 @@ fn the_repository_speaks_of_no_particular_machine() {
 }
 
 #[test]
-fn lines_are_readable() {
+fn no_line_is_too_long_to_read() {
     let mut offences = Vec::new();
     for (file, text) in files(&[".rs"]) {
         let is_table = |line: &str| line.trim_start().trim_start_matches(['/', '!', ' ']).starts_with('|');
@@ -428,7 +428,7 @@ fn function_docs(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn doc_comments_of_functions_say_what_they_do() {
+fn the_first_sentence_of_a_function_doc_has_a_verb() {
     let is_checked =
         |file: &str| ["crates/", "lab/"].iter().any(|root| file.starts_with(root)) && file.contains("/src/");
     let mut offences = Vec::new();
@@ -440,7 +440,7 @@ fn doc_comments_of_functions_say_what_they_do() {
 }
 
 #[test]
-fn the_linter_of_prose_finds_what_it_is_for() {
+fn the_prose_linter_finds_seeded_offences() {
     let long = "word ".repeat(41) + "ends.\n\nShort.\n\n```\n" + &"code ".repeat(50) + "\n```\n";
     let found = paragraphs(&long);
     assert_eq!((found.len(), found[0].0, words(&found[0].1)), (2, 1, 42));
@@ -479,7 +479,7 @@ fn file_names(line: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn every_file_that_is_named_exists() {
+fn every_file_mentioned_in_docs_and_comments_exists() {
     let all: Vec<String> = files(&[".rs", ".md", ".sh"]).into_iter().map(|(file, _)| format!("/{file}")).collect();
     let exists = |name: &str| {
         let name = name.trim_start_matches("../").trim_start_matches("./").trim_start_matches('/');
@@ -633,7 +633,7 @@ fn repeated_lines(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn no_head_of_a_module_says_a_line_twice() {
+fn no_module_head_repeats_a_line() {
     let offences = sources().into_iter().flat_map(|(file, text)| {
         repeated_lines(&text).into_iter().map(|line| format!("{file}: {line}")).collect::<Vec<_>>()
     });
@@ -692,7 +692,7 @@ fn every_type_of_the_core_has_a_name_of_its_own() {
 }
 
 #[test]
-fn a_second_type_of_a_name_is_found() {
+fn a_seeded_second_type_with_the_same_name_is_found() {
     let twice = |first: &str, second: &str, known: &[&str]| {
         names_used_twice(&[("one".into(), first.into()), ("other".into(), second.into())], known)
     };
@@ -728,7 +728,7 @@ fn is_a_list_of_numbers(text: &str) -> bool {
 
 /// A caption says what a figure shows; the values are in its tables.
 #[test]
-fn the_caption_of_a_figure_is_no_list_of_numbers() {
+fn no_figure_caption_is_a_list_of_numbers() {
     let captions = files(&[".json"]).into_iter().filter(|(file, _)| file.starts_with("docs/results/")).filter_map(
         |(file, text)| {
             let figure: serde_json::Value = serde_json::from_str(&text).expect("a result is JSON");
@@ -895,7 +895,7 @@ fn documented_structs(text: &str) -> BTreeMap<String, (u64, Vec<Field>)> {
 }
 
 #[test]
-fn the_format_page_says_what_the_code_does() {
+fn the_structs_in_the_format_page_match_the_code() {
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
     let mut documented = documented_structs(&page);
     let sizes = BTreeMap::from([
@@ -919,7 +919,7 @@ fn the_format_page_says_what_the_code_does() {
 }
 
 #[test]
-fn the_format_page_gives_the_offsets_that_the_code_computes() {
+fn the_offsets_in_the_format_page_match_the_code() {
     use nvfold::internals::media::superblock::Geometry;
     let geometry = Geometry::of(64 << 20).unwrap();
     let page = fs::read_to_string(root().join("docs/media-format.md")).unwrap();
@@ -932,7 +932,7 @@ fn the_format_page_gives_the_offsets_that_the_code_computes() {
 }
 
 #[test]
-fn the_command_page_is_what_the_command_says() {
+fn docs_cli_md_matches_the_help_of_the_command() {
     let Some(nvfold) = std::env::var_os("NVFOLD_BIN") else {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "NVFOLD_BIN is not set; run `make test`");
         return eprintln!("skipped: NVFOLD_BIN does not name the command; run `make test`");

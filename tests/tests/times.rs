@@ -378,7 +378,7 @@ fn hold_what_stat_tells(options: &str, random: &mut Rng) {
 }
 
 #[test]
-fn what_stat_tells_stays_while_nobody_changes_the_file() {
+fn the_times_of_a_file_do_not_change_without_a_change_of_the_file() {
     requires!(root, fuse, tool("cc"));
     let seed = Seed::new("times");
     let mut random = seed.generator();

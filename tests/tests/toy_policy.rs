@@ -49,7 +49,7 @@ fn stored_blocks(fs: &FileSystem) -> u64 {
 }
 
 #[test]
-fn zeros_are_stored_once_and_everything_else_as_it_comes() {
+fn the_toy_policy_stores_zeros_once_and_other_data_unshared() {
     let seed = Seed::new("a policy for zeros");
     let mut random = seed.generator();
     let device = Device::fresh(DEVICE_MIB);
@@ -83,7 +83,7 @@ fn zeros_are_stored_once_and_everything_else_as_it_comes() {
 }
 
 #[test]
-fn a_request_of_zeros_that_nobody_has_stored_yet_is_one_block() {
+fn the_first_request_of_zeros_stores_one_block() {
     let device = Device::fresh(DEVICE_MIB);
     let fs = mount(&device);
     create(&fs, "file").write_at(0, &vec![0; REQUEST]).expect("write");
@@ -93,7 +93,7 @@ fn a_request_of_zeros_that_nobody_has_stored_yet_is_one_block() {
 }
 
 #[test]
-fn the_block_goes_with_its_last_reference_and_the_next_zeros_are_stored_anew() {
+fn the_zero_block_is_freed_with_its_last_reference_and_stored_again_later() {
     let seed = Seed::new("zeros that go");
     let mut random = seed.generator();
     let device = Device::fresh(DEVICE_MIB);
@@ -126,7 +126,7 @@ fn the_block_goes_with_its_last_reference_and_the_next_zeros_are_stored_anew() {
 
 /// A crash loses only what the policy knows, not the counts of the blocks that it shared.
 #[test]
-fn a_crash_loses_no_data_and_no_count() {
+fn a_crash_under_the_toy_policy_loses_no_data_and_no_count() {
     let seed = Seed::new("a policy for zeros, and crashes");
     let mut random = seed.generator();
     let device = Device::fresh(DEVICE_MIB);
@@ -165,7 +165,7 @@ fn a_crash_loses_no_data_and_no_count() {
 
 /// The block comes and goes while threads use it.
 #[test]
-fn threads_share_it_overwrite_it_and_remove_it() {
+fn threads_share_overwrite_and_remove_the_zero_block() {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 300;
     const BLOCKS: u64 = REQUEST as u64 / BLOCK;
@@ -214,7 +214,7 @@ fn threads_share_it_overwrite_it_and_remove_it() {
 }
 
 #[test]
-fn one_file_and_one_line_know_the_policy() {
+fn the_toy_policy_is_mentioned_in_one_file_and_one_line() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies in the workspace");
     let mut pending: Vec<_> = ["crates", "tests", "fuzz"].map(|directory| root.join(directory)).to_vec();
     // Assembled, so that this line does not match.
@@ -237,7 +237,7 @@ fn one_file_and_one_line_know_the_policy() {
 /// What was stored by day is found by night, once the policy's work in the background has looked through it; also after a
 /// crash in between, for then the file system looks for files that lack fingerprints.
 #[test]
-fn a_policy_with_work_in_the_background_shares_what_it_has_stored_before() {
+fn a_policy_with_a_background_job_shares_earlier_data() {
     let seed = Seed::new("a policy that works by night");
     let mut random = seed.generator();
     let data = distinct(&mut random, 500);

@@ -78,7 +78,7 @@ fn a_device_can_be_opened_right_after_its_mount_is_gone() {
 }
 
 #[test]
-fn a_clean_unmount_leaves_no_journal_behind_the_device() {
+fn a_clean_unmount_leaves_no_journal_after_the_end_of_the_device() {
     requires!(root, fuse);
     let mut mount = Mount::on_disk(DEVICE_MIB, "inline");
     fs::write(mount.join("file"), vec![7; 3 << 20]).expect("write");
@@ -91,7 +91,7 @@ fn a_clean_unmount_leaves_no_journal_behind_the_device() {
 
 /// sync(1) cannot do this: see `nvfold help sync`.
 #[test]
-fn what_nvfold_sync_has_seen_survives_a_killed_server() {
+fn data_synced_by_nvfold_sync_survives_a_killed_server() {
     requires!(root, fuse);
     for policy in ["off", "inline", "nv-dedup", "denova", "deext", "icid", "icid+inline", "icid+deext", "auto"] {
         let mut mount = Mount::on_disk(DEVICE_MIB, policy);
@@ -148,7 +148,7 @@ fn a_lazy_unmount_does_not_wait_for_a_stopped_server() {
 }
 
 #[test]
-fn an_unmount_and_questions_do_not_wait_for_ever_for_a_stopped_server() {
+fn unmounts_and_queries_do_not_wait_forever_for_a_stopped_server() {
     requires!(root, fuse);
     let stopped = Stopped::new();
     let dir = stopped.0.path().to_owned();
@@ -179,7 +179,7 @@ fn an_unmount_and_questions_do_not_wait_for_ever_for_a_stopped_server() {
 }
 
 #[test]
-fn another_user_learns_that_it_may_not_unmount() {
+fn unmounting_as_another_user_fails_with_permission_denied() {
     requires!(root, fuse, tool("setpriv"));
     let mount = Mount::fresh(DEVICE_MIB, "inline");
     let everyone = fs::Permissions::from_mode(0o755);

@@ -73,7 +73,7 @@ fn assert_same(options: &str, seed: u64, ext4: &str, nvfold: &str) -> u64 {
 }
 
 #[test]
-fn random_calls_of_several_users_have_the_results_that_they_have_on_ext4() {
+fn random_calls_of_several_users_have_the_results_of_ext4() {
     requires!(root, fuse, tool("unshare"), tool("mkfs.ext4"), tool("cc"));
     let scratch = Scratch::new();
     let program = probe::compiled("users", scratch.path());

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_piece_of_unshared_content_has_its_number() {
+    fn every_unshared_piece_is_unique() {
         let mut unshared = Unshared::new(64 << 10, 23);
         for is_compressible in [true, false] {
             let before = unshared.stamped(is_compressible, 6).to_vec();

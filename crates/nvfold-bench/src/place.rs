@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_a_mount_is_not_taken_for_one() {
+    fn a_directory_without_a_mount_is_not_mistaken_for_a_mount() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("lane0");
         let open = File::create(&file).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_mount_table_is_read() {
+    fn a_line_of_the_mount_table_is_parsed() {
         let line = r"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold mem: rw,user_id=0";
         let expected = Mount { id: "40".into(), dir: escaped(Path::new("/mnt/a b")), fs_type: "fuse.nvfold".into() };
         assert_eq!(Mount::parse(line), Some(expected));

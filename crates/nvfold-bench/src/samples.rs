@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_disturbed_pass_moves_neither_the_median_nor_the_middle_half() {
+    fn one_disturbed_pass_changes_neither_the_median_nor_the_middle_half() {
         let (calm, disturbed) = ([4.0, 1.0, 3.0, 2.0, 5.0], [4.0, 1.0, 3.0, 2.0, 500.0]);
         assert_eq!((median(&calm), middle_half(&calm)), (3.0, 2.0));
         assert_eq!((median(&disturbed), middle_half(&disturbed)), (3.0, 2.0));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_compared_with_the_ceiling() {
+    fn mounts_are_compared_with_the_fuse_ceiling() {
         let rows = [
             ("raw limit", "4 KiB", 1, 1.0),
             ("tmpfs", "4 KiB", 1, 2.0),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_has_one_base_and_one_table() {
+    fn the_meta_summary_has_one_baseline_and_one_table() {
         let mut report = report("meta", &[("tmpfs", "stat", 1, 1.0), ("mounted xfs", "stat", 1, 4.0)]);
         report.leave_out(&["mounted ext4: no mkfs".into()]);
         let expected = "Commit abc, ratio to the base:\n\n| | stat, 1 thread |\n|---|---|\n| tmpfs | 1.00 |\n\

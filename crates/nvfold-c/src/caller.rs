@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_and_addresses_that_no_object_has_are_told() {
+    fn impossible_lengths_and_addresses_of_buffers_give_an_errno() {
         let errno = |address, length| check_range(address, length).map_err(|failure| failure.errno);
         assert_eq!(errno(0, 0), Ok(()));
         assert_eq!(errno(0, 1), Err(libc::EFAULT));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_null_or_misaligned_is_told() {
+    fn null_and_misaligned_pointers_give_an_errno() {
         let word = 0_u64;
         let misaligned = (&raw const word).cast::<u8>().wrapping_add(1).cast::<[libc::timespec; 2]>();
         assert_eq!(In(misaligned, PhantomData).get().unwrap_err().errno, libc::EFAULT);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_gathered_and_scattered_in_order() {
+    fn io_vectors_are_gathered_and_scattered_in_sequence() {
         let (mut one, mut two) = (*b"abc", *b"de");
         let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let iovecs = [part(&mut one), libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }, part(&mut two)];

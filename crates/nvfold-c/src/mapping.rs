@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_mapping_are_given_back_once() {
+    fn each_part_of_a_mapping_is_unmapped_once() {
         let mappings = Mappings::new();
         let fill = |_: u64, memory: &mut [u8]| {
             memory.fill(7);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_snapshot_cannot_be_is_refused() {
+    fn mappings_with_unsupported_arguments_are_refused() {
         let mappings = Mappings::new();
         let map = |length, prot, flags, offset| {
             errno(mappings.map((length, prot, flags, offset), (), |_, _| panic!("it is read before it is refused")))
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_that_cannot_be_filled_is_not_left_behind() {
+    fn a_mapping_is_removed_if_its_content_cannot_be_read() {
         let mappings = Mappings::new();
         let failed = mappings.map((4096, READ, libc::MAP_PRIVATE, 0), (), |_, _| Err(Failure::new(libc::EIO, "no")));
         assert_eq!(errno(failed), libc::EIO);

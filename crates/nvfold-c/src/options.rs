@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_the_later_one_wins() {
+    fn options_are_parsed_and_a_later_one_overrides_an_earlier_one() {
         let options = Options::parse(b"size=1M, size=64MiB,create,policy=off,,threads=7,index=pm,nodiscard").unwrap();
         assert_eq!((options.size_bytes, options.create, options.format), (Some(64 << 20), true, false));
         assert_eq!((options.policy, options.threads, options.index), (Policy::Off, 7, IndexKind::Pm));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_refused_with_einval_and_a_sentence() {
+    fn wrong_options_give_einval_and_a_message() {
         for list in [
             "size",
             "size=",

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_lead_where_posix_says() {
+    fn paths_are_resolved_as_posix_requires() {
         use FileKind::{Directory, Regular, Symlink};
         let fs = tree();
         let follow = |path: &str| found(&fs, path, LastLink::Follow);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_of_the_prefix_is_told() {
+    fn paths_that_lead_out_of_the_prefix_are_recognised() {
         let fs = tree();
         let out = |prefix: &str, path: &str, last_link| {
             let start = Start { prefix: prefix.as_bytes(), ..ROOT.into() };
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_has_its_path_after_renames_and_none_after_its_end() {
+    fn the_path_of_a_directory_follows_renames_and_ends_with_its_removal() {
         let fs = tree();
         let deep = resolve(&fs, ROOT, b"d/deep", LastLink::Follow).unwrap().ino;
         let path = |known: &str| path_of(&fs, deep, known.as_bytes()).map_err(|failure| failure.errno);

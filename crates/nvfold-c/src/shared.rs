@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one_and_only_what_is_new_is_told() {
+    fn adding_a_range_merges_it_with_its_neighbours_and_returns_the_new_parts() {
         let mut held = held(&[], 1 << 20);
         let mut add = |range| pairs(held.add(range));
         assert_eq!(add(4096..8192), [(4096, 8192)]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_end_with_the_file() {
+    fn the_parts_of_a_shared_mapping_end_at_the_end_of_the_file() {
         let held = held(&[0..4096, 8192..16384, 20480..24576], 10_000);
         let parts = |range| pairs(held.parts(&range));
         assert_eq!(parts(0..u64::MAX), [(0, 4096), (8192, 10_000)]);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_differ_are_found_and_joined() {
+    fn changed_blocks_of_a_shared_mapping_are_found_and_merged_into_ranges() {
         let ours = vec![1; 5 * 4096 - 1];
         let mut theirs = ours.clone();
         assert_eq!(differing_runs(&ours, &theirs), []);

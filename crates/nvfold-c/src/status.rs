@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_come_back_as_they_went() {
+    fn a_time_survives_conversion_to_timespec_and_back() {
         for ns in [0, 1, -1, -1_200_000_000, 1_700_000_000_123_456_789, i64::MAX, i64::MIN] {
             let time = timespec(ns);
             assert!((0..NS_PER_SECOND).contains(&time.tv_nsec));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn now_and_omit_and_nonsense_are_told_apart() {
+    fn utimensat_times_now_and_omit_are_accepted_and_invalid_ones_refused() {
         let time =
             |tv_nsec| time_to_set(libc::timespec { tv_sec: i64::MAX, tv_nsec }, 7).map_err(|failure| failure.errno);
         assert_eq!(time(libc::UTIME_NOW), Ok(Some(7)));

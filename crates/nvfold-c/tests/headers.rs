@@ -48,12 +48,12 @@ fn check(name: &str, sources: &[&str], structures: &[&str]) {
 }
 
 #[test]
-fn nvfold_h_is_what_the_sources_say() {
+fn nvfold_h_is_generated_from_the_current_sources() {
     let sources = ["devices.rs", "descriptors.rs", "names.rs", "directories.rs", "attributes.rs", "memory.rs"];
     check("nvfold", &sources, &["Stats", "Dirent"]);
 }
 
 #[test]
-fn icid_h_is_what_the_sources_say() {
+fn icid_h_is_generated_from_the_current_sources() {
     check("icid", &["icid.rs"], &[]);
 }

@@ -59,7 +59,7 @@ fn prints(name: &str, options: &str, expected: &str) {
 }
 
 #[test]
-fn valgrind_finds_nothing_to_say() {
+fn valgrind_reports_no_error_in_the_c_library() {
     let Some(lab) = lab().filter(|_| has("valgrind")) else { return };
     let program = compile(lab.library, &crate_dir().join("tests/c/posix.c"), lab.dir.path());
     let mut command = Command::new("valgrind");
@@ -68,7 +68,7 @@ fn valgrind_finds_nothing_to_say() {
 }
 
 #[test]
-fn the_program_of_figure_5_shares_what_it_appends() {
+fn the_program_of_figure_5_shares_the_appended_bytes() {
     let Some(lab) = lab() else { return };
     let program = lab.example("append.c");
     // Files to append, and that they are right afterwards.
@@ -85,12 +85,12 @@ fn the_program_of_figure_5_shares_what_it_appends() {
 }
 
 #[test]
-fn of_figure_3_only_the_changed_blocks_are_stored() {
+fn the_program_of_figure_3_stores_only_the_changed_blocks() {
     prints("figure3.c", "size=64M", "shared 8192 bytes, stored 8192\nthe second file is right\n");
 }
 
 #[test]
-fn figure_4_shares_what_is_as_it_was_and_stores_what_is_not() {
+fn the_program_of_figure_4_shares_unchanged_bytes_and_stores_changed_ones() {
     let expected = "as it was: shared 20000, stored 0\n\
                     copied on: shared 20000, stored 0\n\
                     in a vector: shared 20000, stored 0\n\
@@ -101,7 +101,7 @@ fn figure_4_shares_what_is_as_it_was_and_stores_what_is_not() {
 }
 
 #[test]
-fn the_tour_ends_where_it_should() {
+fn the_tour_example_prints_the_expected_output() {
     let expected = format!(
         "nvfold {}\n\
          data ends at 4096, goes on at 1048576\n\
@@ -121,7 +121,7 @@ fn the_tour_ends_where_it_should() {
 }
 
 #[test]
-fn appends_of_threads_are_whole() {
+fn concurrent_appends_are_atomic() {
     prints("threads.c", "size=64M", "8 threads, 500 lines each, all whole\n");
 }
 
@@ -132,31 +132,31 @@ fn a_merge_in_cpp_shares_the_records_of_both_files() {
 }
 
 #[test]
-fn bad_input_has_a_defined_answer() {
+fn bad_arguments_give_a_defined_errno() {
     let Some(lab) = lab() else { return };
     lab.check("bad_input.c", &[]);
 }
 
 #[test]
-fn two_devices_and_what_is_closed_are_told_apart() {
+fn handles_of_two_devices_and_closed_handles_are_not_confused() {
     let Some(lab) = lab() else { return };
     lab.check("handles.c", &[&lab.device()]);
 }
 
 #[test]
-fn origins_are_hints_whatever_the_program_does() {
+fn wrong_origins_from_a_c_program_never_change_file_content() {
     let Some(lab) = lab() else { return };
     lab.check("origins.c", &[]);
 }
 
 #[test]
-fn a_full_device_fails_a_write_as_a_whole() {
+fn a_write_to_a_full_device_fails_completely() {
     let Some(lab) = lab() else { return };
     lab.check("full.c", &[]);
 }
 
 #[test]
-fn what_was_written_is_there_after_exit_without_a_close_and_a_child_of_fork_has_no_device() {
+fn data_survives_exit_without_close_and_a_forked_child_has_no_device() {
     let Some(lab) = lab() else { return };
     lab.check("process.c", &["write", &lab.device()]);
     lab.check("process.c", &["read", &lab.device()]);
@@ -165,13 +165,13 @@ fn what_was_written_is_there_after_exit_without_a_close_and_a_child_of_fork_has_
 }
 
 #[test]
-fn calls_of_many_threads_meet_a_close_and_end_with_an_answer() {
+fn calls_that_race_with_a_close_always_return() {
     let Some(lab) = lab() else { return };
     lab.check("closing.c", &[&lab.device()]);
 }
 
 #[test]
-fn the_calls_of_posix_do_what_posix_says() {
+fn the_c_calls_behave_as_posix_requires() {
     let Some(lab) = lab() else { return };
     lab.check("posix.c", &[]);
 }
@@ -189,7 +189,7 @@ fn devices(lab: &Lab) -> Option<[String; 3]> {
 }
 
 #[test]
-fn files_of_a_program_that_closed_all_descriptors_are_never_touched() {
+fn a_program_that_closes_all_descriptors_keeps_its_own_files_intact() {
     let Some(lab) = lab() else { return };
     let Some(devices) = devices(&lab) else { return };
     let folder = lab.dir.path().to_str().expect("a name of ours");
@@ -218,13 +218,13 @@ fn threads_of_the_library_receive_no_signal_of_the_program() {
 /// The attribute that panics is there in builds with debug assertions alone.
 #[test]
 #[cfg(debug_assertions)]
-fn a_panic_is_eio_and_breaks_its_device_alone() {
+fn a_panic_gives_eio_and_disables_only_its_device() {
     let Some(lab) = lab() else { return };
     lab.check("panic.c", &[&lab.device()]);
 }
 
 #[test]
-fn a_header_needs_nothing_before_it_in_c99_and_cpp17() {
+fn each_header_compiles_alone_in_c99_and_cpp17() {
     let Some(lab) = lab() else { return };
     for header in ["nvfold.h", "icid.h"] {
         for (name, text) in [("alone.c", "int main(void) { return 0; }"), ("alone.cpp", "int main() {}")] {
@@ -247,7 +247,7 @@ fn the_static_library_can_be_linked_too() {
 }
 
 #[test]
-fn what_is_installed_is_found_by_pkg_config() {
+fn pkg_config_finds_the_installed_c_library() {
     let Some(lab) = lab() else { return };
     if !has("pkg-config") {
         return;

@@ -21,7 +21,7 @@ fn declared(header: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_library_exports_what_is_listed_in_its_version_and_nothing_else() {
+fn the_library_exports_exactly_the_listed_symbols_of_its_version() {
     let Some(library) = library() else { return };
     if !has("nm") {
         return;
@@ -48,7 +48,7 @@ fn every_symbol_is_declared_and_every_declaration_is_a_symbol() {
 }
 
 #[test]
-fn the_loader_is_told_the_name_of_this_version() {
+fn the_shared_library_has_the_soname_of_this_version() {
     let Some(library) = library() else { return };
     if !has("readelf") {
         return;

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_found_wherever_they_lie_now() {
+    fn anchors_find_copied_bytes_at_any_offset() {
         let anchors = Anchors::default();
         let bytes = noise(100_000, 1);
         note(&anchors, &bytes, A, 1 << 30);
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_files_that_follow_one_another_each_reaches_to_the_anchors_of_the_other() {
+    fn origins_of_two_adjacent_files_overlap_up_to_each_others_anchors() {
         let anchors = Anchors::default();
         let (a, b) = (noise(50_000, 3), noise(50_000, 4));
         note(&anchors, &a, A, 0);
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn short_writes_go_on_where_the_copy_before_them_ended() {
+    fn a_short_write_continues_the_origin_of_the_previous_write() {
         let anchors = Anchors::default();
         let bytes = noise(100_000, 12);
         note(&anchors, &bytes, A, 0);
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_seen_is_not_found() {
+    fn anchors_find_nothing_in_new_data() {
         let anchors = Anchors::default();
         assert_eq!(find(&anchors, &noise(100_000, 5)), []);
         note(&anchors, &noise(100_000, 6), A, 0);
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_place_counts() {
+    fn the_newest_place_of_an_anchor_wins() {
         let anchors = Anchors::default();
         let bytes = noise(20_000, 8);
         note(&anchors, &bytes, A, 0);
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_repeat_have_anchors_that_are_apart() {
+    fn anchors_of_repeating_bytes_keep_their_distance() {
         for byte in 0..=255 {
             let anchors = anchors_of(&[byte; 10_000]);
             assert!(anchors.len() <= 10_000 / APART + 1, "{byte}: {}", anchors.len());
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_as_large_whatever_passes_and_holds_what_passed_last() {
+    fn the_anchor_table_has_a_fixed_size_and_keeps_the_newest_anchors() {
         let anchors = Anchors::default();
         let parts: Vec<Vec<u8>> = (0..63).map(|part| noise(1 << 20, 100 + part)).collect();
         for (number, part) in parts.iter().enumerate() {
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_nothing_rests_and_looks_again_later() {
+    fn sampling_without_finds_pauses_and_resumes_later() {
         let anchors = Anchors::default();
         let mebibyte = noise(1 << 20, 10);
         let write = |found| {
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_worth_its_time_when_storing_what_is_found_would_take_an_eighth_of_the_looks() {
+    fn sampling_continues_if_its_finds_save_an_eighth_of_its_time() {
         let trial = |found: u64, store_ns_a_kibibyte: u64| {
             let worth = Worth::default();
             let stored = TRIAL_BYTES / 2 - found;

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_names_nothing_once_its_file_is_closed_also_when_another_has_its_place() {
+    fn the_token_of_a_closed_file_stays_invalid_even_if_its_place_is_reused() {
         let files = FollowedFiles::new(1);
         let first = files.open().unwrap();
         assert_eq!(files.open(), None);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_given_out_again_only_after_a_walk() {
+    fn a_file_token_is_reused_only_after_a_walk_of_the_records() {
         let files = FollowedFiles::new(1);
         let first = files.open().unwrap();
         let mut file = first;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_were_never_given_out_name_nothing() {
+    fn tokens_that_were_never_issued_are_invalid() {
         let files = FollowedFiles::new(2);
         for token in [0, 1, GENERATION_ONE, GENERATION_ONE | 5, u32::MAX] {
             assert!(!files.is_open(FileToken(token)));

@@ -230,7 +230,7 @@ mod tests {
     const TOKEN: SourceToken = SourceToken { ino: 7, proof: 0x0123_4567_89ab_cdef };
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn a_hint_survives_encoding_and_decoding() {
         let mut hint = Hint::new(4096, 1000);
         assert!(hint.add(0, 100, TOKEN, 5));
         assert!(hint.add(100, 900, SourceToken { ino: 8, ..TOKEN }, (1 << 48) - 1));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_hint_is_refused() {
+    fn malformed_hints_are_refused() {
         let mut hint = Hint::new(0, 100);
         assert!(hint.add(0, 100, TOKEN, 0));
         let good = hint.encode();
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_hint_that_reads_the_same_again_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_bytes_decode_to_a_hint_that_encodes_equally_or_to_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Some(hint) = Hint::decode(&bytes) {
                 prop_assert_eq!(hint.encode(), bytes);
             }

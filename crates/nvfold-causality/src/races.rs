@@ -28,7 +28,7 @@ fn settle(tree: &RecTree) {
 }
 
 #[test]
-fn a_look_up_beside_insertions_finds_the_old_or_the_new() {
+fn a_look_up_during_insertions_finds_the_old_or_the_new_record() {
     explore(|| {
         let tree = tree(1 << 20);
         let (old, new) = (tree.open_file().unwrap(), tree.open_file().unwrap());
@@ -52,7 +52,7 @@ fn a_look_up_beside_insertions_finds_the_old_or_the_new() {
 }
 
 #[test]
-fn what_is_recorded_of_a_file_that_is_forgotten_names_nothing_nor_its_successor() {
+fn records_of_a_file_that_is_being_forgotten_never_lead_to_its_successor() {
     explore(|| {
         let tree = tree(1 << 20);
         let file = tree.open_file().unwrap();
@@ -77,7 +77,7 @@ fn what_is_recorded_of_a_file_that_is_forgotten_names_nothing_nor_its_successor(
 }
 
 #[test]
-fn a_file_is_forgotten_once_and_its_place_has_one_file() {
+fn a_file_is_forgotten_once_and_its_place_is_reused_by_one_file() {
     explore(|| {
         let tree = tree(1 << 16);
         let file = tree.open_file().unwrap();
@@ -98,7 +98,7 @@ fn a_file_is_forgotten_once_and_its_place_has_one_file() {
 }
 
 #[test]
-fn pages_are_given_up_beside_look_ups_and_insertions_and_none_is_lost_or_counted_twice() {
+fn pages_are_evicted_during_look_ups_and_insertions_without_loss_or_double_count() {
     explore(|| {
         // A tree with a single part, which has slots for a few pages.
         let tree = tree(5000);
@@ -122,7 +122,7 @@ fn pages_are_given_up_beside_look_ups_and_insertions_and_none_is_lost_or_counted
 }
 
 #[test]
-fn areas_come_and_go_beside_copies_from_them() {
+fn areas_are_mapped_and_unmapped_during_copies_from_them() {
     explore(|| {
         let tree = tree(1 << 16);
         let file = tree.open_file().unwrap();

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_tree_has_all_its_branches_back() {
+    fn an_emptied_page_tree_has_freed_all_branches() {
         let mut tree = PageTree::new();
         (0..10_000).for_each(|page| insert(&mut tree, page * 7919 % 10_007, page as u32));
         (0..10_000).rev().for_each(|page| tree.remove(page * 7919 % 10_007));
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_map_holds(changes in vec((any::<bool>(), 0..400_u64), 1..2000)) {
+        fn a_tree_agrees_with_a_map_after_random_operations(changes in vec((any::<bool>(), 0..400_u64), 1..2000)) {
             let (mut tree, mut map) = (PageTree::new(), BTreeMap::new());
             for (node, (is_new, page)) in changes.into_iter().enumerate() {
                 if !is_new {

@@ -292,7 +292,7 @@ mod tests {
     use nvfold::Method;
 
     #[test]
-    fn options_are_read() {
+    fn options_are_parsed() {
         let mut options = DedupOptions::default();
         let list = "policy=nv-dedup,weak=fletcher32,strong=sha1,verify=strong,period=1000,method=ws,generators=global";
         options.take_list(list).unwrap();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_denova_are_read() {
+    fn options_of_denova_are_parsed() {
         let mut options = DedupOptions::default();
         options.take_list("policy=denova,mode=delayed:750:20000,cpu=25,guard=0,reorder=8:3").unwrap();
         let expected = DeNovaOptions {
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_auto_are_read() {
+    fn options_of_auto_are_parsed() {
         let mut options = DedupOptions::default();
         assert_eq!(options.auto.prefer, Prefer::Space);
         for prefer in Prefer::ALL {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_cut_can_be_named() {
+    fn every_way_to_cut_can_be_chosen_by_name() {
         assert_eq!(DedupOptions::default().cut, Classes::Dual);
         for classes in Classes::ALL {
             let mut options = DedupOptions::default();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn compression_is_read_with_its_level() {
+    fn compression_is_parsed_with_its_level() {
         let read = |list: &str| {
             let mut options = DedupOptions::default();
             options.take_list(list).map(|()| options.compression)
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn every_function_and_method_can_be_named() {
+    fn every_function_and_method_can_be_chosen_by_name() {
         for function in WeakFunction::ALL {
             let mut options = DedupOptions::default();
             options.take_list(&format!("weak={}", function.name())).unwrap();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_refused_with_what_there_is() {
+    fn wrong_options_are_refused_with_the_valid_choices() {
         for (list, why) in [
             ("weak=md4", "must be one of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
             ("strong=crc32", "must be one of md5, sha1, sha256, blake3, md5-salted, bytes"),

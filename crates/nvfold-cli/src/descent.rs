@@ -271,21 +271,21 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_comes_before_what_is_below_it_and_is_left_once() {
+    fn a_descent_enters_a_directory_before_its_content_and_leaves_it_once() {
         let tree: &[(u64, &[_])] = &[(1, &[("a", 2), ("f", 9), ("out", 0)]), (2, &[("b", 3), ("g", 8)]), (3, &[])];
         let expected = ["/a 2", "/a/b 3", "/a/b unreadable", "/a/b left", "/a/g 8", "/a left", "/f 9", "/ left"];
         assert_eq!(steps(tree), expected);
     }
 
     #[test]
-    fn a_directory_that_leads_to_itself_or_to_one_above_is_not_entered_again() {
+    fn a_descent_does_not_enter_a_directory_that_is_its_own_ancestor() {
         let tree: &[(u64, &[_])] = &[(1, &[("a", 2), ("c", 2)]), (2, &[("self", 2), ("up", 1)])];
         let expected = ["/a 2", "/a/self again", "/a/up again", "/a left", "/c again", "/ left"];
         assert_eq!(steps(tree), expected);
     }
 
     #[test]
-    fn depth_takes_no_stack() {
+    fn a_descent_of_any_depth_takes_no_stack() {
         let levels = 200_000;
         let tree = Numbers((1..=levels).map(|number| (number, vec![("d", number + 1)])).collect());
         let found = Descent::new(tree, Path::new("/"), &1).filter(|step| matches!(step, Step::Found(_))).count();

@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_byte_that_is_not_zero_is_found_behind_holes_and_zeros() {
+    fn the_first_nonzero_byte_is_found_after_holes_and_zeros() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         assert_eq!(first_data(&path).unwrap(), None, "no file");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn other_formats_are_recognised_and_noise_is_not() {
+    fn file_systems_of_other_formats_are_recognised_and_noise_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, vec![0; 128 << 10]).unwrap();

@@ -24,7 +24,7 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     #[test]
-    fn a_name_cannot_write_to_the_terminal_and_its_bytes_are_not_lost() {
+    fn control_characters_in_names_are_escaped_without_loss() {
         let name = OsString::from_vec(b"a\nb\x1b[31m\xff".to_vec());
         assert_eq!(escaped(&show(&name)), "a\\nb\\u{1b}[31m\u{fffd}");
         assert_eq!(hex(&name).as_deref(), Some("610a621b5b33316dff"));

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn helper_names_stand_for_commands() {
+    fn names_of_helper_programs_select_their_command() {
         assert_eq!(called(&["/sbin/mkfs.nvfold", "dev"]), ["nvfold", "mkfs", "dev"]);
         assert_eq!(called(&["fsck.nvfold", "-a", "dev"]), ["nvfold", "fsck", "-a", "dev"]);
         assert_eq!(called(&["umount.fuse.nvfold", "/mnt"]), ["nvfold", "umount", "--quiet", "/mnt"]);
@@ -76,14 +76,14 @@ mod tests {
     }
 
     #[test]
-    fn the_own_name_changes_nothing() {
+    fn a_call_by_the_own_name_is_left_unchanged() {
         assert_eq!(called(&["nvfold", "mount", "dev", "/mnt", "-f"]), ["nvfold", "mount", "dev", "/mnt", "-f"]);
         assert_eq!(called(&["nvfold", "import", "dev", "-o", "x"]), ["nvfold", "import", "dev", "-o", "x"]);
         assert_eq!(called(&["nvfold"]), ["nvfold"]);
     }
 
     #[test]
-    fn the_command_is_found_behind_options() {
+    fn the_verb_is_found_after_global_options() {
         let command = |words: &[&str]| command_in(&words.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(command(&["nvfold", "--json", "info", "df"]), "info");
         assert_eq!(command(&["nvfold", "--progress", "never", "unmount", "dir"]), "unmount");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn libfuse_calls_with_device_and_directory() {
+    fn a_call_by_libfuse_with_device_and_directory_becomes_mount() {
         assert_eq!(
             called(&["nvfold", "/dev/x", "/mnt", "-o", "rw"]),
             ["nvfold", "mount", "--quiet", "/dev/x", "/mnt", "-o", "rw"]

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_is_found_inside_the_errors_that_carry_it() {
+    fn the_cause_is_found_within_wrapping_errors() {
         let corrupt = || Error::Corrupt { what: "inode 7".into(), at: 0 };
         let missing = || std::io::Error::from(ErrorKind::NotFound);
         let absent = |doing| PmemError::Io { doing, device: "pool".into(), source: missing() };

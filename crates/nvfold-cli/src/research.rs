@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_with_options_for_experiments_says_where_they_are() {
+    fn every_command_with_research_options_points_to_their_page() {
         let cli = cli();
         for command in cli.get_subcommands() {
             let name = command.get_name();

@@ -65,13 +65,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_is_read_and_older_kernels_have_none() {
+    fn the_fuse_connection_is_read_from_fdinfo_if_the_kernel_shows_it() {
         assert_eq!(connection_in("pos:\t0\nflags:\t02100002\nmnt_id:\t24\nfuse_connection:\t39\n"), Some("39"));
         assert_eq!(connection_in("pos:\t0\nflags:\t02100002\n"), None);
     }
 
     #[test]
-    fn a_name_cannot_pretend_to_be_the_state() {
+    fn a_process_name_with_parentheses_does_not_hide_its_state() {
         assert_eq!(state_in("12 (a) T) S 1 12"), Some('S'));
         assert_eq!(state_in("12 (nvfold) T 1 12"), Some('T'));
         assert_eq!(state_in(""), None);

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_as_people_write_them() {
+    fn sizes_are_parsed_with_and_without_units() {
         let cases: [(&str, u64); 14] = [
             ("0", 0),
             ("4096", 4096),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_and_overflow_are_refused() {
+    fn malformed_and_overflowing_sizes_are_refused() {
         for text in
             ["", "G", ".", "1.2.3", "-1", "1X", "1GG", "16E", "18446744073709551616", "0.3K", "1e9", "0x10", "é"]
         {
@@ -99,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_told_apart_from_an_unknown_unit() {
+    fn a_malformed_size_and_an_unknown_unit_give_different_errors() {
         assert_eq!(parse("-1").unwrap_err(), "a size cannot be negative; write 4096, 64M or 1.5GiB");
         assert_eq!(parse("many").unwrap_err(), "not a size; write 4096, 64M or 1.5GiB");
         assert_eq!(parse("1X").unwrap_err(), "unknown unit `X`; write 4096, 64M or 1.5GiB");
     }
 
     #[test]
-    fn sizes_are_shown_short() {
+    fn sizes_are_printed_with_few_digits() {
         let cases = [
             (0, "0 B"),
             (1023, "1023 B"),

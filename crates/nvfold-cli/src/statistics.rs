@@ -606,7 +606,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uuid_survives_being_shown() {
+    fn a_uuid_survives_printing_and_parsing() {
         let uuid = pmem::random_bytes::<16>();
         assert_eq!(parse_uuid(&show_uuid(&uuid)), Ok(uuid));
         assert!(parse_uuid("00000000-0000-0000-0000-00000000000").is_err());

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetime_is_what_the_most_worn_segment_has_left() {
+    fn the_lifetime_is_computed_from_the_most_worn_segment() {
         let pcm = worn(1_000_000, "pcm", YEAR_NS);
         assert_eq!((pcm.opened_mean, pcm.endurance_used), (1e6, Some(1e-4)));
         assert!((pcm.lifetime_years.unwrap() - 9999.0).abs() < 0.01);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_at_their_end_and_a_clock_that_was_wrong_give_no_nonsense() {
+    fn saturated_counters_and_a_wrong_clock_give_no_impossible_figures() {
         let worn_out = worn(u32::MAX, "rram", YEAR_NS);
         assert_eq!(worn_out.lifetime_years, Some(0.0), "10^8 writes are used up");
         assert!(worn_out.endurance_used.unwrap() > 1.0 && worn_out.opened_mean == f64::from(u32::MAX));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_told_beside_what_programs_wrote() {
+    fn energy_is_printed_with_joules_per_gigabyte_written() {
         let traffic = Traffic { joules: Some(3.0), ..Traffic::default() };
         assert_eq!(traffic.energy_words(500_000_000).unwrap(), "3.000 J, 6.00 J/GB written");
         assert_eq!(traffic.energy_words(0).unwrap(), "3.000 J");

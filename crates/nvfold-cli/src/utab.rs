@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_names_device_directory_root_and_helper() {
+    fn an_entry_of_the_mount_table_has_device_directory_root_and_helper() {
         let line = entry("mem:".as_ref(), Path::new("/mnt/a b"), &["x-foo".into(), "_netdev".into()]);
         let text = String::from_utf8(line.clone()).unwrap();
         assert_eq!(text, r"SRC=mem: TARGET=/mnt/a\040b ROOT=/ OPTS=uhelper=fuse.nvfold,x-foo,_netdev");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_others_stay_whatever_happens_at_once() {
+    fn concurrent_changes_of_the_mount_table_keep_lines_of_other_mounts() {
         let scratch = tempfile::tempdir().unwrap();
         let table = scratch.path().join("mount/utab");
         change(&table, |lines| lines.push(b"SRC=x TARGET=/other ROOT=/ OPTS=user=a".to_vec())).unwrap();

@@ -56,7 +56,7 @@ fn names(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn write_and_read_compare_with_the_raw_limit_of_the_same_run() {
+fn the_write_and_read_benchmarks_compare_with_the_raw_limit_of_the_same_run() {
     let scratch = Scratch::new();
     for report in ["write", "read"].map(|what| report(&scratch, &[what])) {
         assert_eq!(report["version"], 1);
@@ -74,7 +74,7 @@ fn write_and_read_compare_with_the_raw_limit_of_the_same_run() {
 }
 
 #[test]
-fn meta_measures_each_operation_on_names() {
+fn the_meta_benchmark_measures_each_operation_on_names() {
     let report = report(&Scratch::new(), &["meta"]);
     let units: Vec<&str> = report["rows"].as_array().unwrap().iter().map(|row| row["unit"].as_str().unwrap()).collect();
     for expected in ["create 4 KiB", "stat", "readdir", "rename", "unlink"] {
@@ -83,7 +83,7 @@ fn meta_measures_each_operation_on_names() {
 }
 
 #[test]
-fn write_and_read_measure_what_is_mounted() {
+fn the_write_and_read_benchmarks_measure_mounts() {
     if !can_mount() {
         return;
     }
@@ -109,7 +109,7 @@ fn write_and_read_measure_what_is_mounted() {
 }
 
 #[test]
-fn meta_measures_what_is_mounted() {
+fn the_meta_benchmark_measures_mounts() {
     if !can_mount() {
         return;
     }
@@ -124,7 +124,7 @@ fn meta_measures_what_is_mounted() {
 }
 
 #[test]
-fn tree_measures_mounts_with_different_options() {
+fn the_tree_benchmark_measures_mounts_with_different_options() {
     if !can_mount() {
         return;
     }
@@ -138,7 +138,7 @@ fn tree_measures_mounts_with_different_options() {
 }
 
 #[test]
-fn a_mount_that_goes_away_while_it_is_measured_is_an_error() {
+fn a_benchmark_fails_if_its_mount_disappears() {
     if !can_mount() {
         return;
     }
@@ -168,7 +168,7 @@ fn a_mount_that_goes_away_while_it_is_measured_is_an_error() {
 }
 
 #[test]
-fn tmpfs_rows_are_of_tmpfs() {
+fn benchmark_rows_of_tmpfs_are_measured_on_tmpfs() {
     const TMPFS_MAGIC: u32 = 0x0102_1994;
     let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     if rustix::fs::statfs(on_disk.path()).unwrap().f_type as u32 == TMPFS_MAGIC {
@@ -184,7 +184,7 @@ fn tmpfs_rows_are_of_tmpfs() {
 }
 
 #[test]
-fn recovery_kills_a_process_and_mounts_what_it_left() {
+fn the_recovery_benchmark_kills_a_process_and_mounts_its_device() {
     let scratch = Scratch::new();
     let dir = scratch.path("");
     let arguments = ["bench", "--json", "recovery", "--smoke", "--dir", dir.to_str().unwrap()];

@@ -10,7 +10,7 @@ fn text(lines: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_on_a_device_is_compressed_told_and_undone() {
+fn stored_data_can_be_compressed_reported_and_restored() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.path("tree/sub")).unwrap();
     fs::write(scratch.path("tree/sub/text"), text(60_000)).unwrap();
@@ -50,7 +50,7 @@ fn what_is_on_a_device_is_compressed_told_and_undone() {
 }
 
 #[test]
-fn a_mount_compresses_as_its_option_and_its_directories_say() {
+fn a_mount_compresses_by_its_option_and_the_attributes_of_directories() {
     if !can_mount() {
         return;
     }

@@ -35,7 +35,7 @@ fn saved_bytes(scratch: &Scratch) -> u64 {
 }
 
 #[test]
-fn the_daemon_shares_what_was_written_and_the_figures_say_so() {
+fn the_daemon_shares_written_data_and_the_statistics_show_it() {
     if !can_mount() {
         return;
     }
@@ -108,7 +108,7 @@ fn a_paused_daemon_lets_the_queue_grow_until_it_is_drained_or_resumed() {
 }
 
 #[test]
-fn the_mode_changes_while_it_works() {
+fn the_mode_of_the_daemon_can_change_while_it_works() {
     if !can_mount() {
         return;
     }
@@ -135,7 +135,7 @@ fn the_mode_changes_while_it_works() {
 }
 
 #[test]
-fn what_is_queued_at_an_unmount_is_shared_by_the_next_mount_or_on_the_device() {
+fn entries_queued_at_an_unmount_are_shared_by_the_next_mount_or_by_dedup_drain() {
     if !can_mount() {
         return;
     }
@@ -165,7 +165,7 @@ fn what_is_queued_at_an_unmount_is_shared_by_the_next_mount_or_on_the_device() {
 }
 
 #[test]
-fn import_shares_what_it_queued_before_it_says_what_was_saved() {
+fn import_drains_its_queue_before_it_reports_savings() {
     let scratch = Scratch::new();
     for name in ["one", "two", "three"] {
         fs::write(scratch.path(name), noise(MIB as usize, 3)).unwrap();
@@ -257,7 +257,7 @@ fn an_index_of_a_mounted_or_full_device_does_not_change() {
 }
 
 #[test]
-fn what_a_pm_index_is_made_of_is_not_changed_by_an_option() {
+fn an_option_cannot_change_the_weak_function_of_a_pm_index() {
     let scratch = Scratch::new();
     scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--index", "pm", "--weak", "sha1"]).ok();
     fs::create_dir(scratch.path("mnt")).unwrap();
@@ -283,7 +283,7 @@ fn what_a_pm_index_is_made_of_is_not_changed_by_an_option() {
 }
 
 #[test]
-fn wrong_options_are_refused_by_mount_and_import() {
+fn mount_and_import_refuse_wrong_policy_options() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     fs::create_dir(scratch.path("mnt")).unwrap();
@@ -310,7 +310,7 @@ fn wrong_options_are_refused_by_mount_and_import() {
 }
 
 #[test]
-fn only_root_and_whoever_mounted_it_manage_the_queue() {
+fn only_root_and_the_mounting_user_may_control_the_queue() {
     if !can_mount() {
         return;
     }

@@ -12,7 +12,7 @@ fn overwrite(scratch: &Scratch, name: &str, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn a_formatted_device_describes_itself() {
+fn info_describes_a_formatted_device() {
     let scratch = Scratch::new();
     let uuid = "01234567-89ab-cdef-0123-456789abcdef";
     let made = scratch.nvfold(&["mkfs", "dev", "--size", "64M", "--label", "tea", "--uuid", uuid, "--json"]).ok();
@@ -38,7 +38,7 @@ fn a_fresh_device_takes_no_memory_for_its_tables() {
 }
 
 #[test]
-fn the_level_of_a_file_in_memory_is_memory_and_no_more() {
+fn the_persistence_level_of_a_file_on_tmpfs_is_memory() {
     let scratch = Scratch::new();
     scratch.device("dev", "16M");
     let level = scratch.nvfold(&["info", "dev", "--json"]).ok().json()["persistence"].clone();
@@ -48,7 +48,7 @@ fn the_level_of_a_file_in_memory_is_memory_and_no_more() {
 
 /// Damage in content without a fingerprint is no finding, so fsck says how much it did not compare.
 #[test]
-fn fsck_says_of_what_it_has_no_fingerprint() {
+fn fsck_reports_how_many_bytes_have_no_fingerprint_to_compare() {
     const MARK: &[u8] = b"sixteen bytes of content that are damaged";
     let content = [MARK, &noise(3 * BLOCK as usize, 7)].concat();
     let scratch = Scratch::new();
@@ -80,7 +80,7 @@ fn every_report_has_versioned_json_and_text() {
 }
 
 #[test]
-fn a_device_that_holds_something_is_formatted_by_force_alone() {
+fn mkfs_formats_a_device_with_content_only_with_force() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     let before = fs::read(scratch.path("dev")).unwrap();
@@ -98,7 +98,7 @@ fn a_device_that_holds_something_is_formatted_by_force_alone() {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused_and_leave_no_file() {
+fn mkfs_refuses_impossible_sizes_and_creates_no_file() {
     let scratch = Scratch::new();
     for size in ["4096", "1M", "67108865", "8E", "16383P", "9223372036854775807", "18446744073709551615"] {
         scratch.nvfold(&["mkfs", "dev", "--size", size]).code_is(1);
@@ -115,7 +115,7 @@ fn sizes_that_cannot_be_are_refused_and_leave_no_file() {
 }
 
 #[test]
-fn what_is_no_device_is_named_as_such() {
+fn a_file_that_is_no_device_is_reported_as_such() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
     fs::write(scratch.path("odd"), vec![1; 5000]).unwrap();
@@ -135,7 +135,7 @@ fn what_is_no_device_is_named_as_such() {
 }
 
 #[test]
-fn a_truncated_device_is_recognised() {
+fn info_and_fsck_recognise_a_truncated_device() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     OpenOptions::new().write(true).open(scratch.path("dev")).unwrap().set_len(32 << 20).unwrap();
@@ -145,7 +145,7 @@ fn a_truncated_device_is_recognised() {
 }
 
 #[test]
-fn of_three_superblocks_one_is_enough() {
+fn one_intact_superblock_of_three_suffices() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     overwrite(&scratch, "dev", 100, b"damage");
@@ -184,7 +184,7 @@ fn with_newer_feature(scratch: &Scratch, name: &str) {
 }
 
 #[test]
-fn a_newer_feature_flag_is_refused_by_name() {
+fn a_device_with_an_unknown_feature_is_refused_with_its_flag() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     with_newer_feature(&scratch, "dev");
@@ -196,7 +196,7 @@ fn a_newer_feature_flag_is_refused_by_name() {
 
 /// The probe that showed it: 4 KiB of random bytes in the segment table.
 #[test]
-fn a_damaged_segment_table_is_read_around_repaired_and_taken_back() {
+fn files_stay_readable_with_a_damaged_segment_table_and_its_repair_can_be_undone() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     fs::create_dir(scratch.path("tree")).unwrap();
@@ -249,7 +249,7 @@ fn a_damaged_segment_table_is_read_around_repaired_and_taken_back() {
 }
 
 #[test]
-fn fsck_is_called_as_fsck_8_calls_it() {
+fn fsck_accepts_the_flags_that_fsck_8_passes() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     let link = scratch.path("fsck.nvfold");
@@ -267,7 +267,7 @@ fn fsck_is_called_as_fsck_8_calls_it() {
 }
 
 #[test]
-fn a_device_of_another_process_names_its_owner() {
+fn the_error_for_a_device_in_use_contains_the_owner_process() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     let spec = pmem::DeviceSpec::Path(scratch.path("dev"));
@@ -297,7 +297,7 @@ fn completions_and_manual_pages_are_printed() {
 }
 
 #[test]
-fn wrong_calls_exit_with_2_and_help_with_0() {
+fn wrong_usage_exits_with_2_and_help_with_0() {
     let scratch = Scratch::new();
     let first_steps = scratch.nvfold(&[]).code_is(2).stderr;
     for command in ["estimate", "mount", "mkfs", "df", "umount"] {
@@ -311,7 +311,7 @@ fn wrong_calls_exit_with_2_and_help_with_0() {
 }
 
 #[test]
-fn a_file_that_holds_anything_is_formatted_by_force_alone() {
+fn mkfs_formats_a_nonempty_file_only_with_force() {
     use std::os::unix::fs::FileExt;
     let scratch = Scratch::new();
     let path = scratch.path("data");

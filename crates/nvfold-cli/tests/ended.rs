@@ -171,7 +171,7 @@ fn prepared() -> Scratch {
 }
 
 #[test]
-fn every_long_command_ends_by_the_signal_and_leaves_a_sound_device() {
+fn every_long_command_ends_by_the_signal_and_leaves_a_consistent_device() {
     let scratch = prepared();
     let (tree, device) = (scratch.path("tree"), scratch.path("device"));
     let commands: [(&[&str], PathBuf); 9] = [
@@ -209,7 +209,7 @@ fn a_second_signal_ends_a_command_at_once() {
 }
 
 #[test]
-fn a_mount_in_the_foreground_unmounts_at_every_signal() {
+fn a_foreground_mount_unmounts_on_each_ending_signal() {
     if !can_mount() {
         return;
     }
@@ -230,7 +230,7 @@ fn a_mount_in_the_foreground_unmounts_at_every_signal() {
 }
 
 #[test]
-fn a_command_that_ends_while_its_mount_begins_takes_it_down() {
+fn a_mount_command_interrupted_at_its_start_unmounts_again() {
     if !can_mount() {
         return;
     }
@@ -260,7 +260,7 @@ fn a_command_that_ends_while_its_mount_begins_takes_it_down() {
 }
 
 #[test]
-fn reports_that_are_repeated_end_by_the_signal() {
+fn repeating_reports_end_by_the_signal() {
     if !can_mount() {
         return;
     }
@@ -292,7 +292,7 @@ fn bench_in(scratch: &Scratch, signal: Signal) -> ExitStatus {
 }
 
 #[test]
-fn a_benchmark_that_is_ended_takes_down_what_it_put_up() {
+fn an_interrupted_benchmark_removes_its_mounts_and_folders() {
     if !can_mount() {
         return;
     }

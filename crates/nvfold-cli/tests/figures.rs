@@ -44,7 +44,7 @@ fn write_files(dir: &Path) {
 }
 
 #[test]
-fn the_figures_add_up_for_every_policy() {
+fn the_space_figures_add_up_for_every_policy() {
     if !can_mount() {
         return;
     }
@@ -77,7 +77,7 @@ fn an_empty_device_of_a_tebibyte_has_reserved_space_and_hardly_any_metadata() {
 
 /// What other users write moves these figures to the byte, so only root and the user who mounted it may see them.
 #[test]
-fn figures_and_places_are_for_root_and_the_mounting_user_alone() {
+fn only_root_and_the_mounting_user_see_figures_and_block_addresses() {
     if !can_mount() {
         return;
     }

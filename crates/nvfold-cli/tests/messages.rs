@@ -86,7 +86,7 @@ fn variants(source: &str) -> usize {
 }
 
 #[test]
-fn every_error_is_a_sentence_that_says_what_failed_and_why() {
+fn every_error_message_is_a_sentence_with_object_and_reason() {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
     let mut part = |title: &str, source: &str, errors: Vec<String>| {
@@ -158,7 +158,7 @@ fn masked(line: &str) -> String {
 }
 
 #[test]
-fn every_command_on_a_device_says_what_it_did_or_why_it_did_not() {
+fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     fs::create_dir(scratch.path("dir")).unwrap();
@@ -329,7 +329,7 @@ fn damage(scratch: &Scratch, name: &str, offsets: &[u64]) {
 }
 
 #[test]
-fn every_command_on_a_mount_says_what_it_did_or_why_it_did_not() {
+fn every_command_on_a_mount_reports_its_result_or_the_reason_of_its_failure() {
     if !can_mount() {
         return;
     }
@@ -378,7 +378,7 @@ fn every_command_on_a_mount_says_what_it_did_or_why_it_did_not() {
 }
 
 #[test]
-fn df_tells_of_the_devices_that_it_can_read_whatever_is_wrong_with_the_others() {
+fn df_reports_readable_devices_even_if_others_fail() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     let told = scratch.nvfold(&["df", "dev", "none"]).fails(1, "No such file");
@@ -388,7 +388,7 @@ fn df_tells_of_the_devices_that_it_can_read_whatever_is_wrong_with_the_others() 
 }
 
 #[test]
-fn names_are_escaped_in_text_and_whole_in_json() {
+fn names_are_escaped_in_text_and_complete_in_json() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     let odd = OsStr::from_bytes(b"odd\n\x1b[2J\xff");
@@ -408,7 +408,7 @@ fn names_are_escaped_in_text_and_whole_in_json() {
 }
 
 #[test]
-fn who_may_not_open_the_fuse_device_is_told_so() {
+fn mounting_without_access_to_dev_fuse_explains_the_permission() {
     if !can_mount() {
         return;
     }
@@ -438,7 +438,7 @@ fn who_may_not_open_the_fuse_device_is_told_so() {
 
 /// One missing path among several is a problem, as with du(1): the others are reported, and the exit code is 1.
 #[test]
-fn a_missing_path_among_others_is_a_problem_and_alone_it_is_an_error_before_any_report() {
+fn a_missing_path_is_a_problem_among_others_and_an_error_alone() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     fs::create_dir(scratch.path("tree")).unwrap();
@@ -458,7 +458,7 @@ fn a_missing_path_among_others_is_a_problem_and_alone_it_is_an_error_before_any_
 }
 
 #[test]
-fn options_for_experiments_work_and_stand_on_a_page_of_their_own() {
+fn research_options_work_and_have_their_own_help_page() {
     let scratch = Scratch::new();
     let help = scratch.nvfold(&["mount", "--help"]).ok().stdout;
     assert!(help.contains("size=SIZE") && !help.contains("generators="), "{help}");

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
 #[test]
-fn a_mount_keeps_what_was_written_and_releases_the_device() {
+fn a_mount_keeps_written_data_and_releases_the_device_on_unmount() {
     if !can_mount() {
         return;
     }
@@ -33,7 +33,7 @@ fn a_mount_keeps_what_was_written_and_releases_the_device() {
 }
 
 #[test]
-fn memory_can_be_mounted_and_is_gone_afterwards() {
+fn a_memory_device_can_be_mounted_and_is_gone_after_the_unmount() {
     if !can_mount() {
         return;
     }
@@ -50,7 +50,7 @@ fn memory_can_be_mounted_and_is_gone_afterwards() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_refused_before_anything_happens() {
+fn a_mount_that_cannot_succeed_is_refused_before_it_has_effects() {
     if !can_mount() {
         return;
     }
@@ -132,7 +132,7 @@ fn sigterm_under_load_ends_the_mount_and_leaves_the_device_clean() {
 }
 
 #[test]
-fn a_killed_mount_is_recovered_and_loses_nothing_that_was_synced() {
+fn a_killed_mount_is_recovered_with_all_synced_data() {
     if !can_mount() {
         return;
     }
@@ -157,7 +157,7 @@ fn a_killed_mount_is_recovered_and_loses_nothing_that_was_synced() {
 
 /// mount(8) looks for its helpers in /sbin: a namespace of our own has one there, and nobody else sees it.
 #[test]
-fn mount_8_and_umount_8_know_the_type() {
+fn mount_8_and_umount_8_accept_the_file_system_type() {
     if !can_mount() {
         return;
     }
@@ -222,7 +222,7 @@ fn a_nameless_file_lives_while_it_is_open_and_frees_its_space() {
 }
 
 #[test]
-fn holes_and_blocks_are_known_while_pages_are_dirty() {
+fn holes_and_block_counts_are_correct_while_pages_are_dirty() {
     if !can_mount() {
         return;
     }
@@ -265,7 +265,7 @@ fn copy_file_range_shares_bytes_of_any_alignment() {
 }
 
 #[test]
-fn privileges_go_when_a_file_changes_hands() {
+fn set_id_bits_are_cleared_when_the_owner_of_a_file_changes() {
     if !can_mount() {
         return;
     }
@@ -321,7 +321,7 @@ fn default_acls_are_inherited_and_follow_the_mode() {
 }
 
 #[test]
-fn a_listing_ends_though_every_name_is_renamed_as_it_is_found() {
+fn a_listing_ends_even_if_each_listed_name_is_renamed() {
     if !can_mount() {
         return;
     }
@@ -344,7 +344,7 @@ fn a_listing_ends_though_every_name_is_renamed_as_it_is_found() {
 }
 
 #[test]
-fn attributes_that_are_not_ours_are_refused_and_the_report_is_not_listed() {
+fn reserved_attributes_are_refused_and_virtual_ones_are_not_listed() {
     if !can_mount() {
         return;
     }

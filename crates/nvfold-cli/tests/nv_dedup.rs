@@ -22,7 +22,7 @@ fn write(path: impl AsRef<std::path::Path>, data: &[u8]) {
 }
 
 #[test]
-fn stats_shows_the_model_and_its_inputs() {
+fn stats_shows_the_cost_model_and_its_inputs() {
     if !can_mount() {
         return;
     }
@@ -54,7 +54,7 @@ fn stats_shows_the_model_and_its_inputs() {
 }
 
 #[test]
-fn tune_switches_a_running_mount_and_what_was_stored_before_is_found() {
+fn tune_switches_the_method_of_a_running_mount_and_earlier_data_is_still_found() {
     if !can_mount() {
         return;
     }
@@ -82,7 +82,7 @@ fn tune_switches_a_running_mount_and_what_was_stored_before_is_found() {
 }
 
 #[test]
-fn who_tunes_what_is_told_why_not() {
+fn tune_explains_why_it_refuses() {
     if !can_mount() {
         return;
     }
@@ -118,7 +118,7 @@ fn who_tunes_what_is_told_why_not() {
 }
 
 #[test]
-fn wrong_options_are_refused_by_mount_and_import() {
+fn mount_and_import_refuse_wrong_policy_options() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     fs::create_dir(scratch.path("mnt")).unwrap();
@@ -141,7 +141,7 @@ fn wrong_options_are_refused_by_mount_and_import() {
 }
 
 #[test]
-fn import_shares_with_every_function() {
+fn import_shares_with_every_fingerprint_function() {
     let scratch = Scratch::new();
     fs::write(scratch.path("one"), blocks(0, 32)).unwrap();
     fs::write(scratch.path("two"), blocks(0, 32)).unwrap();

@@ -16,7 +16,7 @@ fn is_kept(at: &u64) -> bool {
 }
 
 #[test]
-fn a_device_is_reclaimed_and_its_files_stay_as_they_are() {
+fn reclaim_frees_dead_bytes_and_keeps_all_files() {
     let scratch = Scratch::new();
     scratch.device("dev", "96M");
     std::fs::create_dir(scratch.path("in")).unwrap();
@@ -47,7 +47,7 @@ fn a_device_is_reclaimed_and_its_files_stay_as_they_are() {
 }
 
 #[test]
-fn what_cannot_be_reclaimed_is_told() {
+fn reclaim_explains_why_a_target_cannot_be_reclaimed() {
     let scratch = Scratch::new();
     std::fs::create_dir(scratch.path("dir")).unwrap();
     scratch.nvfold(&["reclaim", "dir"]).fails(1, "no nvfold is mounted there");
@@ -60,7 +60,7 @@ fn what_cannot_be_reclaimed_is_told() {
 
 /// The kernel tells a sync of an earlier write that failed. That write is not reclaim's business.
 #[test]
-fn a_write_that_failed_before_does_not_keep_from_reclaiming() {
+fn reclaim_works_after_a_failed_write() {
     if !can_mount() {
         return;
     }

@@ -27,7 +27,7 @@ fn executable(path: &Path, content: &[u8]) {
 }
 
 #[test]
-fn programs_that_cannot_be_served_are_refused_with_the_reason() {
+fn nvfold_run_refuses_programs_that_it_cannot_serve_and_explains_why() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let set_id = path("setuid");
@@ -78,7 +78,7 @@ fn compiled(arguments: &[&str], source: &str, folder: &Path) -> bool {
 }
 
 #[test]
-fn go_programs_and_users_of_io_uring_are_told_by_their_file() {
+fn go_programs_and_io_uring_users_are_recognised_by_their_executable() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let library = ["-shared", "-fPIC", "-Wl,-soname,liburing.so.2", "-o", "liburing.so.2"];
@@ -101,7 +101,7 @@ fn go_programs_and_users_of_io_uring_are_told_by_their_file() {
 }
 
 #[test]
-fn wrong_calls_are_told() {
+fn nvfold_run_refuses_wrong_arguments_with_exit_code_2() {
     for prefix in ["/", "relative", "/a/../b", "/end/"] {
         let output = run(&["--device", "/nowhere", "--prefix", prefix, "--", "true"]);
         assert_eq!(output.status.code(), Some(2), "{prefix}");
@@ -123,7 +123,7 @@ fn wrong_calls_are_told() {
 }
 
 #[test]
-fn it_becomes_the_program() {
+fn nvfold_run_replaces_itself_by_the_program() {
     // A library that does nothing: the loader says so of what is none, and goes on.
     let print = "echo $NVFOLD_RUN_DEVICE $NVFOLD_RUN_PREFIX $NVFOLD_RUN_OPTIONS $$ $NVFOLD_RUN_PID $LD_PRELOAD; exit 7";
     let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));

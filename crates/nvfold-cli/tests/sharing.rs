@@ -43,7 +43,7 @@ fn stored(run: &Run, when: &str) -> u64 {
 }
 
 #[test]
-fn a_device_is_shared_and_unshared_and_its_trees_stay_what_they_are() {
+fn dedup_and_undedup_of_a_device_keep_the_content_of_its_trees() {
     let scratch = Scratch::new();
     make_tree(&scratch.path("tree"));
     scratch.device("dev", "64M");
@@ -76,7 +76,7 @@ fn a_device_is_shared_and_unshared_and_its_trees_stay_what_they_are() {
 
 /// Weights, archives and the like do not compress, so by default they are cut every 16 KiB.
 #[test]
-fn data_that_does_not_compress_is_found_where_it_moved_if_all_is_cut_by_content() {
+fn shifted_incompressible_data_is_shared_with_cut_content() {
     let scratch = Scratch::new();
     let data = noise(4 << 20, 8);
     fs::create_dir(scratch.path("tree")).unwrap();
@@ -97,7 +97,7 @@ fn data_that_does_not_compress_is_found_where_it_moved_if_all_is_cut_by_content(
 }
 
 #[test]
-fn undedup_without_space_says_how_much_is_missing_and_changes_nothing() {
+fn undedup_without_space_reports_the_missing_amount_and_changes_nothing() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     fs::write(scratch.path("tree/one"), noise(8 << 20, 1)).unwrap();
@@ -244,7 +244,7 @@ fn the_owner_of_a_file_may_share_it_and_others_may_not() {
 }
 
 #[test]
-fn cut_off_in_the_middle_it_goes_on_where_it_was() {
+fn an_interrupted_dedup_continues_where_it_stopped() {
     if !can_mount() {
         return;
     }
@@ -291,7 +291,7 @@ fn cut_off_in_the_middle_it_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_file_that_grows_meanwhile_and_names_with_blanks_are_no_trouble() {
+fn dedup_copes_with_growing_files_and_names_with_blanks() {
     if !can_mount() {
         return;
     }
@@ -317,7 +317,7 @@ fn a_file_that_grows_meanwhile_and_names_with_blanks_are_no_trouble() {
 }
 
 #[test]
-fn files_that_go_away_meanwhile_are_skipped_and_counted() {
+fn dedup_skips_and_counts_files_that_are_removed_meanwhile() {
     if !can_mount() {
         return;
     }

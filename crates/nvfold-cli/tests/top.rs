@@ -129,7 +129,7 @@ fn write(path: impl AsRef<Path>, data: &[u8]) {
 }
 
 #[test]
-fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
+fn top_follows_a_mount_and_restores_the_terminal() {
     if !can_mount() {
         return;
     }
@@ -153,7 +153,7 @@ fn the_screen_follows_a_mount_and_the_terminal_is_given_back() {
 }
 
 #[test]
-fn the_screen_shows_a_queue_that_grows_and_is_worked_off() {
+fn top_shows_a_queue_that_grows_and_shrinks() {
     if !can_mount() {
         return;
     }
@@ -187,7 +187,7 @@ fn the_screen_shows_a_queue_that_grows_and_is_worked_off() {
 }
 
 #[test]
-fn a_signal_and_an_unmount_give_the_terminal_back_too() {
+fn top_restores_the_terminal_after_a_signal_and_after_an_unmount() {
     if !can_mount() {
         return;
     }
@@ -231,7 +231,7 @@ fn top_ends_when_its_terminal_is_gone_without_a_signal() {
 }
 
 #[test]
-fn a_terminal_that_is_too_small_says_so_until_it_grows() {
+fn top_asks_for_a_larger_terminal_until_it_grows() {
     if !can_mount() {
         return;
     }
@@ -248,7 +248,7 @@ fn a_terminal_that_is_too_small_says_so_until_it_grows() {
 }
 
 #[test]
-fn the_list_of_all_mounts_opens_one() {
+fn a_mount_can_be_opened_from_the_list_of_all_mounts() {
     if !can_mount() {
         return;
     }
@@ -275,7 +275,7 @@ fn the_list_of_all_mounts_opens_one() {
 }
 
 #[test]
-fn scripts_get_lines_and_json() {
+fn top_prints_lines_and_json_for_scripts() {
     if !can_mount() {
         return;
     }
@@ -313,7 +313,7 @@ fn scripts_get_lines_and_json() {
 
 /// 150 ns and 6 nJ a byte written (DeEXT Tables I and II), all from counters.
 #[test]
-fn stats_and_top_tell_energy_and_wear_of_an_emulated_device() {
+fn stats_and_top_show_energy_and_wear_of_an_emulated_device() {
     if !can_mount() {
         return;
     }
@@ -348,7 +348,7 @@ fn stats_and_top_tell_energy_and_wear_of_an_emulated_device() {
 }
 
 #[test]
-fn who_calls_it_wrongly_is_told_how_to() {
+fn top_explains_wrong_usage() {
     let scratch = Scratch::new();
     scratch.nvfold(&["top", "."]).fails(1, "no nvfold is mounted there");
     scratch.nvfold(&["top", "all", "--interval", "0"]).code_is(2);

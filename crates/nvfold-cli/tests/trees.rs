@@ -43,7 +43,7 @@ fn make_tree(root: &Path) {
 }
 
 #[test]
-fn a_tree_goes_in_is_equal_and_comes_out() {
+fn a_tree_is_equal_after_import_verify_and_export() {
     let scratch = Scratch::new();
     make_tree(&scratch.path("tree"));
     scratch.device("dev", "64M");
@@ -68,7 +68,7 @@ fn a_tree_goes_in_is_equal_and_comes_out() {
 }
 
 #[test]
-fn verify_tells_every_kind_of_difference() {
+fn verify_reports_every_kind_of_difference() {
     let scratch = Scratch::new();
     make_tree(&scratch.path("tree"));
     scratch.device("dev", "64M");
@@ -100,7 +100,7 @@ fn verify_tells_every_kind_of_difference() {
 }
 
 #[test]
-fn a_second_copy_costs_next_to_nothing_and_off_stores_it() {
+fn importing_a_second_copy_takes_almost_no_space_unless_the_policy_is_off() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     fs::write(scratch.path("tree/data"), noise(8 << 20, 3)).unwrap();
@@ -122,7 +122,7 @@ fn a_second_copy_costs_next_to_nothing_and_off_stores_it() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_a_problem_and_the_rest_goes_on() {
+fn import_reports_an_existing_name_and_continues() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     fs::write(scratch.path("tree/a"), b"1").unwrap();
@@ -135,7 +135,7 @@ fn a_name_that_is_taken_is_a_problem_and_the_rest_goes_on() {
 }
 
 #[test]
-fn sockets_are_left_out_with_a_note() {
+fn import_skips_sockets_with_a_note() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(scratch.path("tree/socket")).unwrap();
@@ -146,7 +146,7 @@ fn sockets_are_left_out_with_a_note() {
 }
 
 #[test]
-fn a_full_device_ends_the_import_and_stays_whole() {
+fn an_import_to_a_full_device_ends_and_leaves_it_consistent() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     for number in 0..40 {
@@ -159,7 +159,7 @@ fn a_full_device_ends_the_import_and_stays_whole() {
 }
 
 #[test]
-fn wrong_sources_and_places_are_named() {
+fn errors_for_wrong_sources_and_targets_contain_their_path() {
     let scratch = Scratch::new();
     scratch.device("dev", "64M");
     scratch.nvfold(&["import", "dev", "nowhere"]).fails(1, "nowhere");
@@ -173,7 +173,7 @@ fn wrong_sources_and_places_are_named() {
 }
 
 #[test]
-fn the_device_is_not_imported_into_itself() {
+fn import_skips_the_device_file_itself() {
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("tree")).unwrap();
     scratch.device("tree/dev", "64M");
@@ -182,7 +182,7 @@ fn the_device_is_not_imported_into_itself() {
 }
 
 #[test]
-fn progress_is_lines_when_asked_for_and_silence_otherwise() {
+fn progress_is_printed_on_request_and_by_default_not_to_a_pipe() {
     let scratch = Scratch::new();
     fs::write(scratch.path("file"), noise(1 << 20, 9)).unwrap();
     scratch.device("dev", "64M");

@@ -43,7 +43,7 @@ fn check(run: crate::common::Run, says: Says, what: &str) {
 }
 
 #[test]
-fn mkfs_refuses_a_file_of_another_user_and_tells_of_one_that_others_can_read() {
+fn mkfs_refuses_a_file_of_another_user_and_warns_if_others_can_read_it() {
     if !can_mount() {
         return; // chown needs root
     }
@@ -87,7 +87,7 @@ fn nvfold_is_on(scratch: &Scratch) -> bool {
 }
 
 #[test]
-fn a_mount_for_others_refuses_a_device_that_they_can_read_or_write_past_it() {
+fn a_mount_for_all_users_refuses_a_device_file_that_others_may_access() {
     if !can_mount() {
         return;
     }

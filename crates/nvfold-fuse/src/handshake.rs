@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn features_that_both_sides_have_are_agreed_on() {
+    fn the_handshake_agrees_on_features_that_both_sides_have() {
         let (agreed, answer) = shake(opcode::INIT, OFFER.as_bytes());
         assert_eq!(agreed.unwrap(), ALWAYS | feature::WRITEBACK_CACHE | feature::ALLOW_IDMAP, "it offers no io_uring");
         let answer = answer.unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_agreed_on_fails() {
+    fn a_handshake_without_agreement_fails() {
         let too_old = InitIn { minor: 22, ..OFFER };
         let (agreed, answer) = shake(opcode::INIT, too_old.as_bytes());
         assert_eq!(agreed.unwrap_err().kind(), io::ErrorKind::Unsupported);

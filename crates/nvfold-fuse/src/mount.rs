@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_comes_through_the_socket_or_its_end_is_seen() {
+    fn the_fuse_descriptor_is_received_or_the_end_of_the_socket_detected() {
         let (theirs, ours) = UnixStream::pair().unwrap();
         let (mut pipe, mut end) = std::io::pipe().unwrap();
         let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

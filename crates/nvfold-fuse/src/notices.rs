@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn notices_have_the_form_that_the_kernel_reads() {
+    fn notices_have_the_encoding_that_the_kernel_expects() {
         // struct fuse_out_header { len, error, unique }, then fuse_notify_inval_inode_out or fuse_notify_inval_entry_out.
         assert_eq!(sent(|notifier| notifier.forget_inode(66, 100, 200)), [40, 2, 0, 0, 66, 0, 100, 0, 200, 0]);
         assert_eq!(sent(|notifier| notifier.forget_inode(66, -1, 0)), [40, 2, 0, 0, 66, 0, u32::MAX, u32::MAX, 0, 0]);

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn names_end_with_a_nul() {
+    fn names_in_requests_must_end_with_nul() {
         let argument = RenameIn { new_parent: 9 };
         let decoded = Operation::decode(&header(opcode::RENAME), argument.as_bytes(), b"old\0new\0");
         let Some(Operation::Rename { parent: 7, name, new_parent: 9, new_name, flags: 0 }) = decoded else {
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_ends_too_early_is_none() {
+    fn a_truncated_request_is_rejected() {
         let argument = WriteIn { size: 4, ..WriteIn::default() };
         assert!(Operation::decode(&header(opcode::WRITE), argument.as_bytes(), b"123").is_none());
         assert!(Operation::decode(&header(opcode::WRITE), &argument.as_bytes()[..39], b"1234").is_none());
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970_are_read_as_the_kernel_means_them() {
+    fn times_before_1970_are_decoded_as_negative() {
         let asked = SetAttrIn { valid: set_attr::MTIME, mtime: -2, mtime_ns: 800_000_000, ..SetAttrIn::default() };
         assert_eq!(change(&asked).mtime, Some(Time::At(-1_200_000_000)));
         let asked = SetAttrIn { valid: set_attr::ATIME | set_attr::ATIME_NOW, ..SetAttrIn::default() };
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_is_as_long_as_its_structure() {
+    fn the_arguments_of_a_request_have_the_size_of_their_structure() {
         // Every request that has an argument is refused without it.
         for opcode in (0..64).filter(|opcode| argument_bytes(*opcode) > 0) {
             let is_read = !matches!(opcode, opcode::OPEN | opcode::OPENDIR | opcode::RELEASE)

@@ -220,7 +220,7 @@ mod tests {
 
     /// Sizes of include/uapi/linux/fuse.h.
     #[test]
-    fn structures_have_the_sizes_of_the_kernel() {
+    fn protocol_structures_have_the_sizes_that_the_kernel_uses() {
         assert_eq!([size_of::<InHeader>(), size_of::<OutHeader>()], [40, 16]);
         assert_eq!([size_of::<Attr>(), size_of::<EntryOut>(), size_of::<AttrOut>()], [88, 128, 104]);
         assert_eq!([size_of::<SetAttrIn>(), size_of::<ReadIn>(), size_of::<WriteIn>()], [88, 40, 40]);

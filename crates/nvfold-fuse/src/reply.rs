@@ -185,7 +185,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     #[test]
-    fn entries_of_a_directory_are_aligned_and_end_where_they_do_not_fit() {
+    fn directory_entries_are_aligned_and_stop_at_the_size_of_the_reply() {
         let mut room = [0xff; 128];
         let mut reply = Reply::new(&mut room);
         assert!(reply.dirent(72, 5, 1, 0o040755, b"directory"));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_said_by_a_header_alone() {
+    fn an_error_reply_consists_of_a_header_alone() {
         let (header, length) = out_header(9, Err(Errno::ENOENT));
         assert_eq!((header.len, header.error, header.unique, length), (16, -libc::ENOENT, 9, 0));
         let (header, length) = out_header(9, Ok(24));

@@ -156,7 +156,7 @@ mod tests {
     use std::sync::mpsc;
 
     #[test]
-    fn whoever_takes_the_last_place_is_told() {
+    fn starting_the_last_permitted_worker_is_reported() {
         let workers = Workers::new("test", 2);
         let (end, over) = mpsc::channel::<()>();
         let over = Arc::new(Mutex::new(over));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_bounded_except_for_those_that_wait_for_the_kernel() {
+    fn worker_threads_are_limited_but_not_those_that_wait_for_the_kernel() {
         let workers = Workers::new("test", THREADS_MAX);
         let state = |waiting, alive, blocked| *workers.state.lock() = State { waiting, alive, blocked, failure: None };
         state(1, THREADS_MAX - 1, 0);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_have_nothing_to_do_end() {
+    fn idle_worker_threads_end() {
         let workers = Workers::new("test", 2);
         // Twenty threads take a request each, and answer.
         for _ in 0..20 {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_told() {
+    fn the_first_failure_of_a_worker_is_returned() {
         let workers = Workers::new("test", 1);
         workers.start(|| Err(io::Error::from_raw_os_error(libc::EIO))).unwrap();
         assert_eq!(workers.wait(None).unwrap_err().raw_os_error(), Some(libc::EIO));

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_acl_is_refused() {
+    fn malformed_acls_are_refused() {
         let good = acl(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 5, 0)]).encode();
         assert!(Acl::decode(&good).is_some());
         assert_eq!(Acl::decode(&good[..good.len() - 1]), None, "cut off");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_default_acl_takes_the_place_of_the_umask() {
+    fn a_default_acl_replaces_the_umask() {
         let default = acl(&[(USER_OBJ, 7, 0), (USER, 7, 1000), (GROUP_OBJ, 5, 0), (MASK, 7, 0), (OTHER, 0, 0)]);
         let (mode, inherited) = default.inherited(0o666);
         assert_eq!(mode, 0o660);
@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn a_default_acl_that_is_a_mode_leaves_only_a_mode() {
+    fn a_default_acl_without_named_entries_gives_new_files_only_a_mode() {
         let default = acl(&[(USER_OBJ, 7, 0), (GROUP_OBJ, 5, 0), (OTHER, 0, 0)]);
         assert_eq!(default.inherited(0o4777), (0o4750, None));
     }
 
     #[test]
-    fn chmod_changes_the_mask_and_not_the_group() {
+    fn chmod_changes_the_mask_of_an_acl_and_not_its_group_entry() {
         let access = acl(&[(USER_OBJ, 7, 0), (USER, 7, 1000), (GROUP_OBJ, 5, 0), (MASK, 7, 0), (OTHER, 4, 0)]);
         let changed = access.with_mode(0o600);
         let expected = acl(&[(USER_OBJ, 6, 0), (USER, 7, 1000), (GROUP_OBJ, 5, 0), (MASK, 0, 0), (OTHER, 0, 0)]);

@@ -89,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_told_in_seconds_and_what_is_over() {
+    fn a_time_is_split_into_seconds_and_nanoseconds() {
         assert_eq!(seconds_and_ns(1_700_000_000_123_456_789), (1_700_000_000, 123_456_789));
         assert_eq!(seconds_and_ns(-1_200_000_000), (-2, 800_000_000));
     }
 
     #[test]
-    fn a_mode_names_the_kinds_mknod_makes() {
+    fn a_mode_gives_exactly_the_file_kinds_that_mknod_can_make() {
         assert_eq!(kind_of_mode(0o100644), Some(FileKind::Regular));
         assert_eq!(kind_of_mode(0o644), Some(FileKind::Regular));
         assert_eq!(kind_of_mode(0o010600), Some(FileKind::Fifo));

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_found_by_the_writes_that_it_speaks_of_until_all_of_it_has_come() {
+    fn a_hint_is_kept_until_all_bytes_of_its_range_are_written() {
         let (hints, now) = new();
         tell(&hints, 1000, 100, 50, now);
         assert_eq!(take(&hints, 0, 1000, now), []);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_last_counts() {
+    fn the_latest_hint_for_a_range_wins() {
         let (hints, now) = new();
         tell(&hints, 0, 100, 1, now);
         tell(&hints, 100, 100, 2, now);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn old_hints_are_forgotten() {
+    fn hints_expire() {
         let (hints, now) = new();
         tell(&hints, 0, 100, 0, now);
         assert_eq!(take(&hints, 0, 50, now + AGE_MAX).len(), 1);
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_hints_takes_bounded_memory_and_the_newest_stay() {
+    fn hints_take_bounded_memory_and_the_newest_are_kept() {
         let (hints, now) = new();
         let rounds = 2 * (BYTES_MAX / HINT_OWN_BYTES) as u64;
         (0..rounds).for_each(|n| tell(&hints, n * 100, 100, n, now));
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_was_not_made_here_or_for_an_inode_of_before_names_nothing() {
+    fn a_forged_token_and_one_of_a_freed_inode_are_invalid() {
         let (hints, now) = new();
         let source = readable(SOURCE, FileKind::Regular);
         let good = hints.token(&source, now).unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_for_one_user_and_for_the_permissions_that_it_was_issued_under() {
+    fn a_token_is_valid_only_for_its_user_and_unchanged_permissions() {
         let (hints, now) = new();
         let source = readable(SOURCE, FileKind::Regular);
         let token = hints.token(&source, now).unwrap();

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nameless_file_the_kernel_does_not_know_is_freed_at_once() {
+    fn a_nameless_file_unknown_to_the_kernel_is_freed_at_once() {
         let (fs, lookups) = (file_system(), Lookups::new());
         let file = unlinked_file(&fs);
         let ino = file.ino();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_space_waits_for_a_nameless_file_and_for_nothing_else() {
+    fn an_operation_without_space_waits_only_if_a_nameless_file_is_about_to_be_freed() {
         let (fs, lookups) = (file_system(), Lookups::new());
         assert!(!lookups.wait_for_a_freed(lookups.freed()), "there is none");
         let file = unlinked_file(&fs);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_buffers_of_background_requests_fit_what_is_kept() {
+    fn the_number_of_background_requests_follows_the_kept_memory() {
         let of_mib = [32, 75, 128, 512].map(|mib: u64| background_of(mib << 20));
         assert_eq!(of_mib, [8, 9, 16, 64]);
     }

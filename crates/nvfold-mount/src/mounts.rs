@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_with_blanks_in_its_names_is_found() {
+    fn a_mount_with_blanks_in_device_and_directory_is_found() {
         let line = br"40 29 0:36 / /mnt/a\040b rw,nosuid shared:5 - fuse.nvfold /dev/shm/x\134y rw,user_id=0";
         let expected = Mounted {
             dir: "/mnt/a b".into(),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn other_file_systems_are_passed_over() {
+    fn mounts_of_other_file_systems_are_skipped() {
         assert_eq!(parse(b"40 29 0:36 / /mnt rw - ext4 /dev/sda1 rw"), None);
         assert_eq!(parse(b""), None);
         assert_eq!(parse(b"40 29"), None);

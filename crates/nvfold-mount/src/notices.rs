@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_whose_thread_is_stuck_merges_and_is_bounded() {
+    fn notices_for_a_stuck_thread_are_merged_and_bounded() {
         let (queue, is_sent, goes_on) = queue();
         queue.add(0);
         assert_eq!(is_sent.recv(), Ok(0));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_with_its_queue() {
+    fn the_thread_that_sends_notices_ends_with_its_queue() {
         let (queue, is_sent, goes_on) = queue();
         queue.add(7);
         assert_eq!(is_sent.recv(), Ok(7));

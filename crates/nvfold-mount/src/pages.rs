@@ -127,14 +127,14 @@ mod tests {
     const FILE: InodeNumber = InodeNumber(7);
 
     #[test]
-    fn the_bound_follows_the_memory() {
+    fn the_page_limit_follows_the_memory_of_the_machine() {
         let in_mib = [300, 1 << 10, 64 << 10].map(|mib: u64| most_bytes(mib << 20) >> 20);
         assert_eq!(in_mib, [37, 64, 1024]);
     }
     const OTHER: InodeNumber = InodeNumber(8);
 
     #[test]
-    fn the_oldest_windows_go_when_there_are_too_many_pages() {
+    fn the_oldest_windows_are_dropped_above_the_page_limit() {
         let pages = Pages::of(2 * WINDOW_PAGES);
         assert!(pages.came(FILE, 0, WINDOW_BYTES as usize).is_empty());
         assert!(pages.came(OTHER, 0, WINDOW_BYTES as usize).is_empty());
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_forgotten_leaves_room() {
+    fn pages_of_a_forgotten_file_no_longer_count() {
         let pages = Pages::of(WINDOW_PAGES);
         assert!(pages.came(FILE, 3 * WINDOW_BYTES, WINDOW_BYTES as usize).is_empty());
         pages.forgotten(FILE);
@@ -158,7 +158,7 @@ mod tests {
 
     /// As many files as anyone makes and the kernel forgets take no memory, though the pages never become too many.
     #[test]
-    fn files_that_are_forgotten_leave_nothing_behind() {
+    fn forgotten_files_take_no_memory_in_the_page_list() {
         let pages = Pages::of(10 * WINDOW_PAGES);
         for file in 0..10_000 {
             assert!(pages.came(InodeNumber(file), 0, 2 * WINDOW_BYTES as usize).is_empty());

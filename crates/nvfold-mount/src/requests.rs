@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_survives_being_a_name() {
+    fn a_request_survives_encoding_as_an_attribute_name() {
         let requests = [
             Request::Dedup { offset: 0, length: u64::MAX },
             Request::Undedup { offset: 4096, length: 1 },

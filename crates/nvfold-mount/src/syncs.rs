@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_ask_during_a_sync_share_the_next_one() {
+    fn callers_that_arrive_during_a_sync_share_the_next_one() {
         let (results, calls) = ask_during_one(Ok(()));
         assert!(results.iter().all(Result::is_ok));
         // Whoever asked too late to see the first one share at most one more.
@@ -102,13 +102,13 @@ mod tests {
     }
 
     #[test]
-    fn all_are_told_of_its_failure() {
+    fn the_failure_of_a_joint_sync_is_returned_to_all_callers() {
         let (results, _) = ask_during_one(Err(Errno::EIO));
         assert!(results.iter().all(|result| *result == Err(Errno::EIO)));
     }
 
     #[test]
-    fn who_asks_alone_gets_a_sync_of_his_own() {
+    fn a_lone_caller_gets_its_own_sync() {
         let (syncs, calls) = (Syncs::default(), AtomicU64::new(0));
         for wanted in 1..=3 {
             let call = || {

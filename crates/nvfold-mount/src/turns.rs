@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_a_bounded_number_of_turns_and_takes_none_from_others() {
+    fn a_user_has_a_limited_number_of_turns_and_takes_none_from_others() {
         let turns = Turns::default();
         let held: Vec<Turn<'_>> = (0..AT_ONCE).map(|_| turns.take(1).expect("it is free")).collect();
         assert!(turns.take(1).is_none());

@@ -69,7 +69,7 @@ fn a_mount_in_use_refuses_to_unmount_and_ends_with_its_last_file_when_it_is_drop
 }
 
 #[test]
-fn a_mount_that_others_unmount_ends_and_leaves_the_next_one_alone() {
+fn a_mount_unmounted_by_others_ends_without_touching_the_next_one() {
     if !can_mount() {
         return;
     }
@@ -92,7 +92,7 @@ fn a_mount_that_others_unmount_ends_and_leaves_the_next_one_alone() {
 }
 
 #[test]
-fn a_mount_on_nothing_fails_and_says_where() {
+fn mounting_on_a_missing_directory_fails_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");
     let error = Mount::new(file_system(), &missing, Options::default()).err().unwrap();

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hints_lose_what_they_take_back() {
+    fn dot_dot_components_are_removed_from_a_path() {
         for (path, expected) in
             [("/a/b", "/a/b"), ("//a//b/", "/a/b"), ("/a/./b/../c", "/a/c"), ("/../..", ""), ("/a/b/../../..", "")]
         {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_found_among_the_names_of_a_path() {
+    fn a_path_component_is_found_only_as_a_whole_name() {
         for path in ["x", "/x", "x/", "/a/x", "a//x/b", "../x"] {
             assert!(has_name(path.as_bytes(), b"x"), "{path}");
         }

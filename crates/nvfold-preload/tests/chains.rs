@@ -43,7 +43,7 @@ fn counting(lab: &Lab) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_library_before_or_behind_gets_each_call_by_the_name_that_the_program_called() {
+fn other_preloaded_libraries_see_each_call_under_its_original_name() {
     let Some(lab) = lab() else { return };
     let counting = counting(&lab);
     let host = lab.path("host");
@@ -68,7 +68,7 @@ fn a_library_before_or_behind_gets_each_call_by_the_name_that_the_program_called
 }
 
 #[test]
-fn a_library_whose_functions_call_each_other_does_not_spin() {
+fn a_preloaded_library_with_mutually_calling_functions_does_not_recurse_forever() {
     let Some(lab) = lab() else { return };
     let crossing = lab.compile_library("crossing.c");
     let host = lab.path("host");

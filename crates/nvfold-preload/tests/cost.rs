@@ -6,7 +6,7 @@ use std::process::Command;
 
 #[test]
 #[ignore = "a measurement"]
-fn a_memcpy_costs_little_more() {
+fn an_interposed_memcpy_costs_little_more() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("memcpy_cost.c");
     let measured = |mut command: Command| -> Vec<(u32, f64)> {

@@ -30,12 +30,12 @@ fn same_under(policy: &str, source: &str) {
 }
 
 #[test]
-fn calls_answer_as_the_kernel_does() {
+fn calls_below_the_prefix_give_the_results_of_the_kernel() {
     same("calls.c");
 }
 
 #[test]
-fn what_linux_does_beyond_posix_is_done() {
+fn linux_extensions_of_posix_calls_work_below_the_prefix() {
     same("linux.c");
 }
 
@@ -45,14 +45,14 @@ fn stdio_works_as_on_the_host() {
 }
 
 #[test]
-fn shared_mappings_work_as_the_kernels_do() {
+fn shared_mappings_work_like_those_of_the_kernel() {
     for policy in ["off", "icid", "inline", "icid+deext", "denova"] {
         same_under(policy, "mappings.c");
     }
 }
 
 #[test]
-fn system_calls_past_libc_find_the_prefix() {
+fn system_calls_that_bypass_libc_reach_the_prefix() {
     same("raw.c");
 }
 
@@ -125,7 +125,7 @@ fn sample(dir: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn coreutils_leave_the_same_files() {
+fn coreutils_leave_the_same_files_as_on_the_host() {
     same_script(
         &["cp", "mv", "ln", "rm", "sort", "dd", "sed", "split", "truncate", "shuf", "tee", "find", "du", "stat"],
         "cp -a % @/tree
@@ -175,7 +175,7 @@ fn coreutils_leave_the_same_files() {
 }
 
 #[test]
-fn tar_and_patch_leave_the_same_files() {
+fn tar_and_patch_leave_the_same_files_as_on_the_host() {
     let Some(lab) = lab() else { return };
     if !["tar", "diff", "patch", "gzip"].iter().all(|tool| has(tool)) {
         return;

@@ -17,7 +17,7 @@ pub(crate) fn listed() -> BTreeSet<String> {
 }
 
 #[test]
-fn it_exports_what_is_listed_and_asks_for_none_of_it() {
+fn the_preload_library_exports_the_listed_names_and_imports_none_of_them() {
     let Some(library) = library() else { return };
     if !has("nm") {
         return;
@@ -38,7 +38,7 @@ fn it_exports_what_is_listed_and_asks_for_none_of_it() {
 }
 
 #[test]
-fn every_name_is_listed_once() {
+fn every_interposed_name_is_listed_once() {
     let text = read("interposed.txt");
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).count();
     assert_eq!(lines, listed().len());
@@ -71,7 +71,7 @@ fn exported(libc: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_name_of_libc_is_interposed_or_passed_on_with_a_reason() {
+fn every_name_of_libc_is_interposed_or_has_a_reason_to_be_passed_on() {
     let (listed, passed_on) = (listed(), passed_on());
     let without: Vec<_> = passed_on.iter().filter(|(_, reason)| reason.len() < 20).collect();
     assert!(without.is_empty(), "without a reason in passed-on.txt: {without:?}");

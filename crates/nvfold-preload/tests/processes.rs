@@ -14,7 +14,7 @@ fn content(lab: &Lab, name: &str) -> Option<String> {
 }
 
 #[test]
-fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
+fn stdio_buffers_are_flushed_at_exit_and_written_data_survives_any_end() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("exits.c");
     for (way, code, ends_in_order) in [
@@ -44,7 +44,7 @@ fn what_is_in_buffers_is_there_after_exit_and_what_was_written_after_any_end() {
 }
 
 #[test]
-fn stores_to_shared_mappings_are_there_after_any_end() {
+fn stores_to_shared_mappings_survive_any_end_of_the_program() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("mappings_end.c");
     for way in ["return", "_exit", "exec", "killed"] {
@@ -56,7 +56,7 @@ fn stores_to_shared_mappings_are_there_after_any_end() {
 }
 
 #[test]
-fn stores_that_find_no_room_are_told_and_kept() {
+fn stores_to_a_shared_mapping_without_space_are_reported_and_kept_in_memory() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("mappings_end.c");
     ok(lab.preloaded_with(&program, "create,size=16M").args(["full", PREFIX]));
@@ -64,7 +64,7 @@ fn stores_that_find_no_room_are_told_and_kept() {
 }
 
 #[test]
-fn children_begin_in_a_directory_that_exists() {
+fn children_start_in_an_existing_directory() {
     let Some(lab) = lab() else { return };
     // The shell of the test has the prefix as its working directory, and pwd is a program.
     let script = "cd /nvfold && /bin/pwd && ls -A && touch made; cd /nvfold/..";
@@ -76,7 +76,7 @@ fn children_begin_in_a_directory_that_exists() {
 }
 
 #[test]
-fn descriptors_are_the_kernels_and_closed_by_any_way() {
+fn descriptors_below_the_prefix_come_from_the_kernel_and_close_in_any_way() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("closes.c");
     ok(lab.preloaded(&program).arg(PREFIX));
@@ -85,14 +85,14 @@ fn descriptors_are_the_kernels_and_closed_by_any_way() {
 }
 
 #[test]
-fn what_cannot_be_done_has_an_answer() {
+fn unsupported_calls_fail_with_a_defined_errno() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("refusals.c");
     ok(lab.preloaded(&program).arg(PREFIX).arg(lab.dir.path()));
 }
 
 #[test]
-fn a_child_has_no_device_and_says_so_once() {
+fn a_forked_child_has_no_device_and_prints_one_warning() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("children.c");
     let mut command = lab.preloaded(&program);
@@ -112,7 +112,7 @@ fn a_child_has_no_device_and_says_so_once() {
 }
 
 #[test]
-fn two_thousand_threads_work_at_once() {
+fn two_thousand_threads_use_a_device_at_once() {
     let Some(lab) = lab() else { return };
     let program = lab.compile("threads.c");
     ok(lab.preloaded(&program).arg(PREFIX));
@@ -148,7 +148,7 @@ fn a_program_that_is_killed_while_it_writes_loses_nothing_that_was_acknowledged(
 }
 
 #[test]
-fn a_device_that_cannot_be_had_ends_the_program_before_it_starts() {
+fn a_program_does_not_start_if_its_device_cannot_be_opened() {
     let Some(lab) = lab() else { return };
     let mut command = lab.preloaded_with("echo", "policy=all");
     let output = command.arg("started").output().unwrap();
@@ -231,7 +231,7 @@ fn programs_with_address_sanitizer_run_and_their_errors_are_found() {
 }
 
 #[test]
-fn programs_without_the_environment_are_left_alone() {
+fn programs_without_the_environment_variables_are_not_affected() {
     let Some(lab) = lab() else { return };
     let output = ok(Command::new("ls").arg("/").env("LD_PRELOAD", lab.library));
     assert_eq!(output.stdout, ok(Command::new("ls").arg("/")).stdout);

@@ -167,7 +167,7 @@ PRAGMA journal_mode = delete;
 ";
 
 #[test]
-fn sqlite_makes_the_same_database() {
+fn sqlite_makes_the_same_database_as_on_the_host() {
     let Some(lab) = lab() else { return };
     if !has("sqlite3") {
         return;
@@ -209,7 +209,7 @@ print(found)
 "#;
 
 #[test]
-fn leveldb_reads_what_it_wrote() {
+fn leveldb_reads_back_its_data_below_the_prefix() {
     let Some(lab) = lab() else { return };
     let has_plyvel = Command::new("/usr/bin/python3")
         .args(["-c", "import plyvel"])
@@ -240,7 +240,7 @@ fn told(folder: &Path, name: &str) -> u64 {
 }
 
 #[test]
-fn patch_shares_what_it_read_before_it_closed_the_file() {
+fn patch_shares_bytes_that_it_read_from_a_closed_file() {
     let Some(lab) = lab() else { return };
     if !has("diff") || !has("patch") {
         return;

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn locked_instructions_are_counted_as_the_table_says() {
+    fn locked_instructions_are_counted_as_documented() {
         let (number, flag) = (AtomicU64::new(1), AtomicBool::new(false));
         assert_eq!(counted(|| number.fetch_add(1, Ordering::Relaxed)), 1);
         assert_eq!(counted(|| flag.swap(true, Ordering::AcqRel)), 1);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_counts_its_own() {
+    fn each_thread_counts_its_own_locked_instructions() {
         let before = locked_instructions();
         let other = std::thread::spawn(|| counted(|| drop(Mutex::new(()).lock())));
         assert_eq!(other.join().expect("it does not panic"), 2);

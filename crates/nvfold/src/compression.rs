@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn content_comes_back_as_it_was() {
+    fn compressed_content_is_restored_unchanged() {
         for compression in ALL {
             for bytes in [64, 100, 4096, 10_000, 65_536] {
                 let content = text(bytes);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_get_smaller_is_left_as_it_is() {
+    fn data_that_does_not_shrink_is_not_compressed() {
         let mut state = 1u64;
         let noise: Vec<u8> = std::iter::repeat_with(|| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_frame_is_refused_whichever_byte_it_is() {
+    fn a_frame_with_any_damaged_byte_is_refused() {
         let content = text(4096);
         for compression in ALL {
             let frame = compression.compress(&content).unwrap();
@@ -289,7 +289,7 @@ mod tests {
 
     /// Frames with a correct checksum, whose body holds more or less than the content.
     #[test]
-    fn a_forged_frame_fills_no_more_than_its_content() {
+    fn a_forged_frame_cannot_exceed_the_length_of_its_content() {
         let forged = |codec: u8, content_bytes: usize, body: &[u8]| {
             let frame = [&[0; HEAD_BYTES], body].concat();
             content_of(&sealed(codec, content_bytes, frame), content_bytes)
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_lead_back() {
+    fn compression_settings_survive_encoding_as_name_and_number() {
         let levels = LEVELS.map(Compression::Zstd);
         for compression in [Compression::Off, Compression::Lz4].into_iter().chain(levels) {
             assert_eq!(Compression::named(compression.to_string().as_bytes()), Some(compression));

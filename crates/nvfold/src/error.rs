@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offset_that_there_is_not_is_an_error() {
+    fn an_offset_overflow_is_reported_as_corruption() {
         assert_eq!((5.after(7).unwrap(), 12.since(7).unwrap(), 7.since(7).unwrap()), (12, 5, 0));
         assert_eq!((u64::MAX - 7).after(7).unwrap(), u64::MAX);
         let error = u64::MAX.after(1).unwrap_err();

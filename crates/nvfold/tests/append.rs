@@ -82,13 +82,13 @@ fn grow_under_every_policy(appends: usize) {
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
-fn files_that_grow_by_turns_take_what_they_hold_from_the_host() {
+fn files_that_grow_in_turns_take_only_their_size_from_the_host() {
     grow_under_every_policy(120_000);
 }
 
 #[test]
 #[ignore = "long; `make soak` runs it"]
-fn files_that_grow_to_100_mb_take_what_they_hold_from_the_host() {
+fn files_that_grow_to_100_mb_take_only_their_size_from_the_host() {
     grow_under_every_policy(1_000_000);
 }
 
@@ -117,7 +117,7 @@ fn files_that_grow_to_the_same_content_share_their_blocks() {
 }
 
 #[test]
-fn an_append_stays_in_the_block_of_the_end_unless_others_name_it() {
+fn an_append_stays_in_the_last_block_unless_the_block_is_shared() {
     // Under the others the rest of a shared block stays shared.
     for policy in OF_BLOCKS.into_iter().filter(|policy| !policy.follows_origins()) {
         let region = device(16, IndexKind::Dram);
@@ -161,7 +161,7 @@ fn an_append_stays_in_the_block_of_the_end_unless_others_name_it() {
 
 /// The kernel's writeback cache writes the page at the end of a file from its beginning each time.
 #[test]
-fn a_page_that_is_written_again_with_more_behind_it_stays_in_its_block() {
+fn a_last_page_that_is_rewritten_longer_stays_in_its_block() {
     let region = device(16, IndexKind::Dram);
     let fs = mount(&region, Policy::Inline);
     let file = create(&fs, "file");
@@ -205,7 +205,7 @@ fn appends_to_reserved_space_use_it() {
 
 /// An end is packed at once, then in a block while it grows, and packed once more when it rests.
 #[test]
-fn an_end_that_rests_is_packed_once() {
+fn the_end_of_a_file_at_rest_is_packed_once() {
     let region = device(PACKS_MIB, IndexKind::Dram);
     let now = Arc::new(AtomicI64::new(0));
     let clock = now.clone();
@@ -315,7 +315,7 @@ fn go_on_after_crash(crashed: &Region, policy: Policy, allowed: [&Vec<u8>; 2], w
 
 #[test]
 #[cfg_attr(miri, ignore = "too long")]
-fn an_append_that_a_crash_cut_off_leaves_nothing_to_be_seen() {
+fn an_append_interrupted_by_a_crash_has_no_visible_effect() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         for policy in [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova] {
             // Inside the block, up to its end, and beyond.

@@ -86,7 +86,7 @@ pub(crate) fn unmount_clean(fs: FileSystem, region: &Region) {
 }
 
 #[test]
-fn the_choice_follows_the_workload_there_and_back() {
+fn the_choice_of_auto_follows_a_workload_that_changes_and_changes_back() {
     for request in [1, 32] {
         let region = device(256, IndexKind::Dram);
         let fs = mount(&region, Prefer::Speed);
@@ -144,7 +144,7 @@ fn a_refuted_choice_ends_its_period() {
 
 /// What refutes a choice may follow from it: what is stored unlooked-at is not found later.
 #[test]
-fn two_choices_that_refute_each_other_do_not_take_turns_all_the_time() {
+fn two_choices_that_refute_each_other_do_not_alternate_forever() {
     let region = device(512, IndexKind::Dram);
     let fs = mount(&region, Prefer::Speed);
     let file = create(&fs, InodeNumber::ROOT, "file");
@@ -159,7 +159,7 @@ fn two_choices_that_refute_each_other_do_not_take_turns_all_the_time() {
 }
 
 #[test]
-fn where_no_data_would_change_the_choice_none_is_looked_at() {
+fn auto_watches_no_data_if_none_could_change_its_choice() {
     let region = device(64, IndexKind::Dram);
     let costs = Some(Costs { write_ns: 300, ..FAST });
     let nv_dedup = NvDedupOptions { costs, ..NvDedupOptions::default() };
@@ -199,7 +199,7 @@ fn directories_choose_by_themselves_and_inherit_the_attribute() {
 }
 
 #[test]
-fn more_directories_than_the_table_holds_are_served_as_the_device() {
+fn directories_beyond_the_table_use_the_choice_of_the_device() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region, Prefer::Balanced);
     for number in 0..300 {
@@ -214,7 +214,7 @@ fn more_directories_than_the_table_holds_are_served_as_the_device() {
 }
 
 #[test]
-fn sixteen_kibibytes_are_shared_and_tell_nothing() {
+fn sixteen_kibibytes_are_shared_and_are_too_few_for_an_estimate() {
     let region = device(16, IndexKind::Dram);
     let fs = mount(&region, Prefer::Balanced);
     let file = create(&fs, InodeNumber::ROOT, "file");
@@ -228,7 +228,7 @@ fn sixteen_kibibytes_are_shared_and_tell_nothing() {
 }
 
 #[test]
-fn two_threads_write_while_the_choice_flips() {
+fn two_threads_write_while_auto_switches() {
     let region = device(512, IndexKind::Dram);
     let fs = mount(&region, Prefer::Speed);
     let files: Vec<File> = (0..2).map(|at| create(&fs, InodeNumber::ROOT, &format!("{at}"))).collect();
@@ -250,7 +250,7 @@ fn two_threads_write_while_the_choice_flips() {
 }
 
 #[test]
-fn a_full_device_is_full_exactly_and_the_costs_stay() {
+fn auto_on_a_full_device_gives_exact_enospc_and_keeps_its_costs() {
     let looks = std::sync::atomic::AtomicU64::new(0);
     let stopwatch: Stopwatch = Arc::new(move || looks.fetch_add(100, std::sync::atomic::Ordering::Relaxed));
     let nv_dedup = NvDedupOptions::default();
@@ -284,7 +284,7 @@ fn a_full_device_is_full_exactly_and_the_costs_stay() {
 }
 
 #[test]
-fn a_read_only_mount_measures_nothing_and_reads_all() {
+fn auto_on_a_read_only_mount_measures_nothing_and_all_files_are_readable() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region, Prefer::Balanced);
     let file = create(&fs, InodeNumber::ROOT, "file");
@@ -305,7 +305,7 @@ fn a_read_only_mount_measures_nothing_and_reads_all() {
 }
 
 #[test]
-fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
+fn data_stored_without_fingerprints_is_found_once_sharing_pays() {
     let region = device(256, IndexKind::Dram);
     let fs = mount(&region, Prefer::Wear);
     let file = create(&fs, InodeNumber::ROOT, "file");
@@ -326,7 +326,7 @@ fn what_was_stored_without_fingerprints_is_found_when_it_pays() {
 }
 
 #[test]
-fn with_a_pm_index_and_a_daemon_it_shares_later() {
+fn with_a_pm_index_and_a_daemon_auto_shares_later() {
     let region = device(256, IndexKind::Pm);
     let fs = mount(&region, Prefer::Balanced);
     let mut daemon = Daemon::new(fs.clone());
@@ -376,7 +376,7 @@ fn compressible_data_is_packed_to_save_space_and_other_data_is_not() {
 
 /// An unmount that never came: the choice and what it saw are lost, and no data.
 #[test]
-fn after_a_crash_while_it_flips_all_is_there_and_the_choice_begins_anew() {
+fn a_crash_while_auto_switches_loses_nothing_and_restarts_the_choice() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         let region = device(256, index);
         let fs = mount(&region, Prefer::Speed);

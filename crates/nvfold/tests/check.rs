@@ -342,7 +342,7 @@ fn a_device_with_one_of_everything_is_clean() {
 
 /// What was never used is not read: the host would allocate memory for it.
 #[test]
-fn looking_at_a_fresh_device_takes_no_memory() {
+fn checking_a_fresh_device_takes_no_memory_of_the_host() {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let read_only = MountOptions { read_only: true, ..MountOptions::default() };
@@ -352,13 +352,13 @@ fn looking_at_a_fresh_device_takes_no_memory() {
 }
 
 #[test]
-fn what_is_no_device_is_an_error_and_no_finding() {
+fn fsck_of_a_file_that_is_no_device_is_an_error_and_not_a_finding() {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
     assert!(matches!(check(&region, &CheckOptions::default()), Err(Error::NotNvfold { .. })));
 }
 
 #[test]
-fn a_device_that_was_not_unmounted_is_recoverable() {
+fn a_consistent_device_that_was_not_unmounted_counts_as_recoverable() {
     let device = Device::make();
     let fs = mount(&device.region, Policy::Inline).unwrap();
     let open = fs.open(fs.resolve(b"repeated").unwrap().ino).unwrap();
@@ -429,7 +429,7 @@ fn device_with_an_absent_part() -> (Device, u64) {
 }
 
 #[test]
-fn a_part_of_the_inode_table_that_tells_of_no_absent_one_is_found() {
+fn a_segment_entry_that_omits_an_absent_part_is_found() {
     let (device, last) = device_with_an_absent_part();
     let entry = device.entry(last);
     device.write(device.geometry.segment_entry_offset(last), &entry.with_absent_before(0));
@@ -438,7 +438,7 @@ fn a_part_of_the_inode_table_that_tells_of_no_absent_one_is_found() {
 }
 
 #[test]
-fn a_part_of_the_inode_table_that_tells_of_more_absent_ones_than_there_are_is_found() {
+fn a_segment_entry_with_too_many_absent_parts_is_found() {
     let (device, last) = device_with_an_absent_part();
     let entry = device.entry(last);
     for told in [2, 3, u16::MAX] {
@@ -461,7 +461,7 @@ fn absent_parts_without_their_feature_are_found() {
 
 /// The entry of the part before is lost: what is absent is told from what is missing.
 #[test]
-fn a_lost_part_of_the_inode_table_beside_an_absent_one_is_found() {
+fn a_lost_part_of_the_inode_table_next_to_an_absent_one_is_found() {
     let (device, last) = device_with_an_absent_part();
     let fs = mount(&device.region, Policy::Inline).unwrap();
     // Part 1 is made again, and tells of nothing.
@@ -499,7 +499,7 @@ fn a_damaged_log_entry_is_found() {
 }
 
 #[test]
-fn a_wild_log_tail_is_found() {
+fn a_log_tail_at_an_impossible_address_is_found() {
     for tail in [0, 64, !63, DEVICE_BYTES, DEVICE_BYTES - 64] {
         let device = Device::make();
         device.write(device.slot(device.plain), &tail);
@@ -541,7 +541,7 @@ fn a_loop_of_log_areas_is_found() {
 }
 
 #[test]
-fn a_log_area_that_is_free_is_found() {
+fn a_log_that_leads_to_a_free_log_area_is_found() {
     let device = Device::make();
     device.write(device.areas(device.crowded)[0] + USE_WORD, &0u64);
     device.finds_and_gives_up(0, "log area of another inode", &[device.crowded]);
@@ -559,7 +559,7 @@ fn a_log_area_outside_of_the_inode_table_is_found() {
 }
 
 #[test]
-fn a_log_area_that_no_log_names_is_found_and_freed() {
+fn a_log_area_in_no_log_is_found_and_freed() {
     let device = Device::make();
     let free = device.slot(1000);
     device.write(free, &AreaHead::new(free, 1000, device.plain, 1));
@@ -568,7 +568,7 @@ fn a_log_area_that_no_log_names_is_found_and_freed() {
 }
 
 #[test]
-fn log_areas_that_the_superblock_does_not_tell_of_are_found() {
+fn log_areas_without_their_feature_bit_are_found() {
     let device = Device::make();
     for offset in device.geometry.copies() {
         let copy: Superblock = device.region.read(offset);
@@ -602,7 +602,7 @@ fn a_chunk_entry_of_another_address_is_rewritten() {
 }
 
 #[test]
-fn a_damaged_generator_is_mended() {
+fn a_damaged_generator_is_repaired() {
     for (at, value) in [(0u64, SEQUENCE_END), (8, 1), (56, 1 << 63)] {
         let device = Device::make();
         device.write(device.geometry.generator_offset(7) + at, &value);
@@ -612,7 +612,7 @@ fn a_damaged_generator_is_mended() {
 
 /// Each has one transaction under way: a number far behind says that the generator is wrong, and nothing is taken back.
 #[test]
-fn a_generator_that_is_behind_is_found_and_takes_nothing_back() {
+fn a_generator_with_an_old_number_is_found_and_rolls_nothing_back() {
     for operation in [tag::ADD, tag::INCREASE] {
         let device = Device::make();
         let (offset, entry) = device.entry_of(device.address(device.repeated));
@@ -632,7 +632,7 @@ fn a_generator_that_is_behind_is_found_and_takes_nothing_back() {
 
 /// On a device that was unmounted in order every transaction has ended.
 #[test]
-fn a_transaction_that_did_not_end_is_found_and_its_count_made_exact() {
+fn an_unfinished_transaction_is_found_and_its_count_corrected() {
     for operation in [tag::ADD, tag::INCREASE] {
         let device = Device::make();
         let (offset, entry) = device.entry_of(device.address(device.repeated));
@@ -645,7 +645,7 @@ fn a_transaction_that_did_not_end_is_found_and_its_count_made_exact() {
 
 /// After a crash a transaction that did not end is a trace, if its count can be one.
 #[test]
-fn an_increase_that_did_not_end_is_taken_back() {
+fn an_unfinished_increase_of_a_count_is_rolled_back() {
     let device = Device::make();
     let (offset, entry) = device.entry_of(device.address(device.repeated));
     let next = device.next_of(3);
@@ -663,7 +663,7 @@ fn an_increase_that_did_not_end_is_taken_back() {
 }
 
 #[test]
-fn fingerprints_of_other_bytes_or_of_no_function_are_found() {
+fn wrong_fingerprints_and_unknown_functions_are_found() {
     let device = Device::make();
     let (offset, entry) = device.entry_of(device.address(device.repeated));
     let wrong = [
@@ -701,7 +701,7 @@ fn a_shared_block_without_an_entry_gets_one() {
 }
 
 #[test]
-fn a_count_that_is_too_low_is_a_finding_also_after_a_crash() {
+fn a_count_that_is_too_low_is_a_finding_even_after_a_crash() {
     let device = Device::make();
     let (offset, entry) = device.entry_of(device.address(device.repeated));
     device.write(offset, &ChunkEntry { count: entry.count - 1, ..entry });
@@ -771,7 +771,7 @@ fn an_operation_left_in_the_journal_is_finished() {
 }
 
 #[test]
-fn a_journal_that_would_write_elsewhere_is_found() {
+fn a_journal_word_with_a_foreign_address_is_found() {
     let device = Device::make();
     let word = WordStore { offset: 8192, value: 1 };
     device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
@@ -779,7 +779,7 @@ fn a_journal_that_would_write_elsewhere_is_found() {
 }
 
 #[test]
-fn a_name_that_leads_nowhere_is_removed() {
+fn a_name_without_an_inode_is_removed() {
     for target in [3000, 5000, u64::MAX] {
         let device = Device::make();
         device.append(device.inner, &[device.name(b"ghost", target, FileKind::Regular, 99)]);
@@ -788,7 +788,7 @@ fn a_name_that_leads_nowhere_is_removed() {
 }
 
 #[test]
-fn a_name_that_is_there_twice_is_found() {
+fn a_name_that_exists_twice_in_a_directory_is_found() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"other", device.plain, FileKind::Regular, 99)]);
     device.finds(3, "the name `other` is there twice");
@@ -811,7 +811,7 @@ fn a_name_that_is_there_twice_is_found() {
 
 /// Whichever entry of a name goes, the others are what they would be without it.
 #[test]
-fn a_name_that_is_there_once_again_is_whole() {
+fn removing_either_of_two_equal_names_leaves_the_other_intact() {
     for removed in [[0, 1], [1, 0], [0, 2], [2, 0], [1, 2], [2, 1]] {
         let device = Device::make();
         let targets = [device.linked, device.plain, device.reserved];
@@ -863,7 +863,7 @@ fn works(fs: &FileSystem, dir: InodeNumber) {
 }
 
 #[test]
-fn a_name_that_no_directory_can_have_costs_this_name_alone() {
+fn an_impossible_name_costs_only_that_name() {
     let bad: [(&[u8], &str); 7] = [
         (b"", "no name can be ``"),
         (b".", "no name can be `.`"),
@@ -909,7 +909,7 @@ fn a_name_that_no_directory_can_have_costs_this_name_alone() {
 }
 
 #[test]
-fn a_symlink_whose_target_is_none_is_given_up() {
+fn a_symlink_without_a_valid_target_is_given_up() {
     let target = |value: &[u8]| LogEntry::XattrSet {
         name: SYMLINK_TARGET.to_vec(),
         value: XattrValue::Inline(value.to_vec()),
@@ -946,7 +946,7 @@ fn a_symlink_whose_target_is_none_is_given_up() {
 }
 
 #[test]
-fn an_attribute_whose_name_is_none_is_found() {
+fn an_attribute_without_a_valid_name_is_found() {
     for name in [&b""[..], b"user.\0x", b"\0"] {
         let device = Device::make();
         let value = XattrValue::Inline(vec![1]);
@@ -956,7 +956,7 @@ fn an_attribute_whose_name_is_none_is_found() {
 }
 
 #[test]
-fn names_out_of_the_order_of_their_cookies_are_found() {
+fn names_without_ascending_cookies_are_found() {
     let device = Device::make();
     let twins = [b"x", b"y"].map(|name| device.name(name, device.linked, FileKind::Regular, 99));
     device.append(device.inner, &twins);
@@ -964,7 +964,7 @@ fn names_out_of_the_order_of_their_cookies_are_found() {
 }
 
 #[test]
-fn a_name_of_another_kind_is_found() {
+fn a_name_whose_kind_differs_from_its_inode_is_found() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"pipe", device.plain, FileKind::Fifo, 99)]);
     device.finds(3, "is not a Fifo");
@@ -1001,7 +1001,7 @@ fn a_loop_of_directories_is_found_and_does_not_hang() {
 }
 
 #[test]
-fn a_directory_that_leads_to_the_root_is_found_and_not_entered() {
+fn a_directory_entry_for_the_root_is_found_and_not_followed() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"loop", ROOT, FileKind::Directory, 99)]);
     let fs = mount(&device.region, Policy::Inline).unwrap();
@@ -1012,7 +1012,7 @@ fn a_directory_that_leads_to_the_root_is_found_and_not_entered() {
 }
 
 #[test]
-fn a_directory_that_names_itself_is_refused_and_does_not_hang() {
+fn a_directory_that_contains_itself_is_refused_without_hanging() {
     let device = Device::make();
     device.append(device.inner, &[device.name(b"self", device.inner, FileKind::Directory, 99)]);
     device.finds(3, "has 2 names");
@@ -1054,7 +1054,7 @@ fn file_data_in_the_inode_table_is_found() {
 }
 
 #[test]
-fn an_xattr_block_of_two_inodes_is_found() {
+fn an_xattr_block_used_by_two_inodes_is_found() {
     let device = Device::make();
     let value = device.inline_entries(device.labelled).into_iter().find(|e| matches!(e, LogEntry::XattrSet { .. }));
     device.append(device.linked, &[value.unwrap()]);
@@ -1070,7 +1070,7 @@ fn a_segment_in_use_that_is_not_marked_is_found() {
 }
 
 #[test]
-fn half_a_mark_counts_as_one() {
+fn half_a_segment_mark_counts_as_a_mark() {
     let device = Device::make();
     let segment = device.address(device.plain) / SEGMENT_BYTES;
     let offset = device.geometry.segment_entry_offset(segment);
@@ -1153,7 +1153,7 @@ fn a_damaged_saved_state_is_found_and_not_used() {
 }
 
 #[test]
-fn a_saved_state_that_says_something_else_than_the_logs_is_found() {
+fn a_saved_state_that_contradicts_the_logs_is_found() {
     let device = Device::make();
     device.change_payload(1, |used| used ^ 1 << 63);
     device.finds_and_repairs(4, "other blocks in use");
@@ -1173,7 +1173,7 @@ fn a_saved_state_that_says_something_else_than_the_logs_is_found() {
 }
 
 #[test]
-fn a_saved_index_that_misses_a_counted_block_or_names_a_free_one_is_found() {
+fn a_saved_index_without_a_counted_block_or_with_a_free_one_is_found() {
     let geometry = |device: &Device| Geometry::of(device.region.len_bytes()).unwrap();
     let is_counted = |device: &Device, slot: u64| {
         let block = BlockNumber(slot & u64::from(u32::MAX));

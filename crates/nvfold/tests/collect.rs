@@ -66,7 +66,7 @@ fn data_bytes(fs: &FileSystem) -> u64 {
 
 /// Half of the sources of a tree of clones go: what is left takes little more than the bytes that live.
 #[test]
-fn what_lives_of_deleted_sources_takes_little_more_than_its_bytes() {
+fn live_parts_of_deleted_sources_take_little_more_than_their_bytes() {
     for (policy, index) in
         [(Policy::Inline, IndexKind::Dram), (Policy::DeExt, IndexKind::Dram), (Policy::DeExt, IndexKind::Pm)]
     {
@@ -125,7 +125,7 @@ fn what_lives_of_deleted_sources_takes_little_more_than_its_bytes() {
 }
 
 #[test]
-fn collecting_again_changes_nothing() {
+fn a_second_collection_changes_nothing() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
     let sources = write_sources(&fs, 40);
@@ -146,7 +146,7 @@ fn collecting_again_changes_nothing() {
 
 /// What is compressed is decompressed for it, and what is kept is compressed again.
 #[test]
-fn compressed_chunks_give_way_to_smaller_ones() {
+fn collection_replaces_compressed_chunks_by_smaller_ones() {
     let region = device(64, IndexKind::Dram);
     let zstd = Compression::Zstd(3);
     let fs = mount_with(&region, Policy::DeExt, zstd);
@@ -174,7 +174,7 @@ fn compressed_chunks_give_way_to_smaller_ones() {
 
 /// A chunk that anybody names as a whole has nothing dead, and stays.
 #[test]
-fn what_somebody_names_whole_stays() {
+fn a_chunk_that_a_file_maps_completely_is_not_collected() {
     for policy in [Policy::Inline, Policy::DeExt] {
         let region = device(64, IndexKind::Dram);
         let fs = mount_with(&region, policy, Compression::Off);
@@ -190,7 +190,7 @@ fn what_somebody_names_whole_stays() {
 
 /// A write over a part of a packed chunk leaves the rest of it; before the device is full for that, it is collected.
 #[test]
-fn an_operation_that_finds_no_space_collects_first() {
+fn an_operation_without_space_collects_before_it_fails() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
     let mut sources: Vec<Vec<u8>> = Vec::new();
@@ -224,7 +224,7 @@ fn an_operation_that_finds_no_space_collects_first() {
 }
 
 #[test]
-fn readers_writers_and_clones_go_on_meanwhile() {
+fn readers_writers_and_clones_continue_during_a_collection() {
     for policy in [Policy::Inline, Policy::DeExt] {
         let region = device(96, IndexKind::Dram);
         let fs = mount_with(&region, policy, Compression::Off);

@@ -115,7 +115,7 @@ fn store(region: &Region, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn text_takes_less_and_comes_back() {
+fn compressed_text_takes_less_space_and_reads_back_unchanged() {
     for compression in CODECS {
         let region = device(IndexKind::Dram);
         let fs = mount(&region, compression);
@@ -164,7 +164,7 @@ fn text_takes_less_and_comes_back() {
 }
 
 #[test]
-fn a_copy_is_shared_whether_either_is_compressed_or_not() {
+fn equal_content_is_shared_whether_it_is_compressed_or_not() {
     for index in IndexKind::ALL {
         for (first, second) in [(Compression::ZSTD, Compression::Off), (Compression::Off, Compression::Lz4)] {
             let region = device(index);
@@ -190,7 +190,7 @@ fn a_copy_is_shared_whether_either_is_compressed_or_not() {
 
 /// Also by the bit that refuses older versions.
 #[test]
-fn what_does_not_get_smaller_is_stored_as_it_is() {
+fn data_that_does_not_shrink_is_stored_uncompressed() {
     let has_feature = |region: &Region| read_superblock(region).unwrap().0.incompatible & COMPRESSED_CHUNKS != 0;
     let region = device(IndexKind::Dram);
     let fs = mount(&region, Compression::Off);
@@ -209,7 +209,7 @@ fn what_does_not_get_smaller_is_stored_as_it_is() {
 }
 
 #[test]
-fn a_tail_that_grows_is_compressed_when_asked_for() {
+fn a_grown_tail_is_compressed_on_request() {
     for index in IndexKind::ALL {
         let region = device(index);
         let fs = mount(&region, Compression::ZSTD);
@@ -243,7 +243,7 @@ fn a_tail_that_grows_is_compressed_when_asked_for() {
 }
 
 #[test]
-fn what_two_files_share_is_compressed_once_and_stays_shared() {
+fn a_shared_chunk_is_compressed_once_and_stays_shared() {
     for index in IndexKind::ALL {
         let region = device(index);
         let fs = mount(&region, Compression::Off);
@@ -284,7 +284,7 @@ fn what_two_files_share_is_compressed_once_and_stays_shared() {
 }
 
 #[test]
-fn blocks_become_compressed_pieces_where_the_policy_cuts() {
+fn dedup_turns_blocks_into_compressed_pieces_under_a_cutting_policy() {
     let region = device(IndexKind::Dram);
     let data = text(MIB, 8);
     let fs = mount_with(&region, Policy::Inline, Compression::ZSTD);
@@ -335,7 +335,7 @@ fn ends_of_files_are_compressed_under_every_policy() {
 }
 
 #[test]
-fn parts_of_a_compressed_chunk_are_kept_when_the_rest_is_written_over() {
+fn overwriting_a_part_of_a_compressed_chunk_keeps_the_rest_readable() {
     let region = device(IndexKind::Dram);
     let fs = mount(&region, Compression::ZSTD);
     let mut data = text(500_000, 10);
@@ -371,7 +371,7 @@ fn parts_of_a_compressed_chunk_are_kept_when_the_rest_is_written_over() {
 }
 
 #[test]
-fn a_directory_says_how_what_is_made_in_it_is_stored() {
+fn new_files_inherit_the_compression_of_their_directory() {
     let region = device(IndexKind::Dram);
     let fs = mount(&region, Compression::Off);
     let dir = fs.mkdir(ROOT, b"dir", &DIRECTORY).unwrap().ino;
@@ -415,7 +415,7 @@ fn compressed_file() -> (Region, Vec<u8>) {
 }
 
 #[test]
-fn a_damaged_frame_is_an_error_where_it_is_read_and_told_by_fsck() {
+fn a_damaged_frame_gives_eio_to_its_readers_and_is_found_by_fsck() {
     for (at, damage) in [(0, &[0xEEu8][..]), (3, &[0xEE]), (40, &[0xEE; 8]), (5, &[0xFF; 300])] {
         let (region, data) = compressed_file();
         let (_, entry) = compressed(&region)[1];
@@ -454,7 +454,7 @@ fn a_damaged_frame_is_an_error_where_it_is_read_and_told_by_fsck() {
 }
 
 #[test]
-fn a_codec_of_a_newer_version_is_refused_by_name() {
+fn a_chunk_with_an_unknown_codec_is_refused_with_the_codec_number() {
     let (region, data) = compressed_file();
     let (_, entry) = compressed(&region)[0];
     let mut frame = region.to_vec(entry.address(), entry.stored_bytes());
@@ -473,7 +473,7 @@ fn a_codec_of_a_newer_version_is_refused_by_name() {
 }
 
 #[test]
-fn lost_entries_of_compressed_chunks_are_made_again_from_their_headers() {
+fn lost_entries_of_compressed_chunks_are_rebuilt_from_their_headers() {
     for damage in [&[0u8; 64][..], &[0xA5; 64]] {
         let (region, data) = compressed_file();
         let lost = compressed(&region);
@@ -493,7 +493,7 @@ fn lost_entries_of_compressed_chunks_are_made_again_from_their_headers() {
 
 /// The entry is damaged, not what it leads to.
 #[test]
-fn an_entry_that_says_another_length_is_made_again_from_its_header() {
+fn an_entry_with_a_wrong_length_is_rebuilt_from_its_header() {
     let (region, data) = compressed_file();
     let (at, entry) = compressed(&region)[0];
     let damaged = ChunkEntry { content_bytes_less_one: entry.content_bytes_less_one ^ 0x1000, ..entry };
@@ -508,7 +508,7 @@ fn an_entry_that_says_another_length_is_made_again_from_its_header() {
 
 /// The words of an entry that say how long a chunk is, as anything.
 #[test]
-fn damaged_lengths_of_compressed_chunks_are_errors() {
+fn damaged_lengths_of_compressed_chunks_give_errors() {
     let (region, data) = compressed_file();
     let (at, entry) = compressed(&region)[0];
     let mut random = Random(16);

@@ -58,7 +58,7 @@ fn mkdir_cut_off(reached: impl Fn(u64) -> bool) -> Region {
 }
 
 #[test]
-fn a_directory_cut_off_before_its_attributes_were_written_does_not_stop_the_mount() {
+fn a_directory_half_made_by_a_crash_does_not_stop_the_mount() {
     let region = mkdir_cut_off(|offset| offset < 64);
     let before = fsck(&region);
     assert_eq!((before.findings, before.recoverable), (vec![], 1), "what recovery is there to mend is no finding");
@@ -68,7 +68,7 @@ fn a_directory_cut_off_before_its_attributes_were_written_does_not_stop_the_moun
 }
 
 #[test]
-fn a_slot_that_was_torn_while_an_inode_was_made_is_free_after_recovery() {
+fn a_slot_torn_during_the_creation_of_an_inode_is_free_after_recovery() {
     // The word that says that the slot is in use, and none of the others.
     let region = mkdir_cut_off(|offset| offset == 48);
     assert_eq!(fsck(&region).recoverable, 1);
@@ -77,7 +77,7 @@ fn a_slot_that_was_torn_while_an_inode_was_made_is_free_after_recovery() {
 }
 
 #[test]
-fn a_torn_copy_of_the_superblock_is_written_before_the_whole_one() {
+fn a_torn_copy_of_the_superblock_is_rewritten_before_the_intact_one() {
     let region = recorded();
     let last = region.len_bytes() - nvfold::BLOCK_BYTES;
     for (torn, order) in [
@@ -101,7 +101,7 @@ fn a_torn_copy_of_the_superblock_is_written_before_the_whole_one() {
 }
 
 #[test]
-fn an_entry_of_which_only_the_count_is_left_is_emptied() {
+fn a_chunk_entry_of_which_only_the_count_survived_is_emptied() {
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
@@ -124,7 +124,7 @@ fn an_entry_of_which_only_the_count_is_left_is_emptied() {
 /// The new identity of a slot reached the media, the new commit word did not: the log of the slot's last user, who was
 /// removed, must not be taken for the new one's. Its blocks may be another file's by now.
 #[test]
-fn the_log_of_a_removed_file_does_not_come_back_with_its_slot() {
+fn reusing_the_slot_of_a_removed_file_does_not_revive_its_log() {
     for freeing_was_cut_off in [false, true] {
         let region = recorded();
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
@@ -152,7 +152,7 @@ fn the_log_of_a_removed_file_does_not_come_back_with_its_slot() {
 }
 
 #[test]
-fn a_symlink_that_was_cut_off_in_the_slot_of_a_file_does_not_name_the_blocks_of_that_file() {
+fn a_symlink_half_made_in_a_reused_slot_does_not_get_the_old_blocks() {
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
@@ -175,7 +175,7 @@ fn a_symlink_that_was_cut_off_in_the_slot_of_a_file_does_not_name_the_blocks_of_
 }
 
 #[test]
-fn a_pm_index_made_of_memory_that_was_given_back_is_empty_after_a_power_failure() {
+fn a_new_pm_index_in_punched_memory_is_empty_after_a_power_failure() {
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
@@ -232,7 +232,7 @@ fn each_crash(mut replay: Replay, recording: &Recording, mut check: impl FnMut(&
 /// of the log reached the media, the device has all names but the last, or that one too, and no area that its superblock
 /// does not tell of.
 #[test]
-fn a_device_whose_first_log_area_is_cut_off_recovers() {
+fn a_crash_while_the_first_log_area_is_made_is_recovered() {
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);
@@ -276,7 +276,7 @@ fn names_if_any(region: &Region) -> Option<Vec<Vec<u8>>> {
 }
 
 #[test]
-fn a_format_that_was_cut_off_leaves_the_old_file_system_or_none_or_the_new_one() {
+fn an_interrupted_mkfs_leaves_the_old_file_system_or_none_or_the_new_one() {
     let region = recorded();
     FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
     let fs = mount(&region);

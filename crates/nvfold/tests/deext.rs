@@ -121,7 +121,7 @@ fn added(data: &[u8], copy: &[u8], step: usize, order: fn(&mut [usize])) -> u64 
 }
 
 #[test]
-fn a_second_copy_is_found_however_it_is_written() {
+fn a_second_copy_is_shared_for_any_sizes_of_requests() {
     let data = text(16 * MIB, 1);
     assert!(added(&data, &data, 512, in_order) <= 5);
     assert!(added(&data, &data, 4096, in_order) <= 5);
@@ -159,7 +159,7 @@ fn equal_files_that_are_written_at_the_same_time_are_stored_once() {
 }
 
 #[test]
-fn a_byte_at_the_front_costs_one_piece() {
+fn inserting_a_byte_at_the_front_stores_one_more_piece() {
     let data = text(8 * MIB, 2);
     let moved: Vec<u8> = std::iter::once(b'!').chain(data.iter().copied()).collect();
     assert!(added(&data, &moved, 512, in_order) <= 10);
@@ -168,7 +168,7 @@ fn a_byte_at_the_front_costs_one_piece() {
 }
 
 #[test]
-fn encoded_data_is_shared_in_fixed_pieces() {
+fn incompressible_data_is_shared_in_fixed_pieces() {
     let data = noise(8 * MIB, 3);
     for (step, order) in [(512, in_order as fn(&mut [usize])), (MIB, in_order), (128 << 10, shuffled)] {
         assert!(added(&data, &data, step, order) <= 5);
@@ -178,7 +178,7 @@ fn encoded_data_is_shared_in_fixed_pieces() {
 }
 
 #[test]
-fn encoded_data_that_moved_is_shared_where_all_is_cut_by_content() {
+fn shifted_incompressible_data_is_shared_if_all_data_is_cut_by_content() {
     let data = noise(8 * MIB, 3);
     let moved: Vec<u8> = std::iter::once(b'!').chain(data.iter().copied()).collect();
     for index in [IndexKind::Dram, IndexKind::Pm] {
@@ -234,7 +234,7 @@ fn pieces_of_all_lengths_are_stored_and_freed() {
 
 /// Data that takes the place of other data goes to segments of its own (III-C), and finds them again after a mount.
 #[test]
-fn updated_data_lies_apart_from_new_data() {
+fn updated_data_and_new_data_are_in_different_segments() {
     // One set of pools, whichever thread the test runs on.
     let mount_for_one_core = |region: &Region| {
         let options = MountOptions { policy: Policy::DeExt, cores: 1, ..MountOptions::default() };
@@ -274,7 +274,7 @@ fn updated_data_of_a_small_device_has_no_segments_of_its_own() {
 }
 
 #[test]
-fn a_full_device_falls_back_to_blocks_and_then_says_so() {
+fn without_free_segments_pieces_go_to_blocks_until_enospc() {
     let region = device(32, IndexKind::Dram);
     let fs = mount(&region);
     let mut written = Vec::new();
@@ -301,7 +301,7 @@ fn a_full_device_falls_back_to_blocks_and_then_says_so() {
 
 /// Cutting seams anew failed for want of room, and with it the step of whoever was doing something else in the background.
 #[test]
-fn without_room_a_seam_stays_as_it_is() {
+fn a_seam_is_left_unchanged_if_there_is_no_space() {
     let region = device(32, IndexKind::Dram);
     let fs = mount(&region);
     let data = noise(6000, 1);
@@ -348,7 +348,7 @@ fn logs_of_overwritten_files_do_not_fill_a_device() {
 /// Content without a place to cut at is cut where pieces are longest, so two parts of it agree where the file ends, and not
 /// within the first 64 KiB around their seam.
 #[test]
-fn a_seam_in_content_without_cuts_is_cut_anew() {
+fn a_seam_in_content_without_cuts_is_cut_again() {
     let region = device(128, IndexKind::Dram);
     let fs = mount(&region);
     let data = vec![b'a'; 200_000];
@@ -366,7 +366,7 @@ fn a_seam_in_content_without_cuts_is_cut_anew() {
 }
 
 #[test]
-fn what_a_crash_left_is_the_same_and_counted_exactly() {
+fn packed_data_is_unchanged_and_counted_exactly_after_a_crash() {
     for index in IndexKind::ALL {
         let region = device(128, index);
         let data = text(3 * MIB, 5);
@@ -392,7 +392,7 @@ fn what_a_crash_left_is_the_same_and_counted_exactly() {
 }
 
 #[test]
-fn small_appends_are_written_once() {
+fn under_deext_small_appends_are_written_once() {
     let region = device(128, IndexKind::Dram);
     let fs = mount(&region);
     let data = text(2 * MIB, 6);
@@ -450,7 +450,7 @@ pub(crate) fn repaired(region: &Region) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn a_lost_entry_is_made_again_from_its_header() {
+fn a_lost_packed_entry_is_rebuilt_from_its_header() {
     for index in IndexKind::ALL {
         for damage in [&[0u8; 64][..], &[0xA5; 64], &[0xFF; 8]] {
             let (region, data) = shared_files(index);
@@ -477,7 +477,7 @@ fn a_lost_entry_is_made_again_from_its_header() {
 }
 
 #[test]
-fn without_a_header_the_files_that_name_a_lost_chunk_are_given_up() {
+fn files_of_a_lost_chunk_without_a_header_are_given_up() {
     let (region, _) = shared_files(IndexKind::Dram);
     let fs = mount(&region);
     create(&fs, "other").write_at(0, b"something else").unwrap();
@@ -498,7 +498,7 @@ fn without_a_header_the_files_that_name_a_lost_chunk_are_given_up() {
 }
 
 #[test]
-fn wrong_counts_and_fingerprints_of_packed_chunks_are_found_and_mended() {
+fn wrong_counts_and_fingerprints_of_packed_chunks_are_found_and_repaired() {
     for (at, value, what) in [
         (8, 1u64, "counted 1 times"),
         (8, 9, "counted 9 times"),
@@ -590,7 +590,7 @@ fn extents(file: &File) -> Vec<MappedExtent> {
 }
 
 #[test]
-fn dedup_cuts_what_lies_in_blocks_and_undedup_writes_it_to_blocks_again() {
+fn dedup_cuts_blocks_into_pieces_and_undedup_writes_pieces_to_blocks() {
     for index in IndexKind::ALL {
         let region = device(128, index);
         let fs = mount(&region);
@@ -660,7 +660,7 @@ fn dedup_without_room_for_pieces_shares_blocks() {
 }
 
 #[test]
-fn dedup_shares_packed_ends_and_undedup_parts_them() {
+fn dedup_shares_packed_ends_and_undedup_separates_them() {
     let region = device(128, IndexKind::Dram);
     let off = || MountOptions { policy: Policy::Off, ..MountOptions::default() };
     let fs = FileSystem::mount(region.clone(), off()).unwrap();
@@ -691,7 +691,7 @@ fn dedup_shares_packed_ends_and_undedup_parts_them() {
 
 /// Damage that no checksum of an entry tells of; whether files survive it.
 #[test]
-fn what_contradicts_the_segments_of_packed_chunks_is_found_and_ended() {
+fn contradictions_about_packed_segments_are_found_and_repaired() {
     let entries = |region: &Region| first_entry(region) / SEGMENT_BYTES;
     let free = |region: &Region| segments(region, |usage| *usage == SegmentUse::Free)[0];
     let second = |region: &Region| first_entry(region) + ENTRY_BYTES;
@@ -726,7 +726,7 @@ fn set_use(region: &Region, segment: u64, kind: u8, ordinal: u32) {
 }
 
 #[test]
-fn a_part_of_a_chunk_at_the_beginning_of_a_file_is_cut_again() {
+fn a_file_that_begins_with_a_part_of_a_chunk_is_cut_correctly() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
     let (source, target) = (create(&fs, "source"), create(&fs, "target"));

@@ -71,7 +71,7 @@ fn unmount_clean(fs: FileSystem, region: &Region) {
 }
 
 #[test]
-fn what_is_written_is_stored_at_once_and_shared_by_the_drain() {
+fn denova_stores_at_once_and_shares_during_a_drain() {
     let region = device(16);
     let fs = mount(&region);
     let (one, other) = (create(&fs, "one"), create(&fs, "other"));
@@ -205,7 +205,7 @@ fn scramble(fs: &FileSystem, seed: u64, mut now_and_then: impl FnMut(&FileSystem
 }
 
 #[test]
-fn the_drain_saves_what_inline_does() {
+fn a_drain_saves_as_much_as_policy_inline() {
     let paper = NvDedupOptions {
         weak: WeakFunction::Sha1,
         strong: Some(StrongFunction::Sha1),
@@ -284,7 +284,7 @@ fn write_equal(fs: &FileSystem, names: std::ops::Range<u64>) {
 }
 
 #[test]
-fn modes_are_followed_and_changed_while_it_runs() {
+fn the_daemon_follows_its_mode_and_changes_of_it() {
     let region = device(16);
     let (ns, watch) = stopwatch();
     let delayed = DedupMode::Delayed { interval_ms: 100, entries: 2 };
@@ -336,7 +336,7 @@ fn modes_are_followed_and_changed_while_it_runs() {
 }
 
 #[test]
-fn without_a_stopwatch_a_turn_is_a_step_and_its_caller_the_clock() {
+fn without_a_stopwatch_each_turn_of_the_daemon_is_one_step() {
     let region = device(16);
     let mode = DedupMode::Delayed { interval_ms: 7, entries: 2 };
     let fs = FileSystem::mount(region, with_denova(DeNovaOptions { mode, ..DeNovaOptions::default() }, None)).unwrap();
@@ -383,7 +383,7 @@ fn the_daemon_keeps_to_its_share_of_a_processor() {
 }
 
 #[test]
-fn the_daemon_steps_back_when_somebody_writes() {
+fn the_daemon_yields_to_writers() {
     let region = device(16);
     let (ns, told) = stopwatch();
     // Looks at the stopwatch until somebody writes, and where.
@@ -418,7 +418,7 @@ fn the_daemon_steps_back_when_somebody_writes() {
 }
 
 #[test]
-fn with_little_space_left_the_daemon_heeds_no_limit() {
+fn the_daemon_ignores_its_limits_when_space_is_short() {
     let region = device(16);
     let hour = DedupMode::Delayed { interval_ms: 3_600_000, entries: 1 };
     let guarded = DeNovaOptions { mode: hour, cpu_percent: 1, guard_percent: 50, ..DeNovaOptions::default() };
@@ -438,7 +438,7 @@ fn with_little_space_left_the_daemon_heeds_no_limit() {
 }
 
 #[test]
-fn a_write_that_finds_no_space_shares_what_is_queued_first() {
+fn a_write_without_space_first_shares_queued_entries() {
     for index in IndexKind::ALL {
         let region = device_with(16, &MkfsOptions { index, ..MkfsOptions::default() });
         let fs = mount(&region);
@@ -459,7 +459,7 @@ fn a_write_that_finds_no_space_shares_what_is_queued_first() {
 }
 
 #[test]
-fn a_long_queue_gives_large_entries_first() {
+fn the_daemon_takes_large_entries_first_from_a_long_queue() {
     let region = device(64);
     let fs = mount(&region);
     let small = create(&fs, "small");
@@ -473,7 +473,7 @@ fn a_long_queue_gives_large_entries_first() {
 }
 
 #[test]
-fn what_waits_goes_on_waiting_when_its_log_is_written_anew() {
+fn queued_entries_stay_queued_when_their_log_is_compacted() {
     for crashes in [false, true] {
         let region = device(16);
         let fs = mount(&region);
@@ -499,7 +499,7 @@ fn what_waits_goes_on_waiting_when_its_log_is_written_anew() {
 }
 
 #[test]
-fn a_file_that_is_gone_is_passed_over_and_its_number_may_be_another_ones() {
+fn the_daemon_skips_removed_files_even_if_their_numbers_are_reused() {
     let region = device(16);
     let fs = mount(&region);
     let first = create(&fs, "first").ino();
@@ -522,7 +522,7 @@ fn a_file_that_is_gone_is_passed_over_and_its_number_may_be_another_ones() {
 }
 
 #[test]
-fn flags_say_how_far_an_entry_is() {
+fn the_dedupe_flag_follows_the_progress_of_an_entry() {
     use dedupe::{COMPLETE, NEEDED, NONE};
     let region = device(16);
     let fs = mount(&region);
@@ -611,7 +611,7 @@ fn a_crash_between_any_two_steps_is_recovered() {
 }
 
 #[test]
-fn fsck_sees_flags_update_counts_and_queues_that_are_wrong() {
+fn fsck_finds_wrong_flags_update_counts_and_queues() {
     let (region, entry, b) = shared();
     set_counts(&region, entry, 2, 1);
     found_and_repaired(&region, "with 1 updates under way");
@@ -636,7 +636,7 @@ fn fsck_sees_flags_update_counts_and_queues_that_are_wrong() {
 }
 
 #[test]
-fn fsck_sees_a_saved_queue_that_is_not_the_devices() {
+fn fsck_finds_a_saved_queue_that_contradicts_the_logs() {
     let region = device(16);
     let fs = mount(&region);
     let file = create(&fs, "file");
@@ -653,7 +653,7 @@ fn fsck_sees_a_saved_queue_that_is_not_the_devices() {
 }
 
 #[test]
-fn other_policies_leave_flags_alone_and_do_what_is_queued() {
+fn other_policies_set_no_flags_but_drain_the_queue() {
     let region = device(16);
     let fs = mount(&region);
     create(&fs, "a").write_at(0, &content(1)).unwrap();
@@ -674,7 +674,7 @@ fn other_policies_leave_flags_alone_and_do_what_is_queued() {
 }
 
 #[test]
-fn another_mode_does_not_wait_for_the_interval_of_the_one_before() {
+fn a_new_mode_does_not_wait_for_the_interval_of_the_old_one() {
     let region = device(64);
     let start = std::time::Instant::now();
     let stopwatch: Stopwatch = Arc::new(move || start.elapsed().as_nanos() as u64);
@@ -703,7 +703,7 @@ fn another_mode_does_not_wait_for_the_interval_of_the_one_before() {
 /// A page of a log that is freed by writing the log anew may become one of it again: a node then stands for an entry
 /// that another one stands for too.
 #[test]
-fn each_entry_is_saved_once_and_as_it_is_whatever_lay_in_its_place() {
+fn each_queue_entry_is_saved_once_and_unchanged() {
     for seed in 1..=6 {
         let region = device(16);
         let fs = mount(&region);
@@ -730,7 +730,7 @@ enum Bad {
 }
 
 #[test]
-fn bad_memory_in_one_entry_costs_that_entry_and_the_daemon_goes_on() {
+fn bad_memory_in_one_entry_costs_only_that_entry_and_the_daemon_continues() {
     use Bad::*;
     let all = [Data, Inode, LogPage, ChunkEntry, EqualData, EqualChunkEntry];
     for (bad, is_known) in all.iter().flat_map(|bad| [(*bad, false), (*bad, true)]) {

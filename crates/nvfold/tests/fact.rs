@@ -77,7 +77,7 @@ fn work(fs: &FileSystem, seed: u64, steps: u64) {
 }
 
 #[test]
-fn it_saves_what_the_dram_index_saves() {
+fn the_pm_index_saves_as_much_as_the_dram_index() {
     for policy in [Policy::Inline, Policy::NvDedup, Policy::Off] {
         for seed in 0..4 {
             let devices = IndexKind::ALL.map(|kind| device(32 << 20, kind));
@@ -114,7 +114,7 @@ fn it_saves_what_the_dram_index_saves() {
 }
 
 #[test]
-fn it_takes_no_dram_for_what_is_stored() {
+fn the_pm_index_takes_no_dram_for_stored_blocks() {
     let region = device(64 << 20, IndexKind::Pm);
     let fs = mount(&region, Policy::Inline);
     let before = fs.stats().index;
@@ -142,7 +142,7 @@ fn of_one_chain(bits: u32, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn all_in_one_chain_is_slow_and_right() {
+fn a_chain_with_all_blocks_is_slow_and_correct() {
     let region = device(16 << 20, IndexKind::Pm);
     let bits = prefix_bits(Geometry::of(16 << 20).unwrap().blocks());
     let contents = of_one_chain(bits, 40);
@@ -232,7 +232,7 @@ fn an_unmount_ends_a_reorder_after_any_of_its_steps() {
 }
 
 #[test]
-fn what_is_often_found_comes_first() {
+fn a_reorder_moves_frequently_found_blocks_to_the_front() {
     let region = device(16 << 20, IndexKind::Pm);
     let (fs, file, contents) = with_a_chain_to_reorder(&region);
     let reads = |fs: &FileSystem| fs.stats().index.reads;
@@ -257,7 +257,7 @@ fn what_is_often_found_comes_first() {
 }
 
 #[test]
-fn a_device_gets_another_index_and_keeps_everything() {
+fn converting_the_index_keeps_all_data_shared() {
     for policy in [Policy::Inline, Policy::NvDedup] {
         let region = device(32 << 20, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -296,7 +296,7 @@ fn a_device_gets_another_index_and_keeps_everything() {
 }
 
 #[test]
-fn a_full_device_keeps_its_index() {
+fn converting_the_index_of_a_full_device_fails_and_keeps_the_old_one() {
     let region = device(16 << 20, IndexKind::Dram);
     let fs = mount(&region, Policy::Inline);
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &NEW).unwrap().ino).unwrap();
@@ -402,7 +402,7 @@ fn a_chain_that_begins_with_the_wrong_block_is_found() {
 }
 
 #[test]
-fn a_chain_that_leads_elsewhere_is_found() {
+fn a_chain_with_an_entry_of_another_chain_is_found() {
     for (from, to) in [(1, 3), (2, u32::MAX), (1, 0)] {
         let chain = Chain::make();
         chain.store(chain.entry_at(from, NEXT), to);
@@ -417,7 +417,7 @@ fn a_chain_that_leads_elsewhere_is_found() {
 }
 
 #[test]
-fn a_chain_that_runs_in_a_circle_is_found() {
+fn a_circular_chain_is_found() {
     for to in 1..4 {
         let chain = Chain::make();
         chain.store(chain.entry_at(3, NEXT), chain.blocks[to] as u32);
@@ -429,7 +429,7 @@ fn a_chain_that_runs_in_a_circle_is_found() {
 }
 
 #[test]
-fn a_wrong_hint_is_found() {
+fn a_wrong_previous_link_of_a_chain_is_found() {
     for place in 1..4 {
         let chain = Chain::make();
         chain.store(chain.entry_at(place, PREVIOUS), chain.blocks[0] as u32);
@@ -453,7 +453,7 @@ fn a_reorder_that_was_not_finished_is_found() {
 }
 
 #[test]
-fn a_pm_index_without_its_segment_is_told_and_can_be_left() {
+fn a_lost_pm_index_segment_is_reported_and_the_device_can_be_converted() {
     let chain = Chain::make();
     let segment = chain.head / SEGMENT_BYTES;
     let entry = chain.geometry.segment_entry_offset(segment);
@@ -468,7 +468,7 @@ fn a_pm_index_without_its_segment_is_told_and_can_be_left() {
 }
 
 #[test]
-fn a_segment_that_a_conversion_left_is_freed() {
+fn a_segment_left_over_by_a_conversion_is_freed() {
     let region = device(16 << 20, IndexKind::Dram);
     let geometry = Geometry::of(16 << 20).unwrap();
     let at = geometry.segment_entry_offset(geometry.first_segment() + 2);
@@ -482,7 +482,7 @@ fn a_segment_that_a_conversion_left_is_freed() {
 
 /// What is saved says of which function a dram index is; a pm index is of the device's, whatever that says.
 #[test]
-fn a_saved_state_that_tells_of_another_function_miscounts_nothing() {
+fn a_saved_state_with_another_weak_function_keeps_counts_exact() {
     let chain = Chain::make();
     let (superblock, _) = read_superblock(&chain.region).unwrap();
     let address = superblock.saved_state;

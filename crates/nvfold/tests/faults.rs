@@ -126,7 +126,7 @@ fn assert_fsck_names(region: &Region, words: &[&str]) {
 }
 
 #[test]
-fn a_bad_block_of_data_is_eio_for_its_file_until_it_is_overwritten() {
+fn a_bad_block_gives_eio_to_its_file_until_it_is_overwritten() {
     for policy in POLICIES {
         let region = format();
         let fs = mount(&region, policy);
@@ -170,7 +170,7 @@ fn a_bad_block_of_data_is_eio_for_its_file_until_it_is_overwritten() {
 }
 
 #[test]
-fn a_bad_block_that_reads_as_zeros_does_not_become_a_hole() {
+fn dedup_does_not_turn_a_bad_block_that_reads_as_zeros_into_a_hole() {
     for policy in POLICIES {
         let region = format();
         let fs = mount(&region, policy);
@@ -187,7 +187,7 @@ fn a_bad_block_that_reads_as_zeros_does_not_become_a_hole() {
 }
 
 #[test]
-fn a_reserved_block_that_is_bad_gets_its_content_elsewhere() {
+fn writing_to_a_bad_reserved_block_stores_the_data_elsewhere() {
     for policy in POLICIES {
         let region = format();
         let fs = mount(&region, policy);
@@ -206,7 +206,7 @@ fn a_reserved_block_that_is_bad_gets_its_content_elsewhere() {
 }
 
 #[test]
-fn a_bad_inode_slot_takes_one_file() {
+fn a_bad_inode_slot_costs_one_file() {
     for policy in POLICIES {
         let region = format();
         let fs = mount(&region, policy);
@@ -283,7 +283,7 @@ fn copy_of(region: &Region) -> Region {
 }
 
 #[test]
-fn free_inode_slots_beside_a_bad_one_are_not_used() {
+fn free_inode_slots_next_to_a_bad_one_are_not_used() {
     for is_known in [false, true] {
         let region = format();
         let fs = mount(&region, Policy::Inline);
@@ -311,7 +311,7 @@ fn free_inode_slots_beside_a_bad_one_are_not_used() {
 }
 
 #[test]
-fn an_inode_in_use_whose_slot_goes_bad_cannot_change_any_more() {
+fn an_open_inode_whose_slot_goes_bad_becomes_unchangeable() {
     let region = format();
     let fs = mount(&region, Policy::Inline);
     let file = create(&fs, "file", &blocks(1, 2));
@@ -333,7 +333,7 @@ fn an_inode_in_use_whose_slot_goes_bad_cannot_change_any_more() {
 }
 
 #[test]
-fn a_bad_log_page_takes_one_directory_or_file() {
+fn a_bad_log_page_costs_one_directory_or_file() {
     for policy in POLICIES {
         let region = format();
         let fs = mount(&region, policy);
@@ -374,7 +374,7 @@ fn find_anywhere(region: &Region, bytes: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_name_that_goes_bad_in_a_directory_in_use_is_eio_and_not_absent() {
+fn a_name_in_memory_that_goes_bad_gives_eio_instead_of_enoent() {
     let region = format();
     let fs = mount(&region, Policy::Off);
     let dir = fs.mkdir(ROOT, b"crowded", &NEW).unwrap().ino;
@@ -401,7 +401,7 @@ fn a_name_that_goes_bad_in_a_directory_in_use_is_eio_and_not_absent() {
 }
 
 #[test]
-fn a_bad_attribute_value_or_link_target_is_eio() {
+fn bad_memory_in_an_attribute_value_or_link_target_gives_eio() {
     let region = format();
     let fs = mount(&region, Policy::Off);
     let file = create(&fs, "file", b"content");
@@ -426,7 +426,7 @@ fn a_bad_attribute_value_or_link_target_is_eio() {
 }
 
 #[test]
-fn a_bad_chunk_entry_keeps_its_block_and_lets_everything_else_go_on() {
+fn a_bad_chunk_entry_keeps_its_block_in_use_and_affects_nothing_else() {
     let region = format();
     let fs = mount(&region, Policy::Inline);
     let content = blocks(1, 3);
@@ -466,7 +466,7 @@ fn a_bad_chunk_entry_keeps_its_block_and_lets_everything_else_go_on() {
 }
 
 #[test]
-fn of_the_superblock_one_copy_is_enough() {
+fn one_readable_copy_of_the_superblock_suffices() {
     let copies = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy().copies().collect::<Vec<_>>();
     assert_eq!(copies.len(), 3);
     for &bad in &copies {
@@ -491,7 +491,7 @@ fn of_the_superblock_one_copy_is_enough() {
 }
 
 #[test]
-fn a_bad_table_stops_a_mount_that_would_write_and_no_other() {
+fn a_bad_table_prevents_only_read_write_mounts() {
     let geometry = Geometry::of(DEVICE_BYTES).unwrap();
     for bad in [geometry.journal_slot_offset(5), geometry.segment_entry_offset(geometry.first_segment() + 1)] {
         let region = format();
@@ -507,7 +507,7 @@ fn a_bad_table_stops_a_mount_that_would_write_and_no_other() {
 
 /// Slots of the journal take turns: one in memory that became bad is left out.
 #[test]
-fn a_journal_slot_in_bad_memory_is_left_out() {
+fn a_journal_slot_in_bad_memory_is_not_used() {
     let region = format();
     let fs = mount(&region, Policy::Inline);
     create(&fs, "file", &blocks(1, 3));
@@ -526,7 +526,7 @@ fn a_journal_slot_in_bad_memory_is_left_out() {
 }
 
 #[test]
-fn a_lost_device_answers_eio_to_everything_and_its_process_lives() {
+fn a_lost_device_gives_eio_to_every_call_and_the_process_survives() {
     let dir = tempfile::tempdir().unwrap();
     for policy in POLICIES {
         let path = dir.path().join("device");
@@ -582,7 +582,7 @@ fn packed_entries(region: &Region) -> u64 {
 }
 
 #[test]
-fn a_bad_part_of_a_packed_chunk_is_eio_for_those_bytes_until_they_are_overwritten() {
+fn a_bad_part_of_a_packed_chunk_gives_eio_for_those_bytes_until_they_are_overwritten() {
     for index in IndexKind::ALL {
         let (region, fs) = packed_device(index);
         let (content, other) = (noise(1, 40_000), noise(2, 40_000));
@@ -627,7 +627,7 @@ fn a_bad_part_of_a_packed_chunk_is_eio_for_those_bytes_until_they_are_overwritte
 
 /// A sector holds eight entries. What they led to stays where it is, and a device that can be written there has them again.
 #[test]
-fn bad_entries_of_packed_chunks_take_what_they_lead_to_and_keep_its_bytes() {
+fn bad_entries_of_packed_chunks_cost_their_files_and_keep_the_bytes_for_repair() {
     for index in IndexKind::ALL {
         let (region, fs) = packed_device(index);
         let (content, other) = (noise(1, 200_000), noise(2, 30_000));
@@ -685,7 +685,7 @@ fn bad_entries_of_packed_chunks_take_what_they_lead_to_and_keep_its_bytes() {
 }
 
 #[test]
-fn bad_headers_of_packed_chunks_take_nothing_and_nothing_is_appended_there() {
+fn bad_headers_of_packed_chunks_cost_no_file_and_stop_appends_there() {
     for index in IndexKind::ALL {
         let (region, fs) = packed_device(index);
         let content = noise(1, 40_000);
@@ -710,7 +710,7 @@ fn bad_headers_of_packed_chunks_take_nothing_and_nothing_is_appended_there() {
 }
 
 #[test]
-fn a_bad_log_of_many_extents_takes_one_file() {
+fn a_bad_log_of_many_extents_costs_one_file() {
     for index in IndexKind::ALL {
         let (region, fs) = packed_device(index);
         let (content, other) = (noise(1, 200_000), noise(2, 40_000));

@@ -50,7 +50,7 @@ fn a_write_to_a_file_with_large_attributes_does_not_rewrite_its_log() {
 
 /// When space is short, logs are rewritten earlier: what is saved must still pay for what is written.
 #[test]
-fn to_remove_long_names_costs_the_same_however_many_stay() {
+fn removing_a_long_name_costs_the_same_in_a_large_directory() {
     const REMOVED: u64 = 100;
     for policy in SYSTEMS {
         let removal = |names: u64| {

@@ -104,7 +104,7 @@ fn every_method_finds_equal_data_with_every_function() {
 }
 
 #[test]
-fn what_one_method_stored_the_others_find() {
+fn blocks_stored_by_one_method_are_found_by_the_others() {
     let region = device(16);
     let fs = mount(&region, fixed(Method::WBFin));
     let file = create(&fs, "file");
@@ -123,7 +123,7 @@ fn what_one_method_stored_the_others_find() {
 }
 
 #[test]
-fn different_data_with_one_weak_fingerprint_is_never_shared_and_its_copies_are() {
+fn colliding_blocks_are_never_shared_but_their_copies_are() {
     for method in LOOKING {
         for verify in [Verify::Bytes, Verify::Strong] {
             let region = device(16);
@@ -168,7 +168,7 @@ fn on_a_weak_match_a_block_gets_an_entry_with_its_strong_fingerprint() {
 }
 
 #[test]
-fn str_fin_stores_both_fingerprints_and_a_weak_one_alone_needs_no_entry() {
+fn str_fin_stores_both_fingerprints_and_a_lone_weak_one_takes_no_entry() {
     for method in [Method::WSFin, Method::WBFin] {
         let region = device(16);
         let fs = mount(&region, fixed(method));
@@ -183,7 +183,7 @@ fn str_fin_stores_both_fingerprints_and_a_weak_one_alone_needs_no_entry() {
 }
 
 #[test]
-fn verify_strong_trusts_and_verify_bytes_looks() {
+fn verify_strong_trusts_fingerprints_and_verify_bytes_compares() {
     for method in [Method::WSFin, Method::StrFin] {
         for verify in [Verify::Strong, Verify::Bytes] {
             let region = device(16);
@@ -206,7 +206,7 @@ fn verify_strong_trusts_and_verify_bytes_looks() {
 }
 
 #[test]
-fn what_non_fin_stored_is_found_once_it_is_filled() {
+fn blocks_stored_by_non_fin_are_found_once_they_have_fingerprints() {
     let region = device(16);
     let fs = mount(&region, fixed(Method::NonFin));
     let file = create(&fs, "file");
@@ -235,7 +235,7 @@ fn what_non_fin_stored_is_found_once_it_is_filled() {
 }
 
 #[test]
-fn bad_memory_costs_the_filler_a_file_or_a_block_and_it_goes_on() {
+fn bad_memory_costs_the_filler_one_file_or_block_and_it_continues() {
     for is_inode in [false, true] {
         let region = device(16);
         let fs = mount(&region, fixed(Method::NonFin));
@@ -295,7 +295,7 @@ fn fingerprints_of_other_functions_are_replaced() {
 }
 
 #[test]
-fn auto_stores_everything_while_nothing_repeats_and_sees_within_a_period_when_it_does() {
+fn method_auto_stores_unique_data_and_notices_duplicates_within_a_period() {
     const PERIOD: u64 = 1600;
     let region = device(64);
     let fs = mount(&region, NvDedupOptions { period: PERIOD, ..NvDedupOptions::default() });
@@ -324,7 +324,7 @@ fn auto_stores_everything_while_nothing_repeats_and_sees_within_a_period_when_it
 }
 
 #[test]
-fn the_papers_choice_alternates_while_nothing_repeats() {
+fn method_paper_alternates_while_no_data_repeats() {
     const PERIOD: u64 = 64;
     let region = device(16);
     let options = NvDedupOptions { period: PERIOD, method: MethodChoice::Paper, ..NvDedupOptions::default() };
@@ -342,7 +342,7 @@ fn the_papers_choice_alternates_while_nothing_repeats() {
 }
 
 #[test]
-fn the_method_changes_under_two_writers() {
+fn the_method_changes_while_two_threads_write() {
     let region = device(64);
     let fs = mount(&region, NvDedupOptions { period: 500, ..NvDedupOptions::default() });
     let stop = AtomicBool::new(false);
@@ -433,7 +433,7 @@ fn costs_are_measured_at_mount_and_kept_current() {
 }
 
 #[test]
-fn on_a_full_device_the_costs_stay() {
+fn a_full_device_does_not_change_the_measured_costs() {
     let region = device(16);
     let fs = mount(&region, NvDedupOptions::default());
     let file = create(&fs, "file");
@@ -451,7 +451,7 @@ fn on_a_full_device_the_costs_stay() {
 }
 
 #[test]
-fn other_policies_tell_nothing_of_methods() {
+fn other_policies_report_no_fingerprint_methods() {
     let region = device(16);
     let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
     create(&fs, "file").write_at(0, &content(0)).unwrap();

@@ -29,7 +29,7 @@ fn each_system(test: impl Fn(Policy, &Region, FileSystem)) {
 
 /// The paper's Fig. 4: a part of a file is appended to another one.
 #[test]
-fn what_was_copied_as_it_is_takes_no_space() {
+fn an_unchanged_copy_takes_no_space() {
     each_system(|policy, region, fs| {
         let (a, b) = (create(&fs, "a"), create(&fs, "b"));
         let (of_a, of_b) = (noise(100_000, 1), noise(5_000, 2));
@@ -51,7 +51,7 @@ fn what_was_copied_as_it_is_takes_no_space() {
 /// The paper's Fig. 3: blocks A and D of a file were changed, B and C were not. Its compare stops at the first
 /// difference; ours goes on.
 #[test]
-fn what_lies_behind_a_change_is_shared_too() {
+fn bytes_after_a_changed_byte_are_shared_too() {
     each_system(|policy, region, fs| {
         let source = create(&fs, "source");
         let content = noise(4 * BLOCK_BYTES as usize, 3);
@@ -71,7 +71,7 @@ fn what_lies_behind_a_change_is_shared_too() {
 }
 
 #[test]
-fn short_records_that_lie_side_by_side_are_one_extent() {
+fn adjacent_short_records_become_one_extent() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region, Policy::Icid);
     let source = create(&fs, "source");
@@ -115,7 +115,7 @@ fn short_gaps_before_origins_are_shared_as_far_as_they_are_equal() {
 
 /// Who finds sources by samples knows that two follow one another, and not where one ends.
 #[test]
-fn where_origins_overlap_each_byte_is_shared_with_the_one_that_it_equals() {
+fn each_byte_with_overlapping_origins_is_shared_with_the_equal_one() {
     each_system(|policy, region, fs| {
         let (a, b) = (create(&fs, "a"), create(&fs, "b"));
         let (of_a, of_b) = (noise(50_000, 31), noise(50_000, 32));
@@ -205,7 +205,7 @@ fn wrong_origins_cost_nothing_but_time() {
 }
 
 #[test]
-fn a_file_may_be_its_own_source() {
+fn a_file_may_be_the_origin_of_its_own_bytes() {
     each_system(|policy, region, fs| {
         let file = create(&fs, "file");
         let mut content = noise(30_000, 8);
@@ -232,7 +232,7 @@ fn a_file_may_be_its_own_source() {
 }
 
 #[test]
-fn other_policies_take_no_notice_of_origins() {
+fn other_policies_ignore_origins() {
     for policy in [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova, Policy::DeExt] {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -254,7 +254,7 @@ fn other_policies_take_no_notice_of_origins() {
 
 /// What has no cause goes the way of the other policy.
 #[test]
-fn what_was_copied_from_nowhere_is_shared_by_content() {
+fn data_without_an_origin_is_shared_by_the_second_policy() {
     for (policy, is_found) in [(Policy::Icid, false), (Policy::IcidInline, true), (Policy::IcidDeExt, true)] {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -347,7 +347,7 @@ fn without_room_for_packed_chunks_short_pieces_share_blocks() {
 }
 
 #[test]
-fn a_full_device_keeps_everything_as_it_was() {
+fn a_write_with_origins_to_a_full_device_changes_nothing() {
     for policy in FOLLOWING {
         let region = device(32, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -378,7 +378,7 @@ fn a_full_device_keeps_everything_as_it_was() {
 }
 
 #[test]
-fn damage_in_a_source_costs_its_sharing() {
+fn a_damaged_source_is_not_shared_and_the_write_succeeds() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region, Policy::Icid);
     let (source, target) = (create(&fs, "source"), create(&fs, "target"));
@@ -481,7 +481,7 @@ fn put(content: &mut Vec<u8>, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn random_copies_hold_what_was_written() {
+fn random_writes_with_origins_read_back_unchanged() {
     for (seed, policy) in (1..).zip(FOLLOWING) {
         random_copies(policy, IndexKind::Dram, Compression::Off, seed);
         random_copies(policy, IndexKind::Pm, Compression::Off, seed + 10);
@@ -490,7 +490,7 @@ fn random_copies_hold_what_was_written() {
 }
 
 #[test]
-fn sources_that_change_meanwhile_never_show_in_the_target() {
+fn a_source_that_changes_during_a_write_never_changes_the_target() {
     for policy in FOLLOWING {
         let region = device(128, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -523,7 +523,7 @@ fn sources_that_change_meanwhile_never_show_in_the_target() {
 /// ICID 4.6: of a source that was removed what copies name stays, and the rest of its bytes become free while nobody is at
 /// work, as a mount asks every second.
 #[test]
-fn what_copies_leave_of_removed_sources_is_collected_at_rest() {
+fn dead_bytes_of_removed_sources_are_collected_while_idle() {
     for policy in FOLLOWING {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -556,7 +556,7 @@ fn what_copies_leave_of_removed_sources_is_collected_at_rest() {
 }
 
 #[test]
-fn a_crash_right_after_leaves_what_was_acknowledged() {
+fn a_crash_right_after_a_write_with_origins_keeps_it() {
     each_system(|policy, region, fs| {
         let (source, target) = (create(&fs, "source"), create(&fs, "target"));
         let content = noise(50_000, 19);

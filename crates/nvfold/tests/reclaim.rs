@@ -38,7 +38,7 @@ fn assert_whole(fs: &FileSystem, files: impl Iterator<Item = u64>) {
 }
 
 #[test]
-fn what_lives_moves_and_what_is_dead_becomes_free() {
+fn reclamation_moves_live_chunks_and_frees_dead_ones() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         let region = device(96, index);
         let fs = mount(&region);
@@ -81,7 +81,7 @@ fn what_lives_moves_and_what_is_dead_becomes_free() {
 /// Two fifths live: as long as more of it dies in each round a segment is left alone, then emptied, and so is one of which
 /// a fifth lives at once.
 #[test]
-fn a_segment_of_which_half_is_dead_is_emptied_when_it_rests() {
+fn a_half_dead_segment_is_emptied_once_its_chunks_stop_dying() {
     let region = device(96, IndexKind::Dram);
     let fs = mount(&region);
     write_files(&fs, 0..200);
@@ -100,7 +100,7 @@ fn a_segment_of_which_half_is_dead_is_emptied_when_it_rests() {
 
 /// Without a free segment what lives goes to the one that is kept for it.
 #[test]
-fn a_full_device_makes_room_of_what_is_dead() {
+fn a_full_device_frees_dead_bytes_for_new_writes() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
     let mut files = 0;
@@ -121,7 +121,7 @@ fn a_full_device_makes_room_of_what_is_dead() {
 /// A device of less than 32 MiB keeps no segment: what lives moves to the open one as far as that has room, nothing is lost
 /// where it has none, and what is dead is free again at the latest when a whole segment of it is.
 #[test]
-fn a_small_device_without_a_segment_for_it_loses_nothing_and_can_be_emptied() {
+fn a_small_device_without_a_spare_segment_loses_nothing_and_can_be_emptied() {
     let region = device(24, IndexKind::Dram);
     let fs = mount(&region);
     let mut files = 0;
@@ -143,7 +143,7 @@ fn a_small_device_without_a_segment_for_it_loses_nothing_and_can_be_emptied() {
 
 /// Of chunks of 80 bytes a sixth of a segment is headers: it looks as if much of it were dead, and nothing is.
 #[test]
-fn reclaiming_short_chunks_of_which_none_is_dead_comes_to_an_end() {
+fn reclaiming_segments_of_short_live_chunks_terminates() {
     let region = device(64, IndexKind::Dram);
     let options = MountOptions { policy: Policy::Off, pack: Pack::On, ..MountOptions::default() };
     let fs = FileSystem::mount(region.clone(), options).unwrap();
@@ -174,7 +174,7 @@ fn remove_if_there(fs: &FileSystem, at: u64) {
 
 /// Nine tenths of a device live, and are overwritten three times over in random order.
 #[test]
-fn a_device_that_is_nearly_full_is_overwritten_without_end() {
+fn a_nearly_full_device_can_be_overwritten_forever() {
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
     let mut files = 0;
@@ -198,7 +198,7 @@ fn a_device_that_is_nearly_full_is_overwritten_without_end() {
 }
 
 #[test]
-fn readers_and_writers_go_on_while_segments_are_emptied() {
+fn readers_and_writers_continue_while_segments_are_emptied() {
     let region = device(96, IndexKind::Dram);
     let fs = mount(&region);
     write_files(&fs, 0..120);
@@ -247,7 +247,7 @@ fn a_damaged_header_keeps_its_segment() {
 
 /// Data that stays gives its segment up when the others are far more worn.
 #[test]
-fn data_that_stays_does_not_keep_its_segment_from_being_worn() {
+fn static_data_moves_so_that_its_segment_is_worn_too() {
     let region = device(32, IndexKind::Dram);
     let fs = mount(&region);
     write_files(&fs, 0..60);
@@ -321,7 +321,7 @@ fn moved_by_a_crash(index: IndexKind) -> (Region, Vec<(u64, ChunkEntry, u64)>) {
 }
 
 #[test]
-fn a_lost_entry_of_a_chunk_that_moved_is_made_again_from_either_header() {
+fn a_lost_entry_of_a_moved_chunk_is_rebuilt_from_either_header() {
     for index in IndexKind::ALL {
         for damage in [[0u8; 64], [0xA5; 64]] {
             let (region, moved) = moved_by_a_crash(index);
@@ -344,7 +344,7 @@ fn a_lost_entry_of_a_chunk_that_moved_is_made_again_from_either_header() {
 
 /// A header of an earlier chunk of the same number looks the same: nothing says whose bytes are right.
 #[test]
-fn a_lost_chunk_with_headers_that_lead_to_other_bytes_is_given_up() {
+fn a_lost_chunk_with_contradictory_headers_is_given_up() {
     let (region, moved) = moved_by_a_crash(IndexKind::Dram);
     let (at, entry, before) = moved[0];
     let last = before + entry.stored_bytes() - 1;

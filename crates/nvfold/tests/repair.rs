@@ -156,7 +156,7 @@ fn repair_into(region: &Region, undo: &Kept) -> Result<CheckReport> {
 }
 
 #[test]
-fn a_repair_that_was_cut_off_anywhere_ends_the_same_and_can_be_taken_back() {
+fn an_interrupted_repair_can_be_repeated_and_undone() {
     let region = populated(1);
     damage(&region);
     let damaged = bytes_of(&region);
@@ -212,7 +212,7 @@ fn a_repair_that_was_cut_off_anywhere_ends_the_same_and_can_be_taken_back() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_kept_stops_the_repair_before_anything_is_overwritten() {
+fn a_repair_stops_before_overwriting_if_the_undo_file_cannot_be_written() {
     for pieces in 1..30 {
         let region = populated(1);
         damage(&region);
@@ -277,7 +277,7 @@ fn a_crash_without_damage_is_recovered_without_an_undo_file() {
 }
 
 #[test]
-fn a_device_of_zeros_with_one_superblock_gets_an_empty_root() {
+fn repairing_a_zeroed_device_with_one_superblock_creates_an_empty_root() {
     let region = populated(1);
     let geometry = nvfold::read_superblock(&region).unwrap().1;
     for copy in geometry.copies() {
@@ -296,7 +296,7 @@ fn a_device_of_zeros_with_one_superblock_gets_an_empty_root() {
 }
 
 #[test]
-fn a_device_that_shrank_is_refused_and_saved_once_it_has_its_size_again() {
+fn a_truncated_device_is_refused_until_its_size_is_restored() {
     let region = populated(1);
     let expected = contents(&region);
     let whole = bytes_of(&region);
@@ -316,7 +316,7 @@ fn a_device_that_shrank_is_refused_and_saved_once_it_has_its_size_again() {
 }
 
 #[test]
-fn a_device_of_the_other_byte_order_is_named_and_never_written() {
+fn a_device_of_the_other_byte_order_is_recognised_and_never_written() {
     let region = populated(1);
     for copy in nvfold::read_superblock(&region).unwrap().1.copies() {
         put(&region, copy + 8, &VERSION.swap_bytes().to_le_bytes());
@@ -365,7 +365,7 @@ fn a_device_without_a_third_superblock_keeps_its_last_block() {
 
 /// A slot that looks free and has a name: its number must not become another's, and its name leads to EIO.
 #[test]
-fn an_inode_whose_slot_is_zeros_is_eio_and_its_number_is_not_used_again() {
+fn an_inode_with_a_zeroed_slot_gives_eio_and_its_number_is_not_reused() {
     for is_clean in [true, false] {
         let region = populated(1);
         let fs = mount(&region).unwrap();
@@ -401,7 +401,7 @@ fn an_inode_whose_slot_is_zeros_is_eio_and_its_number_is_not_used_again() {
 /// The directory with the name of a damaged slot is damaged too. Of the slot, the byte `in_use` is 0 by chance, or the
 /// first two words, which say where its log lies, are whole.
 #[test]
-fn a_damaged_slot_is_not_taken_for_a_free_or_half_created_one() {
+fn a_damaged_inode_slot_is_not_mistaken_for_a_free_or_half_created_one() {
     for (is_clean, has_log_words) in [(false, false), (false, true), (true, false), (true, true)] {
         let context = format!("unmounted before: {is_clean}, whole words: {has_log_words}");
         let region = populated(1);

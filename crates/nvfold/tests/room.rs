@@ -73,7 +73,7 @@ fn name(at: u64) -> String {
 /// Up to a fraction of the device lives, and the rest is dead. The segment that is kept for reclamation used to be
 /// filled by writers; then nothing that lived could move any more, and all that was dead stayed.
 #[test]
-fn what_is_dead_can_be_had_at_every_fill() {
+fn dead_bytes_can_be_reused_at_every_fill_of_the_device() {
     for percent in [50, 75, 85, 97] {
         let region = device(48, IndexKind::Dram);
         let mut churn = Churn::new(mount(&region));
@@ -121,7 +121,7 @@ fn replace(fs: &FileSystem, at: u64, seed: u64) -> bool {
 /// moves for each file. After a segment was emptied, calls used to compare what was left with what had been there when
 /// work for space last ended in vain, and gave up although there was enough.
 #[test]
-fn a_full_device_is_overwritten_until_nothing_dead_is_left() {
+fn overwriting_a_full_device_uses_all_dead_bytes() {
     let region = device(128, IndexKind::Dram);
     let fs = mount(&region);
     let fits = (0..).take_while(|at| replace(&fs, *at, at + 1)).count() as u64;
@@ -208,7 +208,7 @@ impl Scattered {
 /// The inode table needs whole segments. As many files as statfs promises can be made, though the free blocks are
 /// scattered; what lies between them moves and stays what it was.
 #[test]
-fn scattered_free_blocks_become_inodes_as_statfs_promises() {
+fn scattered_free_blocks_serve_as_many_inodes_as_statfs_promises() {
     for policy in Policy::ALL {
         let region = device(32, IndexKind::Dram);
         let scattered = Scattered::new(&region, policy);

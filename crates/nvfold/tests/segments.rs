@@ -148,7 +148,7 @@ fn a_worn_device_mounts_and_keeps_its_wear_over_trims_and_crashes() {
 }
 
 #[test]
-fn wear_stays_when_the_inode_table_grows_and_shrinks() {
+fn wear_counts_survive_growth_and_shrinking_of_the_inode_table() {
     let device = Device::new(IndexKind::Dram);
     device.wear_out();
     let fs = device.mount();
@@ -171,7 +171,7 @@ fn wear_stays_when_the_inode_table_grows_and_shrinks() {
 
 /// One file that was made last used to hold the whole inode table.
 #[test]
-fn one_late_file_does_not_hold_the_inode_table() {
+fn one_late_file_does_not_keep_the_whole_inode_table_in_use() {
     const PARTS: u64 = 5;
     let device = Device::new(IndexKind::Dram);
     device.wear_out();
@@ -229,7 +229,7 @@ fn one_late_file_does_not_hold_the_inode_table() {
 
 /// Parts go and come in any order, and a crash comes after each.
 #[test]
-fn parts_of_the_inode_table_come_and_go_in_any_order() {
+fn parts_of_the_inode_table_can_be_freed_and_made_in_any_sequence() {
     let device = Device::new(IndexKind::Dram);
     let name = |part: u64| format!("in {part}");
     let change = |work: &dyn Fn(&FileSystem)| {
@@ -265,7 +265,7 @@ fn parts_of_the_inode_table_come_and_go_in_any_order() {
 }
 
 #[test]
-fn wear_stays_when_the_index_is_converted_there_and_back() {
+fn wear_counts_survive_a_conversion_of_the_index_and_back() {
     let device = Device::new(IndexKind::Dram);
     device.wear_out();
     let fs = device.mount();
@@ -283,7 +283,7 @@ fn wear_stays_when_the_index_is_converted_there_and_back() {
 
 /// A crash while a worn segment was marked or unmarked: half of the entry is old.
 #[test]
-fn a_torn_entry_of_a_worn_segment_is_mended_and_keeps_the_wear() {
+fn a_torn_entry_of_a_worn_segment_is_repaired_and_keeps_its_wear() {
     for half in 0..2 {
         let device = Device::new(IndexKind::Dram);
         device.wear_out();
@@ -338,7 +338,7 @@ fn a_segment_does_not_leave_the_inode_table_before_counts_are_exact() {
 
 /// A segment whose wear is at its end is opened like any other, and its wear stays there.
 #[test]
-fn wear_at_its_end_overflows_nothing() {
+fn the_maximum_of_a_wear_count_does_not_overflow() {
     for levels_wear in [true, false] {
         let device = Device::new(IndexKind::Dram);
         for segment in device.segments() {
@@ -362,7 +362,7 @@ fn wear_at_its_end_overflows_nothing() {
 
 /// Wear counts openings, and without levelling the first free segment is taken each time.
 #[test]
-fn the_first_free_segment_is_worn_most_without_levelling() {
+fn without_levelling_the_first_free_segment_wears_most() {
     let most = |levels_wear| {
         let device = Device::new(IndexKind::Dram);
         let options = MountOptions { policy: Policy::DeExt, levels_wear, ..MountOptions::default() };

@@ -296,7 +296,7 @@ macro_rules! for_each_policy {
             }
 
             #[test]
-            fn a_file_that_changes_hands_takes_its_data_along() {
+            fn after_a_change_of_owner_data_is_shared_with_the_new_owner() {
                 INDEXES.into_iter().for_each(|index| change_hands(Policy::$policy, index));
             }
         })*
@@ -317,7 +317,7 @@ for_each_policy! {
 
 /// The same without domains: what the tests above look for is there.
 #[test]
-fn by_default_equal_data_is_shared_whoever_owns_it() {
+fn by_default_equal_data_is_shared_across_owners() {
     for policy in [Policy::Inline, Policy::DeNova, Policy::DeExt, Policy::Icid] {
         let mut site = Site::new(policy, IndexKind::Dram, Share::All);
         store_all(&site, 1);
@@ -370,7 +370,7 @@ fn change_hands(policy: Policy, index: IndexKind) {
 
 /// It was the same owner's. But nobody finds it in the old domain.
 #[test]
-fn what_was_shared_before_a_file_changes_hands_stays_shared() {
+fn data_shared_before_a_change_of_owner_stays_shared() {
     for index in INDEXES {
         let [old, new] = OWNERS;
         let site = Site::new(Policy::Inline, index, OWNER);
@@ -385,7 +385,7 @@ fn what_was_shared_before_a_file_changes_hands_stays_shared() {
 
 /// Somebody who may read the source has asked for it.
 #[test]
-fn a_clone_shares_between_owners_and_keeps_its_domain() {
+fn a_clone_shares_across_owners_and_keeps_its_domain() {
     let policies = [Policy::Inline, Policy::DeNova, Policy::DeExt];
     for (policy, index) in policies.iter().flat_map(|policy| INDEXES.map(|index| (*policy, index))) {
         let [one, other] = OWNERS;
@@ -412,7 +412,7 @@ fn a_clone_shares_between_owners_and_keeps_its_domain() {
 
 /// A freed block may still be in a slot of the dram index, and 7 bits of two fingerprints may agree.
 #[test]
-fn a_block_is_not_found_in_the_domain_of_its_last_owner() {
+fn after_a_change_of_owner_a_block_is_not_found_in_the_old_domain() {
     let [one, other] = OWNERS;
     let site = Site::of(16 << 20, &OpenOptions::default(), Policy::Inline, IndexKind::Dram, OWNER);
     for seed in 0..2000 {
@@ -429,7 +429,7 @@ fn a_block_is_not_found_in_the_domain_of_its_last_owner() {
 /// What is written while the owner changes is in the domain of the old or of the new owner, and never in that of the old
 /// one once the new one has it.
 #[test]
-fn writes_beside_a_change_of_the_owner_are_found_by_no_other() {
+fn writes_during_a_change_of_owner_are_not_found_by_other_owners() {
     for (policy, index) in
         [(Policy::Inline, IndexKind::Dram), (Policy::DeNova, IndexKind::Pm), (Policy::DeExt, IndexKind::Dram)]
     {
@@ -507,7 +507,7 @@ fn a_crash_in_a_change_of_the_owner_leaves_nothing_in_the_domain_of_the_old_one(
 
 /// A device keeps its secret, and so its domains.
 #[test]
-fn the_secret_is_made_once_and_kept() {
+fn the_secret_of_a_device_is_made_once_and_kept() {
     let mut site = Site::new(Policy::Inline, IndexKind::Dram, OWNER);
     store(&site, "blocks", "one", OWNERS[0], 100);
     site.share = Share::Owner { new_secret: [9; 16] };

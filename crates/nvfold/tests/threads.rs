@@ -50,7 +50,7 @@ fn worker(fs: &FileSystem, seed: u64, steps: usize) {
 
 #[test]
 #[cfg_attr(miri, ignore = "too long; those below are short")]
-fn counts_are_exact_after_many_threads() {
+fn counts_are_exact_after_operations_of_many_threads() {
     for round in 1..=6 {
         let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
@@ -146,16 +146,16 @@ fn all_at_once(policy: Policy, index: IndexKind) {
 }
 
 #[test]
-fn everything_at_once_with_policy_inline() {
+fn all_operations_run_concurrently_with_policy_inline() {
     all_at_once(Policy::Inline, IndexKind::Dram);
 }
 
 #[test]
-fn everything_at_once_with_policy_nv_dedup() {
+fn all_operations_run_concurrently_with_policy_nv_dedup() {
     all_at_once(Policy::NvDedup, IndexKind::Dram);
 }
 
 #[test]
-fn everything_at_once_with_policy_denova() {
+fn all_operations_run_concurrently_with_policy_denova() {
     all_at_once(Policy::DeNova, IndexKind::Pm);
 }

@@ -50,7 +50,7 @@ fn read(file: &File) -> Vec<u8> {
 }
 
 #[test]
-fn a_change_that_keeps_times_keeps_both() {
+fn a_change_that_keeps_times_keeps_mtime_and_ctime() {
     for policy in Policy::ALL {
         let region = device(64, IndexKind::Dram);
         let mut fs = mount(&region, policy);
@@ -102,7 +102,7 @@ fn space(fs: &FileSystem, file: &File) -> (u64, u64) {
 }
 
 #[test]
-fn a_size_that_is_set_takes_what_is_reserved_behind_it() {
+fn setting_the_size_frees_space_reserved_beyond_it() {
     // Those that keep the end of a file in a block, so that blocks can be counted; the cut is the same code for all.
     for policy in [Policy::Off, Policy::Inline, Policy::NvDedup, Policy::DeNova] {
         let region = device(64, IndexKind::Dram);

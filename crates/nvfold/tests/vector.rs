@@ -128,7 +128,7 @@ fn a_write_that_is_shared_with_32_scattered_blocks_takes_7_lines_of_the_log() {
 }
 
 #[test]
-fn a_clone_of_fragments_and_holes_is_what_it_was_cloned_from_after_a_crash_and_a_compaction() {
+fn a_clone_of_fragments_and_holes_survives_a_crash_and_a_compaction() {
     let region = device();
     let fs = mount(&region, Policy::Off);
     let source = create(&fs, b"source");
@@ -166,7 +166,7 @@ fn a_clone_of_fragments_and_holes_is_what_it_was_cloned_from_after_a_crash_and_a
 }
 
 #[test]
-fn an_entry_of_many_extents_is_one_node_of_the_queue_and_all_of_it_is_shared() {
+fn a_vector_entry_is_one_queue_node_and_all_its_extents_are_shared() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
@@ -203,7 +203,7 @@ fn an_entry_of_many_extents_is_one_node_of_the_queue_and_all_of_it_is_shared() {
 }
 
 #[test]
-fn what_a_crash_leaves_waiting_in_an_entry_of_many_extents_is_queued_again() {
+fn after_a_crash_waiting_vector_entries_are_queued_again() {
     let region = device();
     let fs = mount(&region, Policy::DeNova);
     let target = create(&fs, b"target");
@@ -257,7 +257,7 @@ fn costs_the_file(region: &Region, ino: InodeNumber, what: &str) {
 }
 
 #[test]
-fn a_damaged_entry_costs_its_file_and_fsck_names_it() {
+fn a_damaged_vector_entry_costs_its_file_and_fsck_reports_it() {
     // Each byte of the entry but its dedupe-flag is under the checksum.
     for byte in [0, 1, 2, 4, 8, 16, 24, 32, 40, 44, 63, 64, 67, 70, 100, 191] {
         let (region, ino, at) = with_vector();
@@ -281,7 +281,7 @@ fn forge(region: &Region, ino: InodeNumber, at: u64, named: &[Named], change: im
 }
 
 #[test]
-fn an_entry_that_says_what_cannot_be_costs_its_file() {
+fn an_impossible_vector_entry_costs_its_file() {
     let media = |file_offset, address| {
         let word = LocationWord::new(Location::Media(address), false);
         Named { file_offset, length: BLOCK, word }
@@ -315,7 +315,7 @@ fn an_entry_that_says_what_cannot_be_costs_its_file() {
 }
 
 #[test]
-fn a_device_with_a_feature_that_is_not_known_is_refused() {
+fn a_device_with_an_unknown_feature_is_refused() {
     let region = device();
     let geometry = Geometry::of(DEVICE_BYTES).unwrap().with_last_copy();
     for offset in geometry.copies() {
@@ -328,7 +328,7 @@ fn a_device_with_a_feature_that_is_not_known_is_refused() {
 }
 
 #[test]
-fn counts_are_those_of_the_extents_after_a_clone_over_a_clone() {
+fn counts_match_the_extents_after_a_clone_over_a_clone() {
     let region = device();
     let fs = mount(&region, Policy::Off);
     let source = scattered(&fs, b"source", 8);
@@ -348,7 +348,7 @@ fn counts_are_those_of_the_extents_after_a_clone_over_a_clone() {
 }
 
 #[test]
-fn the_dedupe_flag_changes_beside_the_checksum() {
+fn changing_the_dedupe_flag_keeps_the_checksum_valid() {
     let word = LocationWord::new(Location::Media(8 << 20), false);
     let named = |at: u64| Named { file_offset: at * BLOCK, length: BLOCK, word };
     let named: Vec<Named> = (0..RECORDS_MAX as u64).map(named).collect();

@@ -44,7 +44,7 @@ fn new_blocks_are_stored_in_runs_and_watched_copies_are_shared() {
 }
 
 #[test]
-fn copies_inside_one_request_are_one_block_if_they_are_watched() {
+fn watched_copies_within_one_request_are_stored_once() {
     let (region, fs) = watching(128);
     let file = create(&fs, InodeNumber::ROOT, "file");
     let (mut all, mut shared) = (Vec::new(), 0);
@@ -67,7 +67,7 @@ fn copies_inside_one_request_are_one_block_if_they_are_watched() {
 }
 
 #[test]
-fn reserved_blocks_and_requests_between_blocks_keep_their_bytes() {
+fn writes_to_reserved_blocks_and_unaligned_writes_keep_their_bytes() {
     let (region, fs) = watching(128);
     let file = create(&fs, InodeNumber::ROOT, "file");
     let numbers: Vec<u64> = (0..PERIOD / 2).map(|at| at % 200).collect();
@@ -87,7 +87,7 @@ fn reserved_blocks_and_requests_between_blocks_keep_their_bytes() {
 }
 
 #[test]
-fn a_request_that_finds_no_space_leaves_nothing_behind() {
+fn a_watched_request_without_space_changes_nothing() {
     let (region, fs) = watching(24);
     let file = create(&fs, InodeNumber::ROOT, "file");
     let (mut requests, blocks) = (0, REQUEST as u64);
@@ -116,7 +116,7 @@ fn a_request_that_finds_no_space_leaves_nothing_behind() {
 
 /// Nothing of which the policy sees a block is lost or shared wrongly when the process ends in between.
 #[test]
-fn after_a_crash_what_was_written_is_there() {
+fn after_a_crash_watched_writes_are_complete() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         let region = device(128, index);
         let fs = mount(&region, Prefer::Speed);

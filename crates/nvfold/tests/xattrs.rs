@@ -41,7 +41,7 @@ fn assert_full(result: Result<()>) {
 
 /// Values of all lengths are replaced and removed until the log was compacted often, in files, directories and symlinks.
 #[test]
-fn values_are_what_was_set_after_compactions_and_a_remount() {
+fn attribute_values_survive_compactions_and_a_remount() {
     let region = device();
     let fs = mount(&region);
     let inodes = [
@@ -124,7 +124,7 @@ fn the_bytes_of_attributes_are_bounded() {
 
 /// A user who sets as much as he may on many files makes the server hold the names, and none of the values.
 #[test]
-fn long_values_take_no_memory() {
+fn long_attribute_values_take_no_dram() {
     let region = device();
     let fs = mount(&region);
     let before = fs.stats().inode_dram_bytes;

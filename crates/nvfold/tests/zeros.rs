@@ -63,7 +63,7 @@ fn assert_all_zeros(file: &File, from: u64, end: u64) {
 
 /// The device has 64 MiB.
 #[test]
-fn a_file_of_zeros_takes_its_inode_alone() {
+fn a_file_of_zeros_takes_only_its_inode() {
     each_policy(|policy| {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -94,7 +94,7 @@ fn a_file_of_zeros_takes_its_inode_alone() {
 }
 
 #[test]
-fn policy_off_stores_what_it_is_given() {
+fn policy_off_stores_zeros_as_data() {
     for request in REQUESTS {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, Policy::Off);
@@ -109,7 +109,7 @@ fn policy_off_stores_what_it_is_given() {
 }
 
 #[test]
-fn zeros_over_data_free_it_and_data_over_zeros_is_stored() {
+fn writing_zeros_over_data_frees_it_and_data_over_zeros_is_stored() {
     each_policy(|policy| {
         for request in REQUESTS {
             let region = device(64, IndexKind::Dram);
@@ -140,7 +140,7 @@ fn zeros_over_data_free_it_and_data_over_zeros_is_stored() {
 }
 
 #[test]
-fn zeros_over_a_clone_leave_the_other_file_alone() {
+fn writing_zeros_over_a_clone_does_not_change_its_source() {
     each_policy(|policy| {
         for request in REQUESTS {
             let region = device(64, IndexKind::Dram);
@@ -162,7 +162,7 @@ fn zeros_over_a_clone_leave_the_other_file_alone() {
 }
 
 #[test]
-fn reserved_space_stays_reserved_under_zeros() {
+fn reserved_space_stays_reserved_if_zeros_are_written() {
     each_policy(|policy| {
         for request in REQUESTS {
             let region = device(64, IndexKind::Dram);
@@ -193,7 +193,7 @@ fn reserved_space_stays_reserved_under_zeros() {
 
 /// A single block of data behind zeros must not take the block that is reserved for the zeros.
 #[test]
-fn reserved_space_is_for_its_own_place_in_the_file() {
+fn reserved_space_is_used_only_at_its_own_file_offset() {
     each_policy(|policy| {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -214,7 +214,7 @@ fn reserved_space_is_for_its_own_place_in_the_file() {
 
 /// A block that occurs on both sides of zeros in one request is stored once.
 #[test]
-fn zeros_between_equal_data_keep_nothing_from_being_shared() {
+fn zeros_between_equal_data_do_not_prevent_sharing() {
     each_policy(|policy| {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -263,7 +263,7 @@ fn pieces_between_zeros_are_found_at_any_offset() {
 
 /// A log, and what follows it is zeros in small requests: they end the last piece instead of making it longer for ever.
 #[test]
-fn zeros_behind_data_are_a_hole_in_small_requests_too() {
+fn zeros_after_data_become_a_hole_even_in_small_requests() {
     each_policy(|policy| {
         for request in [100, 512, 5000] {
             let region = device(64, IndexKind::Dram);
@@ -284,7 +284,7 @@ fn zeros_behind_data_are_a_hole_in_small_requests_too() {
 }
 
 #[test]
-fn size_and_times_change_as_with_any_write() {
+fn writing_zeros_changes_size_and_times_like_any_write() {
     each_policy(|policy| {
         let region = device(64, IndexKind::Dram);
         let now = Arc::new(AtomicI64::new(1));
@@ -321,7 +321,7 @@ fn size_and_times_change_as_with_any_write() {
 
 /// Each request is lost or there as a whole, and nothing that was given back stays in use: `check` counts.
 #[test]
-fn random_writes_with_runs_of_zeros_are_what_was_written_also_after_a_crash() {
+fn random_writes_with_runs_of_zeros_read_back_unchanged_even_after_a_crash() {
     const FILE: usize = 600 * KIB;
     Policy::ALL.into_iter().for_each(|policy| {
         for seed in 1..=6 {
@@ -396,7 +396,7 @@ fn random_writes_with_runs_of_zeros_are_what_was_written_also_after_a_crash() {
 }
 
 #[test]
-fn a_full_device_takes_zeros_and_gets_space_from_them() {
+fn writing_zeros_succeeds_on_a_full_device_and_frees_space() {
     each_policy(|policy| {
         let region = device(32, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -458,7 +458,7 @@ fn stored_zeros_become_holes_on_request() {
 }
 
 #[test]
-fn a_copy_of_zeros_is_a_hole_whatever_its_origin() {
+fn a_copy_of_zeros_becomes_a_hole_with_any_origin() {
     for policy in [Policy::Icid, Policy::IcidInline, Policy::IcidDeExt] {
         let region = device(64, IndexKind::Dram);
         let fs = mount(&region, policy);
@@ -483,7 +483,7 @@ fn a_copy_of_zeros_is_a_hole_whatever_its_origin() {
 
 /// What a policy learns of a workload does not depend on how many zeros there are: they cost the same under each method.
 #[test]
-fn zeros_say_nothing_about_the_rest_of_a_workload() {
+fn zeros_do_not_count_in_the_duplicate_ratio() {
     let region = device(256, IndexKind::Dram);
     let options = MountOptions {
         policy: Policy::NvDedup,

@@ -214,17 +214,17 @@ mod tests {
     }
 
     #[test]
-    fn no_update_is_lost_and_no_load_is_torn() {
+    fn concurrent_pair_updates_are_not_lost_and_loads_not_torn() {
         count_up_together(load, compare_exchange);
     }
 
     #[test]
-    fn the_portable_twin_does_the_same() {
+    fn the_portable_pair_store_behaves_like_the_assembly() {
         count_up_together(locked::load, locked::compare_exchange);
     }
 
     #[test]
-    fn a_store_replaces_both_halves() {
+    fn a_pair_store_replaces_both_words() {
         let pair = Pair(UnsafeCell::new(5));
         // SAFETY: aligned, alive, and nobody else's.
         unsafe { store(pair.0.get(), u128::MAX - 7) };

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_fetched_once_while_it_is_remembered() {
+    fn a_line_in_the_emulated_cache_is_not_charged_again() {
         assert_eq!((read(7, 10..14), read(7, 10..14), read(7, 13..15)), (4, 0, 1));
         assert_eq!(read(8, 10..14), 4, "another device's lines");
         assert_eq!(read(7, 10..11), 1, "which took their places");
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_read_leaves_its_end() {
+    fn a_long_read_leaves_its_last_lines_in_the_emulated_cache() {
         assert_eq!(read(2, 0..2 * LINES as u64), 2 * LINES as u64);
         assert_eq!(read(2, LINES as u64..2 * LINES as u64), 0);
         assert_eq!(read(2, 0..LINES as u64), LINES as u64);

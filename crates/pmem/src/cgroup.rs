@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_a_process_and_those_above_it_are_found() {
+    fn the_cgroup_of_a_process_and_its_ancestors_are_found() {
         let v2 = find(HOST_V2.0, HOST_V2.1);
         assert!(v2.iter().all(|group| group.version == Version::V2));
         let above = ["/user.slice/user-1000.slice/run-u7.scope", "/user.slice/user-1000.slice", "/user.slice", ""];
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_no_group() {
+    fn unreadable_cgroup_information_gives_no_group() {
         assert_eq!(dirs("", ""), [""; 0]);
         assert_eq!(dirs("0::/x\n", "no mount\n"), [""; 0]);
         assert_eq!(dirs("5:cpu:/x\n", CONTAINER_V1.1), [""; 0], "the memory controller is nowhere");
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it makes files")]
-    fn clean_page_cache_is_room_and_a_part_of_the_limit_is_kept() {
+    fn clean_page_cache_counts_as_room_and_a_part_of_the_limit_is_kept_free() {
         let dir = tempfile::tempdir().unwrap();
         let v2 = v2(dir.path(), "314572800\n", 200 * MIB);
         // 300 MiB less a quarter.
@@ -420,7 +420,7 @@ mod tests {
     /// Without memory of devices, and with more of it than is mapped, mapped pages are those of programs at most.
     #[test]
     #[cfg_attr(miri, ignore = "it makes files")]
-    fn memory_of_a_device_is_not_taken_for_mapped_page_cache() {
+    fn device_memory_is_not_counted_as_mapped_page_cache() {
         let dir = tempfile::tempdir().unwrap();
         let cache = |mapped: u64, shmem: u64| {
             let stat = format!(
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it makes files")]
-    fn the_tightest_group_counts_and_no_limit_is_none() {
+    fn the_cgroup_with_the_least_room_decides_and_without_limits_none() {
         let dir = tempfile::tempdir().unwrap();
         let own = v2(&dir.path().join("a/b"), "max\n", 10 * MIB);
         let middle = v2(&dir.path().join("a"), "268435456\n", 100 * MIB);

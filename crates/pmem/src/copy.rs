@@ -176,7 +176,7 @@ mod tests {
     const ROOM: usize = if cfg!(miri) { 256 } else { 5000 };
 
     #[test]
-    fn every_version_copies_exactly_the_lines() {
+    fn every_simd_version_copies_exactly_the_given_lines() {
         let source: Vec<u8> = (0..ROOM as u32).map(|at| (at.wrapping_mul(2654435761) >> 13) as u8).collect();
         for version in versions() {
             for lines in if cfg!(miri) { &[0, 1, 2][..] } else { &[0, 1, 2, 3, 7, 64] }.iter().copied() {

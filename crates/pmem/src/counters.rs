@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_what_happened_between() {
+    fn the_difference_of_two_counter_snapshots_is_the_traffic_between_them() {
         let tally = Tally::new();
         tally.add(Counter::BytesStreamed, 4096);
         let before = tally.snapshot();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_instruction_of_this_cpu_keeps_the_bytes() {
+    fn every_flush_instruction_of_this_cpu_keeps_the_bytes() {
         let bytes: Vec<u8> = (0..1000).map(|at| at as u8).collect();
         for instruction in [
             Instruction::detect(),

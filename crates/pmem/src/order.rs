@@ -219,7 +219,7 @@ mod tests {
     fn is_send<T: Send>() {}
 
     #[test]
-    fn only_what_is_in_flight_is_bound_to_its_thread() {
+    fn only_handles_in_flight_are_bound_to_their_thread() {
         <Pm<'_, u64, InFlight> as NotSend<_>>::holds();
         <Flight as NotSend<_>>::holds();
         is_send::<Pm<'_, u64, Dirty>>();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_any_shape_takes_one_fence() {
+    fn a_group_of_handles_of_any_shape_takes_one_fence() {
         let region = Region::create(&DeviceSpec::Memory, 4096, &OpenOptions::default()).unwrap();
         let word = |at: u64| region.store_u64(at * 8, at).flush();
         let fences = || region.counters().fences;

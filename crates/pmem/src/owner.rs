@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it makes a file")]
-    fn the_owner_is_read_from_the_kernels_list_of_locks() {
+    fn the_owner_of_a_device_is_found_in_proc_locks() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let device = file.as_file().metadata().unwrap();
         let name =
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "it makes a file")]
-    fn a_mount_of_the_device_is_found_whatever_its_name() {
+    fn a_mount_of_the_device_is_found_under_any_name() {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("a device");
         fs::write(&device, b"").unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_server_is_waited_for() {
+    fn opening_a_device_waits_only_for_an_ending_server() {
         assert!(is_server(b"/usr/bin/nvfold\0mount\0--background-child\0/dev/x\0/mnt\0"));
         assert!(is_server(b"nvfold\0--json\0mount\0dev\0dir\0"));
         assert!(!is_server(b"nvfold\0fsck\0dev\0") && !is_server(b"mount\0dev\0") && !is_server(b""));

@@ -29,7 +29,7 @@ pub fn prefetch_lines(address: usize, bytes: usize) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn any_address_may_be_asked_for() {
+    fn any_address_may_be_prefetched() {
         let here = 7u64;
         for address in [0, 1, usize::MAX, (&raw const here) as usize] {
             super::prefetch(address);

@@ -419,7 +419,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_parses_to_the_same_profile() {
+    fn a_profile_survives_printing_and_parsing() {
         for profile in Profile::all() {
             assert_eq!(profile.to_string().parse(), Ok(profile));
         }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_names_that_exist() {
+    fn an_unknown_profile_is_refused_with_the_list_of_names() {
         let wrong = ["", "dram", "custom", "custom:speed=1", "custom:fence_ns", "custom:fence_ns=-1"];
         for text in wrong.into_iter().chain(["custom:fence_ns=x", "custom:fence_ns=1e30", "custom:read_j_gb=NaN"]) {
             let error = text.parse::<Profile>().unwrap_err().to_string();
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_charge_what_their_sources_say() {
+    fn profiles_charge_the_figures_of_their_sources() {
         assert!((9_600.0..9_800.0).contains(&persist_ns("nvdimm-8x", 64)), "NV-Dedup 5.2 measured 9.7 us");
         assert_eq!((persist_ns("nvdimm-8x", 1), read_ns("nvdimm-8x", 1)), (600.0, 300.0));
         let large = persist_ns("optane", 2048);
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn energy_is_that_of_the_source() {
+    fn energy_matches_the_published_figures() {
         let named = |name: &str| name.parse::<Profile>().unwrap();
         let traffic = Counters { bytes_streamed: 1 << 30, lines_read: 1 << 24, ..Counters::default() };
         let gb = (1u64 << 30) as f64 / 1e9;
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fence_waits_for_what_was_written_before_it() {
+    fn a_fence_waits_for_earlier_writes() {
         let throttle = Throttle::new("custom:fence_ns=1000,write_line_ns=100,read_line_ns=10".parse().unwrap(), true);
         throttle.charge_write(None, 3);
         assert_eq!(throttle.charge_fence(None), 900_000, "its last line began 100 ns before it");
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no clock of a thread's processor time")]
-    fn a_debt_is_paid_from_a_microsecond_on() {
+    fn charged_time_is_spun_from_one_microsecond_on() {
         let throttle = Throttle::new("custom:read_line_ns=400".parse().unwrap(), false);
         let start = Instant::now();
         thread::owe(-thread::owed_ps());
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_takes_for_a_large_copy_is_part_of_its_charge() {
+    fn the_time_of_the_host_for_a_large_copy_is_part_of_its_charge() {
         let throttle = Throttle::new("custom:write_line_ns=1000000".parse().unwrap(), true);
         let before = thread::unpaid_ps();
         let start = Instant::now() - Duration::from_micros(300);
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_devices_are_counted_and_not_waited_for() {
+    fn time_of_slow_devices_is_counted_but_not_spun() {
         assert_eq!(Profile::all().map(|profile| profile.waits()), [true, true, true, false, true, true]);
         let start = Instant::now();
         let before = thread::unpaid_ps();

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_reaches_the_media_whole_and_carries_what_was_there_before_it() {
+    fn a_pair_reaches_the_media_completely_with_earlier_stores_to_its_words() {
         let events = [store(0, 8, &[1; 8]), store_pair(0, 0, &[2; 16]), store(0, 0, &[3; 8])];
         let at = |chosen: usize| {
             let mut position = 0;
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_given_back_is_as_it_was_or_zero_until_something_is_stored_there() {
+    fn a_punched_page_is_unchanged_or_zero_until_the_next_store() {
         let punch = event(0, Action::Punch { offset: 0, length: 2 * PAGE_BYTES });
         let old = [7; 3 * PAGE_BYTES as usize];
         let image = |events: &[Event], reached: &[u64]| {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_carries_what_was_stored_in_it_before() {
+    fn a_word_that_reaches_the_media_includes_earlier_stores_to_it() {
         let events = [store(0, 0, &[1; 4]), store(0, 4, &[2; 4])];
         assert_eq!(image(&events, StoreOrder::AnyWord, &[1])[..8], [1, 1, 1, 1, 2, 2, 2, 2]);
         assert_eq!(image(&events, StoreOrder::AnyWord, &[0])[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_in_steps_ends_where_one_in_a_single_step_does() {
+    fn a_replay_in_steps_equals_a_replay_at_once() {
         let events = vec![
             store(0, 0, &[1; 24]),
             flush(0, 0),

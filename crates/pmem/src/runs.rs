@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_end_and_begin_anywhere_about_a_line() {
+    fn runs_of_equal_bytes_may_begin_and_end_anywhere_in_a_line() {
         let left = [7u8; 200];
         for at in (0..left.len()).step_by(if cfg!(miri) { 37 } else { 1 }) {
             let mut right = left;

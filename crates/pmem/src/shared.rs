@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_loads_exactly_the_range() {
+    fn every_simd_version_loads_exactly_the_given_range() {
         let mut media = media();
         let expected = bytes_of(&mut media);
         for (version, (from, length)) in
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_sees_every_difference() {
+    fn every_simd_version_detects_every_difference() {
         let mut media = media();
         let expected = bytes_of(&mut media);
         for (version, (from, length)) in
@@ -553,7 +553,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_changes_exactly_the_range() {
+    fn a_store_changes_exactly_the_given_range() {
         let mut media = media();
         let mut expected = bytes_of(&mut media);
         for (number, (from, length)) in ranges().enumerate() {

@@ -371,7 +371,7 @@ mod tests {
             ..ProptestConfig::default() })]
 
         #[test]
-        fn every_version_finds_what_the_rule_says_however_the_data_is_split(
+        fn every_version_finds_rising_runs_however_the_data_is_split(
             data in mixed(),
             first in any::<u8>(),
             rises in 4u32..=8,
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_found_wherever_it_lies_in_a_vector() {
+    fn a_rising_run_is_found_at_any_position_of_a_vector() {
         for (version, start) in versions().into_iter().flat_map(|version| (0..200).map(move |start| (version, start))) {
             let mut data = vec![9; 300];
             data[start..start + 6].copy_from_slice(&[1, 2, 3, 4, 5, 6]);

@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_has_one_owner_until_it_is_given_back() {
+    fn a_counter_slot_has_one_thread_until_it_is_released() {
         let owned = Owned::none();
         let taken: Vec<usize> = (0..SLOTS - 1).map(|_| owned.take()).collect();
         assert_eq!(taken, (0..SHARED_SLOT).collect::<Vec<_>>());
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_its_slot_and_leaves_it_when_it_ends() {
+    fn a_thread_keeps_its_counter_slot_until_it_ends() {
         for _ in 0..if cfg!(miri) { SLOTS + 1 } else { 3 * SLOTS } {
             let (first, second) = std::thread::spawn(|| (slot(), slot())).join().unwrap();
             assert_eq!(first, second);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn more_threads_than_slots_share_the_last() {
+    fn threads_beyond_the_number_of_counter_slots_share_the_last() {
         let barrier = std::sync::Barrier::new(SLOTS + 6);
         let sharing = std::thread::scope(|scope| {
             let work = || {

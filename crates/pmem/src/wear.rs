@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_stays_at_its_maximum() {
+    fn a_wear_count_stays_at_its_maximum() {
         let wear = Wear::of_blocks(2 * BLOCK_BYTES).unwrap();
         for _ in 0..3 {
             wear.add_lines(0, u64::from(u32::MAX) - 5);

@@ -588,7 +588,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_background_syncs_when_a_burst_has_ended_and_does_not_wait_for_ever() {
+    fn a_background_sync_runs_after_a_burst_and_at_the_latest_after_its_time_limit() {
         let moment = Duration::from_millis(1100);
         assert!(is_due(moment, 3, 3), "the burst has ended");
         assert!(!is_due(moment, 3, 4) && !is_due(moment, 0, 4), "it goes on");
@@ -598,7 +598,7 @@ mod tests {
     /// The panic "a sync fits its slot": a sync failed while other threads made more pages dirty.
     #[test]
     #[cfg_attr(miri, ignore = "it writes a file")]
-    fn the_pages_of_a_failed_sync_and_those_stored_to_meanwhile_fit_one_sync() {
+    fn pages_of_a_failed_sync_and_later_dirty_pages_fit_one_sync() {
         let options = crate::OpenOptions { as_file: true, record_host: true, ..crate::OpenOptions::default() };
         let device = crate::DeviceSpec::Memory;
         let region = crate::Region::create(&device, 4 * PAGES_MIN as u64 * BLOCK_BYTES, &options).unwrap();

@@ -179,14 +179,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_input_is_left_to_the_library() {
+    fn the_wide_xxh3_declines_short_inputs() {
         assert_eq!(xxh3_64_wide(&[0; 240]), None);
         assert_eq!(xxh3_64_wide(b""), None);
     }
 
     /// `nvfold::internals::fingerprint` compares all lengths with the library.
     #[test]
-    fn a_block_has_the_value_of_the_reference() {
+    fn the_xxh3_of_a_block_matches_the_reference_implementation() {
         let Some(zeros) = xxh3_64_wide(&[0; 4096]) else {
             return println!("skipped: no AVX-512 here");
         };

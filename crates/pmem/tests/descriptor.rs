@@ -187,7 +187,7 @@ fn child_that_replaces_descriptors() {
 
 #[test]
 #[cfg_attr(miri, ignore = "it starts a process")]
-fn a_file_of_the_program_under_our_number_is_never_touched() {
+fn a_file_of_the_program_that_reuses_our_descriptor_number_is_never_changed() {
     assert!(in_child("child_that_replaces_descriptors").contains("all calls were tried"));
 }
 
@@ -273,7 +273,7 @@ fn flags_at(address: usize) -> Vec<String> {
 
 #[test]
 #[cfg_attr(miri, ignore = "it maps files")]
-fn no_core_dump_holds_what_is_on_a_device() {
+fn core_dumps_contain_no_device_content() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     for level in [PersistenceLevel::Memory, PersistenceLevel::File] {
         for in_memory in [false, true] {

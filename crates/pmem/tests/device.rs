@@ -34,7 +34,7 @@ fn memory(bytes: u64) -> Region {
 }
 
 #[test]
-fn what_cannot_be_a_device_is_refused_with_its_reason() {
+fn a_file_that_cannot_be_a_device_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let options = OpenOptions::default();
     let open = |name: &str| Region::open(&spec(&dir.path().join(name)), &options).err().unwrap();
@@ -70,7 +70,7 @@ fn only_files_and_dax_nodes_are_devices() {
 }
 
 #[test]
-fn a_file_that_may_only_be_read_is_refused_to_writers_only() {
+fn a_read_only_file_is_refused_only_to_writers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     fs::write(&path, [7; 4096]).unwrap();
@@ -96,7 +96,7 @@ fn a_file_that_may_only_be_read_is_refused_to_writers_only() {
 
 #[test]
 #[should_panic(expected = "read-only device")]
-fn writing_to_a_read_only_region_is_a_mistake_of_the_caller() {
+fn writing_to_a_read_only_region_panics() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     drop(create(&path, 4096).unwrap());
@@ -104,7 +104,7 @@ fn writing_to_a_read_only_region_is_a_mistake_of_the_caller() {
 }
 
 #[test]
-fn what_was_written_is_there_when_it_is_opened_again() {
+fn written_data_is_there_when_the_device_is_opened_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let region = create(&path, 1 << 20).unwrap();
@@ -122,7 +122,7 @@ fn what_was_written_is_there_when_it_is_opened_again() {
 }
 
 #[test]
-fn one_owner_at_a_time_and_the_error_names_it() {
+fn a_device_has_one_owner_and_the_error_contains_its_process() {
     let dir = tempfile::tempdir().unwrap();
     let device = spec(&dir.path().join("device"));
     let owner = Region::create(&device, 8192, &OpenOptions::default()).unwrap();
@@ -138,7 +138,7 @@ fn one_owner_at_a_time_and_the_error_names_it() {
 }
 
 #[test]
-fn a_large_fresh_device_takes_no_memory_and_punching_gives_it_back() {
+fn a_large_fresh_device_takes_no_memory_and_punching_frees_memory() {
     let region = memory(1 << 40);
     assert_eq!(region.level(), PersistenceLevel::Memory);
     assert_eq!(region.allocated_bytes(), 0);
@@ -154,7 +154,7 @@ fn a_large_fresh_device_takes_no_memory_and_punching_gives_it_back() {
 }
 
 #[test]
-fn a_scan_reads_what_a_load_reads_and_leaves_holes_alone() {
+fn a_scan_reads_the_same_bytes_as_loads_and_skips_holes() {
     let region = memory(1 << 30);
     let _ = region.fence(region.stream(5000, &[7; 5000]));
     let allocated = region.allocated_bytes();
@@ -167,7 +167,7 @@ fn a_scan_reads_what_a_load_reads_and_leaves_holes_alone() {
 }
 
 #[test]
-fn holes_lie_between_what_was_written() {
+fn holes_are_reported_between_written_ranges() {
     let region = memory(1 << 30);
     for at in [0, 1 << 20, (1 << 30) - 4096] {
         let _ = region.fence(region.store_u64(at, 1).flush());
@@ -199,7 +199,7 @@ fn zeros_are_streamed_over_exactly_the_range() {
 }
 
 #[test]
-fn what_is_read_is_charged_to_a_slow_device_only() {
+fn reads_are_charged_only_on_emulated_devices() {
     let options = OpenOptions {
         profile: "custom:read_latency_ns=100,read_line_ns=10".parse().unwrap(),
         ..OpenOptions::default()
@@ -218,7 +218,7 @@ fn what_is_read_is_charged_to_a_slow_device_only() {
 }
 
 #[test]
-fn ranges_that_are_fetched_together_wait_once_for_what_is_left_of_the_latency() {
+fn ranges_prefetched_together_wait_once_for_the_remaining_latency() {
     let profile = "custom:read_latency_ns=100,read_line_ns=10,write_line_ns=30".parse().unwrap();
     let options = OpenOptions { profile, track_wear: true, ..OpenOptions::default() };
     let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
@@ -241,7 +241,7 @@ fn ranges_that_are_fetched_together_wait_once_for_what_is_left_of_the_latency() 
 }
 
 #[test]
-fn lines_that_reach_the_media_are_counted_one_by_one_where_that_is_asked_for() {
+fn written_lines_are_counted_individually_on_request() {
     let options = OpenOptions { track_lines: true, ..OpenOptions::default() };
     let region = Region::create(&DeviceSpec::Memory, 1 << 20, &options).unwrap();
     for value in 0..3u64 {
@@ -290,7 +290,7 @@ fn one_of_many(claim: &str, mut measure: impl FnMut() -> Result<(), String>) {
 }
 
 #[test]
-fn a_thread_that_does_not_wait_owes_what_it_was_charged() {
+fn a_thread_that_does_not_wait_accumulates_its_charge_as_debt() {
     let options = OpenOptions { profile: "nvdimm-8x".parse().unwrap(), counts_only: true, ..OpenOptions::default() };
     let block = [1; 4096];
     one_of_many("most of the charge is owed", || {
@@ -307,7 +307,7 @@ fn a_thread_that_does_not_wait_owes_what_it_was_charged() {
 }
 
 #[test]
-fn what_is_waited_for_is_no_processor_time_of_the_work() {
+fn spun_device_time_is_not_counted_as_processor_time() {
     let profile: Profile = "custom:fence_ns=5000".parse().unwrap();
     let options = OpenOptions { profile, ..OpenOptions::default() };
     let region = Region::create(&DeviceSpec::Memory, 4096, &options).unwrap();
@@ -356,7 +356,7 @@ fn traffic_is_counted_and_charged() {
 }
 
 #[test]
-fn flushing_always_and_only_where_it_matters_store_the_same() {
+fn flushing_always_or_only_if_needed_stores_the_same_bytes() {
     for flush in [FlushMode::Auto, FlushMode::Always] {
         let region =
             Region::create(&DeviceSpec::Memory, 8192, &OpenOptions { flush, ..OpenOptions::default() }).unwrap();
@@ -367,7 +367,7 @@ fn flushing_always_and_only_where_it_matters_store_the_same() {
 }
 
 #[test]
-fn sixteen_bytes_change_at_once() {
+fn a_pair_of_words_changes_atomically() {
     let region = memory(4096);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -395,7 +395,7 @@ fn sixteen_bytes_change_at_once() {
 
 #[test]
 #[should_panic(expected = "outside the device")]
-fn a_range_past_the_end_is_a_mistake_of_the_caller() {
+fn a_range_past_the_end_panics() {
     memory(4096).read_into(4090, &mut [0; 7]);
 }
 

@@ -35,7 +35,7 @@ fn page(region: &Region, page: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_truncated_device_is_lost_and_the_process_is_not() {
+fn a_truncated_device_is_lost_and_the_process_survives() {
     let dir = tempfile::tempdir().unwrap();
     let (region, path) = device(dir.path());
     truncate(&path, 10 * PAGE);
@@ -63,7 +63,7 @@ fn a_truncated_device_is_lost_and_the_process_is_not() {
 }
 
 #[test]
-fn a_store_behind_the_end_is_told_too() {
+fn a_store_past_a_truncated_end_is_reported_too() {
     let dir = tempfile::tempdir().unwrap();
     for store in [
         |region: &Region| drop(region.store_u64(10 * PAGE, 1)),
@@ -80,7 +80,7 @@ fn a_store_behind_the_end_is_told_too() {
 }
 
 #[test]
-fn a_probe_sees_a_truncation_that_nothing_has_touched() {
+fn a_probe_detects_a_truncation_before_any_access() {
     let dir = tempfile::tempdir().unwrap();
     let (region, path) = device(dir.path());
     assert!(region.probe());
@@ -90,7 +90,7 @@ fn a_probe_sees_a_truncation_that_nothing_has_touched() {
 }
 
 #[test]
-fn one_device_that_is_lost_does_not_touch_another() {
+fn a_lost_device_does_not_affect_another_one() {
     let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (lost, path) = device(one.path());
     let (whole, _) = device(two.path());
@@ -108,7 +108,7 @@ fn one_device_that_is_lost_does_not_touch_another() {
 }
 
 #[test]
-fn many_threads_may_meet_the_end_at_once() {
+fn many_threads_may_access_a_truncated_device_at_once() {
     let dir = tempfile::tempdir().unwrap();
     for _ in 0..20 {
         let (region, path) = device(dir.path());
@@ -131,7 +131,7 @@ fn many_threads_may_meet_the_end_at_once() {
 }
 
 #[test]
-fn bad_lines_read_as_zeros_are_told_once_and_leave_the_rest_of_their_page() {
+fn bad_lines_read_as_zeros_are_reported_once_and_spare_the_rest_of_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let (region, _) = device(dir.path());
     region.poison(5 * PAGE + 1024 + 64, 64);
@@ -185,7 +185,7 @@ fn a_store_to_a_page_with_bad_memory_loses_the_device_and_can_be_avoided() {
 }
 
 #[test]
-fn what_one_thread_has_read_is_told_to_no_other() {
+fn a_bad_read_is_reported_only_to_the_thread_that_made_it() {
     let dir = tempfile::tempdir().unwrap();
     let (region, _) = device(dir.path());
     region.poison(0, 1);
@@ -197,7 +197,7 @@ fn what_one_thread_has_read_is_told_to_no_other() {
 /// Memory that the kernel itself calls bad: poisoned through userfaultfd, as a virtual machine does that was moved
 /// here from a host with bad memory. The access raises SIGBUS with BUS_MCEERR_AR.
 #[test]
-fn memory_that_the_kernel_calls_bad_takes_the_same_way() {
+fn memory_poisoned_by_the_kernel_is_handled_like_a_bad_line() {
     let region = Region::create(&DeviceSpec::Memory, BYTES, &OpenOptions::default()).unwrap();
     let _ = region.fence(region.stream(7 * PAGE, &[1; 3 * PAGE as usize]));
     let Some(_held) = uffd::poison(region.address(8 * PAGE), PAGE) else {
@@ -263,7 +263,7 @@ fn run_child(test: &str) -> ExitStatus {
 }
 
 #[test]
-fn a_bus_error_of_somebody_else_ends_the_process_as_ever() {
+fn a_bus_error_outside_devices_ends_the_process() {
     assert_eq!(run_child("child_with_a_bus_error_of_its_own").signal(), Some(libc::SIGBUS));
     assert_eq!(run_child("child_that_is_sent_a_bus_error").signal(), Some(libc::SIGBUS));
     assert_eq!(run_child("child_with_a_handler_of_its_own").code(), Some(42));

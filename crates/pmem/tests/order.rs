@@ -6,11 +6,11 @@ mod in_order;
 use crate::refused::all_are_refused;
 
 #[test]
-fn what_is_in_order_compiles_and_runs() {
+fn programs_with_correct_store_order_compile_and_run() {
     in_order::main();
 }
 
 #[test]
-fn what_is_out_of_order_does_not_compile() {
+fn programs_with_wrong_store_order_do_not_compile() {
     all_are_refused("pmem", "tests/order/fail");
 }

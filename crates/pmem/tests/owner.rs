@@ -23,7 +23,7 @@ fn child_that_holds_a_device() {
 }
 
 #[test]
-fn a_device_of_another_process_is_busy_until_that_dies() {
+fn a_device_is_busy_until_its_owner_process_ends() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let options = OpenOptions::default();

@@ -11,7 +11,7 @@ fn recorded() -> Region {
 }
 
 #[test]
-fn everything_that_reaches_the_media_is_logged_in_order() {
+fn all_stores_to_media_are_recorded_in_sequence() {
     let region = recorded();
     let _ = region.write(60, &[1u8; 8]).flush();
     let _ = region.stream(128, &[2; 1024]);
@@ -52,7 +52,7 @@ fn everything_that_reaches_the_media_is_logged_in_order() {
 }
 
 #[test]
-fn a_region_that_is_not_recorded_keeps_no_log() {
+fn a_region_without_a_recorder_keeps_no_log() {
     let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
     let _ = region.store_u64(0, 1);
     assert_eq!(region.recording(), None);
@@ -79,7 +79,7 @@ fn can_break(recording: &Recording) -> bool {
 }
 
 #[test]
-fn a_commit_behind_a_fence_holds_in_every_crash_and_one_without_does_not() {
+fn a_commit_after_a_fence_holds_in_every_crash_and_one_without_a_fence_does_not() {
     let ordered = recorded();
     let data = ordered.fence(ordered.stream(4096, &[7; 4096]));
     let _ = ordered.fence(ordered.store_u64(0, data.ptr().offset() / 4096).flush());

@@ -30,7 +30,7 @@ fn own_mask() -> u64 {
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no signals")]
-fn a_thread_blocks_all_signals_but_its_faults_and_its_starter_has_its_mask_back() {
+fn a_library_thread_blocks_all_signals_but_faults_and_the_starter_keeps_its_mask() {
     let before = own_mask();
     let mask = with_signals_blocked(|| std::thread::spawn(own_mask)).join().unwrap();
     check(mask);

@@ -56,7 +56,7 @@ fn read(region: &Region, way: u64, highest: u8) {
 }
 
 #[test]
-fn any_two_accesses_may_meet() {
+fn any_two_accesses_may_run_concurrently() {
     const THREADS: u64 = 3;
     let region = memory();
     std::thread::scope(|scope| {
@@ -74,7 +74,7 @@ fn any_two_accesses_may_meet() {
 
 /// A word that was stored with release tells whoever loads it what was stored before.
 #[test]
-fn who_sees_the_commit_sees_what_was_written_before_it() {
+fn a_thread_that_sees_the_commit_sees_all_earlier_stores() {
     let region = memory();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -104,7 +104,7 @@ fn who_sees_the_commit_sees_what_was_written_before_it() {
 
 /// No store of a part of a word is lost beside that of another part.
 #[test]
-fn neighbouring_bytes_have_many_writers() {
+fn threads_may_write_neighbouring_bytes_concurrently() {
     let region = memory();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {

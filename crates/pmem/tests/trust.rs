@@ -32,7 +32,7 @@ const FILES: [(u32, u32, &str); 14] = [
 
 #[test]
 #[cfg_attr(miri, ignore = "it makes files")]
-fn a_device_is_trusted_as_far_as_its_owner_and_mode_say() {
+fn the_trust_in_a_device_file_follows_its_owner_and_mode() {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "only root makes files of others");
         return eprintln!("skipped: only root makes files of others");
@@ -82,7 +82,7 @@ fn a_device_is_trusted_as_far_as_its_owner_and_mode_say() {
 
 #[test]
 #[cfg_attr(miri, ignore = "it makes files")]
-fn a_new_device_is_its_owners_alone_and_made_behind_no_link() {
+fn a_new_device_file_is_private_and_never_created_through_a_symlink() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let create = |path: &Path| Region::create(&DeviceSpec::Path(path.into()), 8192, &OpenOptions::default());

@@ -122,7 +122,7 @@ fn cuts(cut: &PowerCut, random: &mut impl FnMut(usize) -> usize) -> Vec<HostImag
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
     #[test]
-    fn a_power_cut_leaves_the_last_sync_whole(ops in prop::collection::vec(op(), 1..24), seed: u64) {
+    fn after_a_power_cut_the_device_is_at_the_last_sync(ops in prop::collection::vec(op(), 1..24), seed: u64) {
         // In memory: a sync is a model here, and none should wait for a disk.
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let history = run(&ops, &dir.path().join("device"));
@@ -163,7 +163,7 @@ proptest! {
 /// After a failed wait the host may have forgotten what it had not written, of the sync before too: that is put in place
 /// once more, before its slot is used again.
 #[test]
-fn what_a_failed_sync_made_the_host_forget_is_written_again() {
+fn pages_that_the_host_dropped_after_a_failed_sync_are_written_again() {
     let store = |page| Op::Store { page, at: 8, byte: page as u8 + 1 };
     for nth in 1..9 {
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -196,7 +196,7 @@ fn cut_off_behind_the_journal(dir: &Path) -> HostImage {
 }
 
 #[test]
-fn a_device_that_is_only_read_shows_the_journal_and_keeps_it() {
+fn a_device_opened_read_only_shows_and_keeps_its_journal() {
     let dir = tempfile::tempdir().unwrap();
     let image = cut_off_behind_the_journal(dir.path());
     let path = dir.path().join("left");
@@ -221,7 +221,7 @@ fn a_device_that_is_only_read_shows_the_journal_and_keeps_it() {
 }
 
 #[test]
-fn a_device_of_another_size_keeps_what_was_synced() {
+fn a_device_opened_with_another_size_keeps_its_synced_content() {
     let dir = tempfile::tempdir().unwrap();
     let image = cut_off_behind_the_journal(dir.path());
     let path = dir.path().join("left");
@@ -231,7 +231,7 @@ fn a_device_of_another_size_keeps_what_was_synced() {
 }
 
 #[test]
-fn the_file_has_what_was_synced_and_nothing_else() {
+fn the_file_has_exactly_the_content_of_the_last_sync() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let region = Region::create(&spec(&path), DEVICE_BYTES, &OPTIONS()).unwrap();
@@ -248,7 +248,7 @@ fn the_file_has_what_was_synced_and_nothing_else() {
 }
 
 #[test]
-fn holes_are_known_before_and_after_a_sync() {
+fn holes_are_reported_before_and_after_a_sync() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&spec(&dir.path().join("device")), 1 << 30, &OPTIONS()).unwrap();
     let expected = [PAGE..2 * PAGE, 1 << 20..(1 << 20) + 3 * PAGE, (1 << 30) - PAGE..1 << 30];
@@ -319,7 +319,7 @@ fn a_sync_comes_between_the_stores_of_every_thread() {
 }
 
 #[test]
-fn memory_is_bounded_and_goes_back_with_the_sync() {
+fn dirty_memory_is_bounded_and_freed_by_a_sync() {
     const BYTES: u64 = 320 << 20;
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&spec(&dir.path().join("device")), 1 << 30, &OpenOptions::default()).unwrap();
@@ -346,7 +346,7 @@ fn anonymous_bytes(name: &str) -> u64 {
 }
 
 #[test]
-fn a_file_that_somebody_cuts_off_is_lost_and_is_not_written() {
+fn a_device_file_truncated_by_another_process_is_lost_and_not_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let region = Region::create(&spec(&path), DEVICE_BYTES, &OPTIONS()).unwrap();
@@ -360,7 +360,7 @@ fn a_file_that_somebody_cuts_off_is_lost_and_is_not_written() {
 }
 
 #[test]
-fn a_disk_that_fails_for_a_while_loses_nothing() {
+fn a_disk_that_fails_temporarily_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("device");
     let region = Region::create(&spec(&path), DEVICE_BYTES, &OPTIONS()).unwrap();
@@ -395,7 +395,7 @@ fn on_a_small_disk(dir: &Path) -> Region {
 }
 
 #[test]
-fn what_has_its_disk_reserved_can_be_synced_on_a_full_disk() {
+fn data_with_reserved_disk_space_can_be_synced_to_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();
     let region = on_a_small_disk(dir.path());
     assert!(region.reserves() && region.host_free_bytes().unwrap() < 8 * MIB);
@@ -421,7 +421,7 @@ fn what_has_its_disk_reserved_can_be_synced_on_a_full_disk() {
 }
 
 #[test]
-fn a_large_journal_gives_way_to_data() {
+fn a_large_journal_shrinks_if_data_needs_its_disk_space() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&spec(&dir.path().join("device")), 64 * MIB, &OPTIONS()).unwrap();
     region.limit_host(96 * MIB);
@@ -437,7 +437,7 @@ fn a_large_journal_gives_way_to_data() {
 }
 
 #[test]
-fn a_punched_range_gives_its_disk_back() {
+fn punching_a_range_frees_its_disk_space() {
     let dir = tempfile::tempdir().unwrap();
     let region = on_a_small_disk(dir.path());
     region.reserve(0, 6 * MIB).unwrap();
@@ -474,7 +474,7 @@ fn a_sync_that_fails_is_counted_and_loses_nothing() {
 }
 
 #[test]
-fn nothing_is_accepted_without_room_for_a_journal() {
+fn changes_are_refused_without_disk_space_for_a_journal() {
     let dir = tempfile::tempdir().unwrap();
     let region = Region::create(&spec(&dir.path().join("device")), 64 * MIB, &OPTIONS()).unwrap();
     region.limit_host(MIB / 2);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_is_found() {
+    fn the_instruction_total_is_parsed_from_callgrind_output() {
         assert_eq!(parse_total("version: 1\nevents: Ir\n\nfn=(1) x\n3 4\n\ntotals: 8123\n"), Some(8123));
         assert_eq!(parse_total("version: 1\n"), None);
     }

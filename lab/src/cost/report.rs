@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_cell_by_cell() {
+    fn a_changed_cost_is_reported_for_each_cell() {
         let old = Report::new(vec![cell(128, 66)]);
         assert_eq!(old.differences(&old), Vec::<String>::new());
         let slower = Report::new(vec![Cell { instructions: Some(8), ..cell(192, 64) }]);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_its_json() {
+    fn a_cost_report_survives_a_round_trip_through_json() {
         let report = Report::new(vec![cell(128, 66)]);
         assert_eq!(Report::parse(&report.json()), Ok(report.clone()));
         let newer = Report { version: VERSION + 1, ..report };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_two_decimals_at_most() {
+    fn cost_figures_have_at_most_two_decimals() {
         assert_eq!(
             (each(0, 64), each(640, 64), each(65, 64), each(96, 64)),
             ("0".into(), "10".into(), "1.02".into(), "1.5".into())

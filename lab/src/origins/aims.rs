@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_aim_that_is_missed_says_so() {
+    fn a_missed_aim_is_marked_as_missed() {
         let verdicts = [99.0, 96.0, 90.0].map(|found| at_least("", 99.0, 95.0, Some(found)).verdict());
         assert_eq!(verdicts, ["reached", "missed, above its floor", "missed, below its floor"]);
         let verdicts = [1.0, 1.2, 2.0].map(|found| at_most("", 1.0, 1.5, Some(found)).verdict());

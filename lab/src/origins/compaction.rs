@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_missing_or_changed_is_found() {
+    fn a_compaction_with_a_missing_or_changed_record_fails_its_check() {
         let load = Load::new(128, 64 << 10);
         let region = Device::new(&Profile::NATIVE, 64 << 20).create().unwrap();
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();

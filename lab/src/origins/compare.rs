@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_compares_are_measured_and_find_differences() {
+    fn both_compare_loops_are_measured_and_find_differences() {
         let rows = measure(1).unwrap();
         assert_eq!(rows.len(), PAPER.len());
         for row in rows {

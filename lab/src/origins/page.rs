@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_that_follow_one_another_are_a_range() {
+    fn consecutive_record_sizes_are_printed_as_a_range() {
         let sizes = [128, 256, 512, 1024, 2048];
         assert_eq!(ranges(&sizes, &sizes), "128 to 2 KiB");
         assert_eq!(ranges(&sizes, &[128, 256, 1024]), "128 to 256, 1 KiB");

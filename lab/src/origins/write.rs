@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_pays_where_it_costs_less() {
+    fn an_origin_pays_only_if_sharing_costs_less_than_writing() {
         let rows = [128, 256].map(|bytes| measure(bytes, 1).unwrap()).concat();
         let mut made = rows.clone();
         for row in &mut made {

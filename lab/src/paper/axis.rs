@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_goes_below_zero_only_for_values_that_do() {
+    fn an_axis_goes_below_zero_only_for_negative_values() {
         let axis = Axis::over([-1.3, 7.2, f64::NAN]);
         assert_eq!(axis, Axis { low: -2.0, high: 8.0, step: 1.0 });
         let labels: Vec<String> = axis.ticks().map(|tick| axis.label(tick)).collect();
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_have_the_decimals_that_the_steps_need() {
+    fn axis_labels_have_as_many_decimals_as_the_steps_need() {
         let label = |highest: f64, tick| Axis::over([highest]).label(tick);
         assert_eq!([label(0.42, 0.1), label(2.0, 0.5), label(40.0, 5.0)], ["0.10", "0.5", "5"]);
         assert_eq!([label(138_000.0, 20_000.0), label(16_000.0, 2000.0), label(3e7, 5e6)], ["20 k", "2 k", "5 M"]);

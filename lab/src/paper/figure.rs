@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ratio_to_a_range_is_to_its_nearer_end() {
+    fn a_ratio_to_a_range_uses_the_nearer_end() {
         let ratio = |ours| Row::range("x", 3.0, 4.0, ours, "").ratio;
         assert_eq!([ratio(1.5), ratio(3.5), ratio(8.0)], [Some(0.5), Some(1.0), Some(2.0)]);
     }

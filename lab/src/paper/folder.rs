@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_there_only_with_its_commit_and_schema() {
+    fn a_figure_is_reused_only_for_the_same_commit_and_schema_version() {
         let out = tempfile::tempdir().unwrap();
         let folder = Folder(out.path());
         let is_there = |profile: &str, commit: &str| folder.has(profile, "figure-1", commit);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_schema_is_named() {
+    fn an_error_for_a_figure_of_another_schema_contains_its_path() {
         let out = tempfile::tempdir().unwrap();
         let folder = Folder(out.path());
         folder.save(&Figure { version: VERSION + 1, ..Figure::example("a", true) }).unwrap();

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_systems_of_a_picture_look_alike() {
+    fn no_two_systems_in_a_picture_look_the_same() {
         for names in pictures() {
             let looks = of_all(names.iter().copied());
             for (at, (name, look)) in names.iter().zip(&looks).enumerate() {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn as_in_the_paper_and_ours_are_a_pair() {
+    fn a_system_as_in_the_paper_is_drawn_as_the_hollow_twin_of_ours() {
         for (name, ours) in SYSTEMS.iter().filter(|(name, _)| name.ends_with("ours") || name.ends_with("(ours)")) {
             let look = of_system(&name.replace("ours", "as in the paper")).unwrap();
             assert_eq!(look, Look { is_hollow: true, ..*ours }, "{name}");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_take_the_colors_that_no_system_of_the_picture_has() {
+    fn names_without_a_fixed_colour_get_one_that_is_unused_in_the_picture() {
         let names = ["off", "SHA-1", "inline, ours", "MD5", "SHA-256", "BLAKE3", "XXH3", "CRC-32"];
         let looks = of_all(names.into_iter());
         assert_eq!((looks[0].color, looks[2].color), (BLACK, BLUE));

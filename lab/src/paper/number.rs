@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_readable() {
+    fn numbers_in_tables_are_rounded_and_grouped() {
         for (value, text) in [(0.987, "0.99"), (12.34, "12.3"), (999.6, "1,000"), (1234567.0, "1,234,567")] {
             assert_eq!(number(value), text);
         }

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_run_one_by_one_end_on_one_page() {
+    fn figures_that_are_made_one_by_one_share_one_page() {
         let page = Page { title: "A paper", introduction: &["Words."], figures: &["figure-1"], profiles: &["b", "a"] };
         let out = tempfile::tempdir().unwrap();
         Folder(out.path()).save(&Figure::example("a", true)).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_several_commits_are_told_apart() {
+    fn a_page_lists_the_commits_of_its_figures() {
         let other = Figure { commit: None, ..Figure::example("a", true) };
         let told = commits(&[Figure::example("a", true), other, Figure::example("b", true)]);
         assert_eq!(told, "Commits of the figures: `0123456789ab` (of 2), unknown (of 1).\n\n");

@@ -300,14 +300,14 @@ mod tests {
     }
 
     #[test]
-    fn the_axis_ends_just_above_what_is_drawn() {
+    fn the_axis_ends_just_above_the_highest_drawn_value() {
         let top = |kind| Frame::new(&Chart { paper: Vec::new(), ..chart(kind) }, 0).axis.high;
         assert_eq!([top(Kind::Lines), top(Kind::Bars), top(Kind::Stacked)], [2.0, 2.0, 3.0]);
         assert_eq!(Frame::new(&chart(Kind::Bars), 0).axis.high, 4.0, "the paper's values are drawn too");
     }
 
     #[test]
-    fn the_legend_stands_beside_the_plot() {
+    fn the_legend_is_next_to_the_plot() {
         let folder = tempfile::tempdir().unwrap();
         draw(&[chart(Kind::Lines), chart(Kind::Table)], &folder.path().join("figure")).unwrap();
         let svg = std::fs::read_to_string(folder.path().join("figure.svg")).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_wider_than_its_place_is_cut_at_a_space() {
+    fn a_label_wider_than_its_place_is_broken_at_a_space() {
         assert_eq!(in_two_lines("4 KiB, as in the paper", 120), ["4 KiB, as in", "the paper"]);
         assert_eq!(in_two_lines("4 KiB", 120), ["4 KiB"]);
         assert_eq!(in_two_lines("12345678901234567890", 10), ["12345678901234567890"]);

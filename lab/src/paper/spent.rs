@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_request_is_made_once_in_order_from_a_warm_buffer() {
+    fn each_request_is_made_exactly_once_and_in_sequence() {
         let data: Vec<u8> = (0..70 * 4096u32).map(|at| (at / 4096) as u8).collect();
         let (mut seen, mut groups) = (Vec::new(), 0);
         let each = |key: usize, content: &[u8]| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slept_is_no_cost() {
+    fn time_asleep_does_not_count_as_cost() {
         let work = || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             Ok(())

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_share_that_is_asked_for_is_stored_already() {
+    fn the_workload_has_exactly_the_requested_share_of_duplicates() {
         let draws = [Draw::Evenly, Draw::Zipf];
         for (percent, draw) in [0, 10, 30, 50, 70].into_iter().flat_map(|percent| draws.map(|draw| (percent, draw))) {
             // A small file: most blocks are soon overwritten.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_in_a_file_is_in_no_other() {
+    fn new_blocks_of_a_workload_are_unique_across_files() {
         let mut workload = Workload::vdbench(30, 1);
         let mut seen = HashSet::new();
         for _ in 0..3 {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_a_file_beside_is_drawn_from_all_of_it() {
+    fn duplicates_of_another_file_are_drawn_from_all_of_that_file() {
         let (mut batch, mut laid_out) = (Batch::default(), HashMap::new());
         let mut workload = Workload::fio(1000, 0, 3);
         workload.lay_out(&mut batch);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_repeats_few_blocks_often_and_all_places_can_be_drawn() {
+    fn zipf_repeats_few_blocks_often_and_can_draw_every_block() {
         let mut workload = Workload::fio(1 << 12, 0, 9).drawn(Draw::Zipf);
         let mut batch = Batch::default();
         workload.lay_out(&mut batch);
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn fio_writes_anywhere_and_vdbench_one_after_the_other() {
+    fn the_fio_workload_writes_at_random_and_the_vdbench_workload_in_sequence() {
         let mut batch = Batch::default();
         Workload::vdbench(30, 1).next(50, &mut batch);
         assert_eq!(batch.at, (0..50).collect::<Vec<u64>>());

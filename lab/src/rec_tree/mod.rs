@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn icid_finds_at_least_95_percent_of_what_keeping_all_records_finds() {
+    fn icid_finds_at_least_95_percent_of_the_copies_that_keeping_all_records_finds() {
         for group in shares(16).chunks(VARIANTS.len()) {
             let [icid, _, keep] = group else { panic!("a row a variant") };
             assert!(keep.found_bytes * 2 > keep.written_bytes, "{keep:?}");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_does_not_grow_with_the_pairs_unless_all_is_kept() {
+    fn memory_of_the_rec_tree_is_bounded_unless_all_records_are_kept() {
         let rows = memory(500);
         let of = |name: &str| -> Vec<u64> {
             rows.iter().filter(|row| row.variant == name).map(|row| row.memory_bytes).collect()

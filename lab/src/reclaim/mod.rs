@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fuller_the_more_is_moved_by_theory() {
+    fn the_theoretical_amount_moved_grows_with_the_fill_of_the_device() {
         for (live, moved) in [(0.5, 0.255), (0.8, 1.69), (0.9, 4.18), (0.95, 9.2)] {
             let found = moved_by_theory(live);
             assert!((found / moved - 1.0).abs() < 0.02, "{live}: {found}, not {moved}");
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_all_writes_whatever_their_order() {
+    fn latency_percentiles_do_not_depend_on_the_sequence_of_writes() {
         let Latency { writes, p50_us, p99_us, max_us } = Latency::of((0..1000).rev().map(Duration::from_micros));
         assert_eq!((writes, p50_us.round(), p99_us.round(), max_us.round()), (1000, 500.0, 990.0, 999.0));
         assert_eq!(Latency::of(std::iter::empty()).max_us, 0.0);

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_blocks_are_stored_once_and_all_is_forgotten_when_they_go() {
+    fn a_rival_stores_equal_blocks_once_and_frees_them_with_the_last_user() {
         for kind in KINDS {
             let mut bed = Bed::new(kind);
             let mut random = Random(5);
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn large_writes_and_threads_find_each_others_blocks() {
+    fn large_and_concurrent_writes_share_equal_blocks() {
         for kind in KINDS {
             let bed = Bed::new(kind);
             std::thread::scope(|scope| {
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_was_not_closed_is_not_believed() {
+    fn a_rival_does_not_trust_a_tree_that_was_not_closed() {
         for kind in KINDS {
             let bed = Bed::new(kind);
             let file = bed.file("file");
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_of_another_kind_is_refused() {
+    fn a_rival_refuses_a_region_of_another_kind() {
         let metadata = memory(1 << 20);
         let _ = Rival::open(Kind::Block, StrongFunction::Md5, metadata.clone()).unwrap();
         let error = Rival::open(Kind::FineGrained, StrongFunction::Md5, metadata).err().unwrap();

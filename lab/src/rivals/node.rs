@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_fills_its_bytes_and_no_more() {
+    fn an_encoded_tree_node_never_exceeds_its_size() {
         assert_eq!((most(0, 64), most(1, 64)), (2, 8));
         assert_eq!((most(0, 4096), most(1, 4096)), (170, 512));
         for bytes in [64, 128, 256, 4096] {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_in_two_and_joined_is_what_it_was() {
+    fn a_node_that_is_split_and_joined_again_is_unchanged() {
         let mut node = Node(vec![0; 64]);
         node.set_only_child(1, Place(1));
         (1..8).for_each(|at| node.insert_child(at as usize - 1, at * 10, Place(at + 1)));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_that_begin_alike_stay_together() {
+    fn a_split_keeps_fingerprints_with_equal_prefixes_in_one_node() {
         let high = 5u128 << 96;
         assert_eq!(middle_of(&[1, high, high + 1, high + 2].map(entry)), Some(1));
         assert_eq!(middle_of(&[high, high + 1, high + 2].map(entry)), None);

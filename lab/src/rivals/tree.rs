@@ -325,7 +325,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn it_holds_what_a_map_holds(steps in prop::collection::vec(step(), 1..1500), format in 0..3usize) {
+        fn a_tree_agrees_with_a_map_after_random_operations(steps in prop::collection::vec(step(), 1..1500), format in 0..3usize) {
             let format = [FINE, SMALL, BLOCKS][format];
             let region = memory(16 << 20, false);
             let (mut tree, mut now) = (opened(&region, format).0, Model::new());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn node_sizes_of_the_fine_grained_tree_are_the_best_there_are() {
+    fn the_node_sizes_of_the_fine_grained_tree_are_optimal() {
         let mut best = (f64::INFINITY, FINE);
         for leaf_bytes in [64, 128, 256] {
             for inner_bytes in [64, 128, 256] {
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn removed_tree_nodes_are_reused() {
         for format in [FINE, SMALL, BLOCKS] {
             let region = memory(2 << 20, false);
             let mut tree = opened(&region, format).0;
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_region_refuses_entries_and_keeps_what_it_has() {
+    fn a_full_region_refuses_new_entries_and_keeps_the_old_ones() {
         let region = memory(64 << 10, false);
         let mut tree = opened(&region, FINE).0;
         let mut held = Model::new();
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_that_begin_alike_are_refused_where_they_fill_a_leaf() {
+    fn a_leaf_full_of_fingerprints_with_equal_prefixes_refuses_another() {
         let mut tree = opened(&memory(1 << 20, false), FINE).0;
         let alike = |low: u128| Entry { key: 9 << 96 | low, block: 1, references: 1 };
         let entered = (0..20).filter(|low| tree.insert(alike(*low)).unwrap()).count();
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn every_crash_finds_one_of_the_last_states() {
+    fn after_any_crash_the_tree_is_in_one_of_its_last_states() {
         let (region, mut states) = (memory(64 << 10, true), vec![Model::new()]);
         let mut tree = opened(&region, FINE).0;
         let mut random = nvfold_bench::data::Random(11);

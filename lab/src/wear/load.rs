@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn uniform_is_even_and_zipf_is_not() {
+    fn a_uniform_load_is_even_and_a_zipf_load_is_not() {
         for (pattern, hottest, coldest) in
             [(Pattern::Uniform, 900..1200, 800..1000), (Pattern::Zipf, 15_000..25_000, 100..300)]
         {

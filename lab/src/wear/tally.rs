@@ -161,7 +161,7 @@ mod tests {
     use pmem::Profile;
 
     #[test]
-    fn every_line_that_was_written_is_counted_once() {
+    fn each_written_line_is_counted_once() {
         let device = Device { counts_lines: true, ..Device::new(&Profile::NATIVE, 64 << 20) };
         let region = device.create().unwrap();
         FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();

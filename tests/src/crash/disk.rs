@@ -345,7 +345,7 @@ mod tests {
     use pmem::Pending;
 
     #[test]
-    fn a_disk_goes_back_to_any_mark_and_its_hash_follows_its_content() {
+    fn a_simulated_disk_returns_to_any_mark_and_its_hash_follows_its_content() {
         let mut disk = Disk::new(Image::default(), 1 << 20);
         let words = |offset: u64, bytes: &[u8]| {
             let region = Image::default().region(1 << 20);

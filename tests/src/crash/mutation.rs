@@ -466,7 +466,7 @@ mod tests {
 
     /// The memory that a host has given, earlier threads and earlier judgements must not affect a recording.
     #[test]
-    fn recordings_are_the_same_each_time() {
+    fn recordings_are_deterministic() {
         let is_wanted = |workload: &Workload, subject: usize| {
             let is_here = ["denova, pm", "nv-dedup"].contains(&SUBJECTS[subject].name);
             let names = ["xattr in blocks", "dedup of what is queued", "trim of a run, then of all"];

@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fields_are_those_of_the_format() {
+    fn the_damaged_fields_match_the_media_format() {
         for (name, bytes) in [("Superblock", 512), ("JournalSlot", 128), ("ChunkEntry", 64), ("XattrHead", 24)] {
             assert_eq!(FORMAT[name].iter().map(|field| field.bytes).sum::<u64>(), bytes, "{name}");
         }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn mending_what_is_whole_changes_nothing() {
+    fn fixing_the_checksum_of_an_intact_structure_changes_nothing() {
         for kind in KINDS {
             let image = image::image(kind);
             let mut canvas = Canvas { image, content: image.content.clone() };
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn images_hold_what_their_kinds_say() {
+    fn hostile_images_contain_the_structures_of_their_kind() {
         let of = |kind, layout: Layout| image::image(kind).structures[layout as usize].len();
         let (pages, areas) = (of(Kind::LongLogs, Layout::PageFooter), of(Kind::LongLogs, Layout::AreaHead));
         assert!(pages > 2 && areas > 5, "{pages} pages, {areas} areas");

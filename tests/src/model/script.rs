@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_bytes_are_a_script_and_each_kind_is_reached() {
+    fn any_bytes_decode_to_a_script_and_every_kind_of_operation_occurs() {
         assert!(Script::read(&[]).ops.is_empty());
         assert!(Script::read(&[1, 2, 3]).ops.is_empty());
         let records: Vec<u8> = (0..KINDS).flat_map(|kind| [kind, 0, 1, 2, 3, 4, 5, 6]).collect();
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_room_refuses_and_keeps_what_it_has() {
+    fn a_script_on_a_full_device_gets_refusals_and_keeps_its_files() {
         let write = Op::Write { path: vec![1], offset: 0, len: 40_960, seed: 7 };
         let ops = vec![Op::Create { path: vec![1], mode: 0o600 }, write.clone(), write];
         for (policy, left) in POLICIES.into_iter().flat_map(|policy| [(policy, 0), (policy, 10), (policy, 20)]) {

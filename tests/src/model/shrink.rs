@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shrinking_leaves_only_what_the_failure_needs() {
+    fn shrinking_keeps_only_operations_that_the_failure_needs() {
         let needle = |slot| Op::Close { slot };
         let mut ops = vec![Op::Remount; 100];
         ops[13] = needle(1);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn super_and_self_are_seen_from_the_module_around_them() {
+    fn super_and_self_are_resolved_from_the_enclosing_module() {
         let sources = [
             ("lib.rs", "mod a; mod b; mod d;"),
             ("a/mod.rs", "mod c; mod e;"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_above_may_be_used_silently() {
+    fn a_use_of_a_parent_module_makes_no_arrow() {
         let sources = [
             ("lib.rs", "mod a; pub fn f() {} "),
             ("a/mod.rs", "mod b; pub struct A; fn g() { b::h() }"),
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_handed_on_above_leads_to_where_it_comes_from() {
+    fn a_reexported_name_leads_to_the_file_that_defines_it() {
         let sources = [
             (
                 "lib.rs",
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_only_tests_compile_are_left_out() {
+    fn test_only_files_are_not_in_the_graph() {
         let sources = [
             ("lib.rs", "mod a; #[cfg(test)] mod b; #[cfg(all(test, feature = \"x\"))] mod races;"),
             ("a.rs", "#[cfg(test)] mod tests;"),
@@ -379,13 +379,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_root_does_not_have_is_told() {
+    fn a_path_that_the_crate_root_does_not_have_is_reported() {
         let graph = Graph::new([("lib.rs", "mod a;"), ("a.rs", "\nuse crate::Lost;")]);
         assert_eq!(graph.unresolved, ["a.rs:2: crate::Lost"]);
     }
 
     #[test]
-    fn a_circle_is_its_shortest_way_around() {
+    fn a_circle_is_reported_by_its_shortest_path() {
         let sources = [
             ("lib.rs", "mod a; mod b; mod c; mod d;"),
             ("a.rs", "use crate::b;"),

@@ -79,7 +79,7 @@ fn a_receiver_is_known_by_its_declaration() {
 }
 
 #[test]
-fn what_only_has_the_name_of_a_method_leads_nowhere() {
+fn a_name_equal_to_a_method_makes_no_arrow() {
     for read in [
         "fn f(log: &Vec<u8>) { log.write_run(1) }",
         "fn f(core: &Core) { core.write_run }",

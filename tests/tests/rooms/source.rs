@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nested_use_tree_is_all_of_its_branches() {
+    fn a_nested_use_tree_gives_a_path_for_each_branch() {
         let text = "use crate::{a::{self, B as C, d::*}, e};\npub(crate) use super::f;";
         assert_eq!(
             mentions(text),
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_tree_over_several_lines_has_the_lines_of_its_branches() {
+    fn each_branch_of_a_multi_line_use_tree_has_its_own_line_number() {
         assert_eq!(
             mentions("use crate::{\n    a,\n    b::{\n        C,\n    },\n};"),
             [(2, "crate::a".into()), (4, "crate::b::C".into())]
@@ -465,12 +465,12 @@ mod tests {
     }
 
     #[test]
-    fn another_crate_by_its_global_path_is_none_of_ours() {
+    fn a_global_path_of_another_crate_is_ignored() {
         assert_eq!(paths("use ::a::b; fn f() -> ::c::D {}"), Vec::<String>::new());
     }
 
     #[test]
-    fn comments_strings_and_characters_name_nothing() {
+    fn paths_in_comments_strings_and_characters_are_ignored() {
         let text = r####"
             // crate::a::b
             /* crate::a::b /* crate::c::d */ crate::e::f */
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_tests_compile_is_left_out() {
+    fn test_only_code_is_ignored() {
         for tests in [
             "#[cfg(test)] mod tests { use crate::a::b; fn f() { crate::c::d() } }",
             "#[cfg(test)] pub(crate) mod tests;",
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_and_others_compile_stays() {
+    fn code_that_tests_and_others_compile_is_read() {
         for code in [
             "#[cfg(not(test))] use crate::a::b;",
             "#[cfg(any(test, feature = \"x\"))] use crate::a::b;",
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_and_items_are_told_from_what_lies_in_them() {
+    fn only_top_level_items_are_listed_and_nested_modules_are_found() {
         let source = Source::parse(
             "mod a; pub mod b { mod c; fn inner() { super::x::y() } } pub struct S; fn f() { fn g() {} } macro_rules! m {}",
         );

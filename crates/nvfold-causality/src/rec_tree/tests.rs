@@ -58,7 +58,7 @@ fn a_record_is_found_by_page_number_and_offset_in_page() {
 }
 
 #[test]
-fn a_copy_over_several_pages_gives_a_record_a_page_and_is_found_as_one() {
+fn a_copy_over_several_pages_gives_one_record_for_each_page_and_one_origin() {
     for variant in ALL {
         let tree = of(variant);
         let file = tree.open_file().unwrap();
@@ -90,7 +90,7 @@ fn addresses(tree: &RecTree, file: FileToken) -> Vec<u64> {
 }
 
 #[test]
-fn figure_7_b_a_record_at_26000_is_appended_behind_25700() {
+fn figure_7_b_a_record_at_26000_is_appended_after_25700() {
     let (tree, file) = figure_7(Variant::Icid);
     tree.record_read(halved(26000), 50, file, 40_000);
     assert_eq!(addresses(&tree, file), [20492, 22408, 24080, 25700, 26000].map(halved));
@@ -107,7 +107,7 @@ fn figure_7_c_a_record_at_23700_deletes_24080_25700_and_26000() {
 }
 
 #[test]
-fn the_figures_own_addresses_lie_on_two_pages_of_which_an_insertion_touches_one() {
+fn with_the_addresses_of_figure_7_an_insertion_changes_one_of_two_pages() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     for (at, address) in [20492, 22408, 24080, 25700, 26000, 23700].into_iter().enumerate() {
@@ -126,7 +126,7 @@ fn a_record_at_the_address_of_another_replaces_it() {
 }
 
 #[test]
-fn hundreds_of_records_of_a_page_go_and_come_again() {
+fn hundreds_of_records_of_a_page_can_be_deleted_and_recorded_again() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     for round in 0..5 {
@@ -145,7 +145,7 @@ fn hundreds_of_records_of_a_page_go_and_come_again() {
 }
 
 #[test]
-fn where_records_overlap_the_newer_one_is_told_and_the_older_one_around_it() {
+fn a_look_up_returns_the_newer_of_overlapping_records_and_the_rest_of_the_older() {
     for variant in [Variant::Icid, Variant::KeepAll] {
         let tree = of(variant);
         let file = tree.open_file().unwrap();
@@ -162,7 +162,7 @@ fn where_records_overlap_the_newer_one_is_told_and_the_older_one_around_it() {
 }
 
 #[test]
-fn a_long_copy_deletes_nothing_of_the_buffer_behind_its_own() {
+fn a_long_copy_keeps_the_records_of_the_buffer_after_its_target() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     // Two buffers of blocks, side by side, which share a page.
@@ -185,7 +185,7 @@ fn a_long_copy_deletes_nothing_of_the_buffer_behind_its_own() {
 }
 
 #[test]
-fn delete_overlapping_deletes_the_whole_of_what_overlaps_and_keeps_what_lies_above() {
+fn delete_overlapping_deletes_overlapping_records_completely_and_keeps_later_ones() {
     let (tree, file) = figure_7(Variant::DeleteOverlapping);
     tree.record_read(halved(23700), 250, file, 50_000);
     assert_eq!(addresses(&tree, file), [20492, 22408, 23700, 25700].map(halved));
@@ -193,7 +193,7 @@ fn delete_overlapping_deletes_the_whole_of_what_overlaps_and_keeps_what_lies_abo
 }
 
 #[test]
-fn keep_all_deletes_nothing() {
+fn the_variant_keep_all_deletes_no_records() {
     let (tree, file) = figure_7(Variant::KeepAll);
     tree.record_read(20480, PAGE, file, 1_000_000);
     assert_eq!((records(&tree), tree.stats().deletions), (5, 0));
@@ -201,7 +201,7 @@ fn keep_all_deletes_nothing() {
 }
 
 #[test]
-fn a_file_that_is_read_byte_by_byte_takes_a_record_a_page() {
+fn a_file_read_byte_by_byte_takes_one_record_for_each_page() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     (0..2 * PAGE).for_each(|at| tree.record_read(PAGE + at, 1, file, 100 + at));
@@ -212,7 +212,7 @@ fn a_file_that_is_read_byte_by_byte_takes_a_record_a_page() {
 // --- copies ----------------------------------------------------------------------------------------------------------
 
 #[test]
-fn copies_of_copies_name_the_file() {
+fn copies_of_copies_are_traced_to_the_file() {
     for variant in ALL {
         let tree = of(variant);
         let file = tree.open_file().unwrap();
@@ -224,7 +224,7 @@ fn copies_of_copies_name_the_file() {
 }
 
 #[test]
-fn a_copy_within_itself_is_told_by_what_was_there_before() {
+fn an_overlapping_copy_is_recorded_by_the_content_before_it() {
     for shift in [1, 100, 999] {
         let tree = tree();
         let file = tree.open_file().unwrap();
@@ -247,7 +247,7 @@ fn a_copy_to_itself_changes_nothing() {
 }
 
 #[test]
-fn a_copy_of_what_no_file_is_known_for_deletes_the_last_records_that_it_covers() {
+fn a_copy_from_memory_without_records_deletes_the_last_records_that_it_covers() {
     let (tree, file) = figure_7(Variant::Icid);
     tree.record_copy(halved(24080), 1 << 30, 2000);
     assert_eq!(addresses(&tree, file), [20492, 22408].map(halved));
@@ -262,7 +262,7 @@ fn a_copy_of_what_no_file_is_known_for_deletes_the_last_records_that_it_covers()
 // --- mapped areas ----------------------------------------------------------------------------------------------------
 
 #[test]
-fn what_is_copied_from_a_mapped_area_comes_from_its_file() {
+fn a_copy_from_a_mapped_area_has_its_file_as_origin() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     assert!(tree.map_area(1 << 40, 10 * PAGE, file, 3 * PAGE));
@@ -279,7 +279,7 @@ fn what_is_copied_from_a_mapped_area_comes_from_its_file() {
 }
 
 #[test]
-fn what_was_copied_into_an_area_is_newer_than_the_mapping_and_a_new_mapping_newer_than_it() {
+fn the_newer_of_a_copy_and_a_mapping_decides_the_origin() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     tree.map_area(PAGE, PAGE, file, 0);
@@ -290,7 +290,7 @@ fn what_was_copied_into_an_area_is_newer_than_the_mapping_and_a_new_mapping_newe
 }
 
 #[test]
-fn areas_are_followed_up_to_their_limit() {
+fn mapped_areas_are_followed_up_to_a_limit() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     let mapped = (0..5000).filter(|at| tree.map_area(2 * at * PAGE, PAGE, file, 0)).count();
@@ -305,7 +305,7 @@ fn areas_are_followed_up_to_their_limit() {
 // --- files -----------------------------------------------------------------------------------------------------------
 
 #[test]
-fn records_of_a_forgotten_file_name_nothing_at_once_also_when_another_has_its_place() {
+fn records_of_a_forgotten_file_are_invalid_at_once_even_if_its_place_is_reused() {
     for variant in ALL {
         let tree = RecTree::new(TreeOptions { files_max: 2, ..TreeOptions::of(variant) });
         let (file, other) = (tree.open_file().unwrap(), tree.open_file().unwrap());
@@ -330,7 +330,7 @@ fn records_of_a_forgotten_file_name_nothing_at_once_also_when_another_has_its_pl
 }
 
 #[test]
-fn no_record_survives_until_its_token_is_given_out_again() {
+fn all_records_of_a_token_are_gone_before_it_is_reused() {
     let tree = RecTree::new(TreeOptions { files_max: 1, ..TreeOptions::default() });
     let first = tree.open_file().unwrap();
     tree.record_read(PAGE, PAGE, first, 0);
@@ -346,7 +346,7 @@ fn no_record_survives_until_its_token_is_given_out_again() {
 // --- bounds ----------------------------------------------------------------------------------------------------------
 
 #[test]
-fn memory_stays_within_its_limit_whatever_is_recorded_and_the_newest_pages_stay() {
+fn rec_tree_memory_stays_within_its_limit_and_the_newest_pages_are_kept() {
     for (variant, bytes) in ALL.into_iter().flat_map(|variant| [(variant, 100_000), (variant, 1_000_000)]) {
         let tree = RecTree::new(TreeOptions { memory_bytes_max: bytes, ..TreeOptions::of(variant) });
         let file = tree.open_file().unwrap();
@@ -366,7 +366,7 @@ fn memory_stays_within_its_limit_whatever_is_recorded_and_the_newest_pages_stay(
 }
 
 #[test]
-fn a_page_that_is_asked_for_stays_while_others_come_and_go() {
+fn a_page_that_is_looked_up_is_not_evicted() {
     let tree = RecTree::new(TreeOptions { memory_bytes_max: 64 << 10, ..TreeOptions::default() });
     let file = tree.open_file().unwrap();
     tree.record_read(PAGE, PAGE, file, 0);
@@ -378,7 +378,7 @@ fn a_page_that_is_asked_for_stays_while_others_come_and_go() {
 }
 
 #[test]
-fn a_tree_without_memory_knows_nothing_and_says_so() {
+fn a_rec_tree_without_memory_records_nothing_and_reports_it() {
     for bytes in [0, 1, 100, 2000] {
         let tree = RecTree::new(TreeOptions { memory_bytes_max: bytes, files_max: 0, ..TreeOptions::default() });
         assert_eq!(tree.open_file(), None);
@@ -389,7 +389,7 @@ fn a_tree_without_memory_knows_nothing_and_says_so() {
 }
 
 #[test]
-fn absurd_ranges_are_cut_and_never_overflow() {
+fn impossible_ranges_are_truncated_and_never_overflow() {
     for variant in ALL {
         let tree = RecTree::new(TreeOptions { memory_bytes_max: 40_000, ..TreeOptions::of(variant) });
         let file = tree.open_file().unwrap();
@@ -420,7 +420,7 @@ fn absurd_ranges_are_cut_and_never_overflow() {
 // --- what never waits ------------------------------------------------------------------------------------------------
 
 #[test]
-fn what_does_not_wait_drops_what_is_locked_or_would_take_more_memory() {
+fn calls_that_never_wait_drop_records_that_need_a_lock_or_memory() {
     let tree = tree();
     let file = tree.open_file().unwrap();
     assert!(!tree.try_record_read(PAGE, 100, file, 0), "nothing is reserved yet");

@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_cover_all_data_and_no_large_hole() {
+    fn dedup_ranges_cover_all_data_and_no_large_hole() {
         let of = |data: &[(u64, u64)]| {
             let data: Vec<_> = data.iter().map(|(offset, length)| *offset..offset + length).collect();
             ranges(&data).into_iter().map(|range| (range.start, range.end)).collect::<Vec<_>>()

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_dates() {
+    fn times_in_reports_are_printed_as_dates() {
         assert_eq!(show_time(1), "1970-01-01 00:00:00 UTC");
         assert_eq!(show_time(951_782_400_000_000_000), "2000-02-29 00:00:00 UTC");
         assert_eq!(show_time(1_767_225_599_000_000_000), "2025-12-31 23:59:59 UTC");

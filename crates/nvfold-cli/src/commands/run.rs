@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_is_absolute_and_plain() {
+    fn a_prefix_must_be_absolute_and_normalized() {
         assert!(checked_prefix(Path::new("/nvfold")).is_ok() && checked_prefix(Path::new("/a/b")).is_ok());
         for wrong in ["", "/", "nvfold", "/nvfold/", "/a/../b", "/a/./b", "//a"] {
             assert!(checked_prefix(Path::new(wrong)).is_err(), "{wrong}");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_preloads_stays_behind_ours() {
+    fn libraries_that_the_user_preloads_are_loaded_after_ours() {
         let list = |others: Option<&str>| preloaded(None, Path::new("/l/ours.so"), others.map(OsString::from));
         assert_eq!(list(None), "/l/ours.so");
         assert_eq!(list(Some("a.so b.so:/l/ours.so::c.so")), "/l/ours.so:a.so:b.so:c.so");

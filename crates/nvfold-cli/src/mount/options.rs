@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read() {
+    fn options_are_parsed() {
         let options = taken("size=8G,index=pm,policy=off,ro,threads=3,nodiscard,max_write=128K,noallow_other,fsname=x");
         assert_eq!((options.size_bytes, options.index), (Some(8 << 30), Some(IndexKind::Pm)));
         assert_eq!(options.dedup.policy, Policy::Off);
@@ -421,12 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_and_fstab_hand_down_is_accepted() {
+    fn generic_options_of_mount_8_and_fstab_are_accepted() {
         taken("rw,nosuid,nodev,noexec,relatime,_netdev,noauto,user,x-systemd.automount,defaults,,default_permissions");
     }
 
     #[test]
-    fn writes_wait_in_the_kernel_unless_told_otherwise() {
+    fn writeback_is_on_unless_sync_or_an_option_turns_it_off() {
         assert!(taken("").has_writeback() && taken("writeback=auto").has_writeback());
         assert!(!taken("writeback=off").has_writeback());
         assert!(!taken("writeback=on,cache=none").has_writeback());
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_for_all_users_shares_the_data_of_one_owner_unless_told_otherwise() {
+    fn a_mount_for_all_users_shares_only_within_one_owner_by_default() {
         let name = |list: &str| taken(list).share().name();
         assert_eq!((name(""), name("noallow_other"), Options::new(false).share().name()), ("owner", "all", "all"));
         assert_eq!((name("share=all"), name("noallow_other,share=owner")), ("all", "owner"));
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remount_changes_what_it_names_and_nothing_else() {
+    fn a_remount_changes_only_the_given_options() {
         let remount = |list: &str, current| {
             let mut options = Options::new(false);
             options.take(list).unwrap();
@@ -465,13 +465,13 @@ mod tests {
     }
 
     #[test]
-    fn the_later_option_wins() {
+    fn a_later_mount_option_overrides_an_earlier_one() {
         assert!(!taken("ro,rw").read_only);
         assert_eq!(taken("nosuid,suid,nodev").flags(), MountFlags::NODEV);
     }
 
     #[test]
-    fn set_user_id_bits_and_devices_count_for_root_unless_told_otherwise_and_for_users_if_told() {
+    fn set_id_bits_and_devices_are_honoured_by_default_only_on_mounts_by_root() {
         let (nosuid, nodev) = (MountFlags::NOSUID, MountFlags::NODEV);
         assert_eq!(taken("").flags(), MountFlags::empty());
         assert_eq!(taken("user,noexec,ro").flags(), nosuid | nodev | MountFlags::NOEXEC | MountFlags::RDONLY);
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_options_are_refused() {
+    fn wrong_mount_options_are_refused() {
         for list in [
             "size",
             "size=x",

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_through_the_prefix_are_asked_for() {
+    fn glob_patterns_that_may_match_the_prefix_are_recognised() {
         for ours in ["/nv*", "/n?fold/x", "/[a-z]*/*", "{/nvfold/a,/b}*", "~/x", "/tmp/../n*", "../*", "/nv\\fold/x"] {
             assert!(may_match(b"/nvfold", ours.as_bytes()), "{ours}");
         }

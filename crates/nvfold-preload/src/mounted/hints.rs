@@ -189,7 +189,7 @@ mod tests {
     use nvfold_causality::hint::Hint;
 
     #[test]
-    fn what_is_encoded_in_place_is_a_hint() {
+    fn a_hint_that_is_encoded_in_place_can_be_decoded() {
         let token = SourceToken { ino: 7, proof: 9 };
         let origin = HintedOrigin { at: 3, length: 100, source: 0, source_offset: 5 };
         let mut bytes = [0; HINT_BYTES_MAX];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_there_is_no_room_for_are_left_out() {
+    fn a_hint_omits_parts_that_exceed_its_room() {
         let tree = RecTree::default();
         let file = tree.open_file().unwrap();
         (0..10).for_each(|n| tree.record_read(n * 200, 100, file, n * 1000));

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_are_what_fopen_says() {
+    fn fopen_mode_strings_give_the_right_open_flags() {
         assert_eq!(parse(b"r"), Some((libc::O_RDONLY, c"r")));
         assert_eq!(parse(b"rb+"), Some((libc::O_RDWR, c"r+")));
         assert_eq!(

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_whole_or_its_end_and_ends_in_a_loop_of_names() {
+    fn a_reported_path_is_complete_or_shortened_at_the_front_and_ends_at_a_loop() {
         let mut names = HashMap::from_iter([(7, (ROOT, b"a".to_vec())), (8, (7, b"b".to_vec()))]);
         names.extend([(20, (21, b"x".to_vec())), (21, (20, b"y".to_vec())), (30, (31, b"lost".to_vec()))]);
         let path = |ino, bytes_max| path_of(ino, &names, bytes_max).map(|path| path.display().to_string());

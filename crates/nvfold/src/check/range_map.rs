@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_is_taken_once() {
+    fn a_byte_range_can_be_claimed_only_once() {
         let mut taken = Taken::default();
         assert_eq!(taken.insert(10..20, PackedNumber(1)), None);
         assert_eq!(taken.insert(20..21, PackedNumber(2)), None);

@@ -472,7 +472,7 @@ mod tests {
     /// Blocks that are freed leave their slots behind, and come back with other fingerprints. A search may match the
     /// few bits of a label by chance; the file system then compares the content, here the model does.
     #[test]
-    fn behaves_like_a_set_of_pairs() {
+    fn the_dram_index_behaves_like_a_set_of_pairs() {
         let index = DramIndex::new(entries());
         let mut model = BTreeSet::new();
         let mut weak_of = BTreeMap::new();
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn built_at_once_or_loaded_it_is_the_same_as_filled_one_by_one() {
+    fn a_dram_index_built_in_bulk_or_loaded_equals_one_filled_step_by_step() {
         for count in [0u64, 1, 63, 64, 5000] {
             let weak =
                 |at: u64| if at.is_multiple_of(7) { 77 } else { (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32 };
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_at_most_twelve_bytes_a_block() {
+    fn the_dram_index_takes_at_most_twelve_bytes_for_each_block() {
         let index = DramIndex::new(entries());
         for number in 1..=1_000_000u64 {
             index.insert((number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32, block(number));

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_names_one_chunk() {
+    fn each_index_word_encodes_exactly_one_chunk() {
         let entries = Entries::new(Geometry::of(1 << 30).unwrap());
         for chunk in
             [ChunkRef::NONE, BlockNumber(262_143).into(), PackedNumber(0).into(), PackedNumber(PACKED_END - 1).into()]
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_says_where_its_entries_lie() {
+    fn the_part_of_a_packed_entry_gives_its_device_offset() {
         let entries = Entries::new(Geometry::of(1 << 30).unwrap());
         assert!(!entries.exists(PackedNumber(32_768).into()));
         entries.set_part(1, Some(9));

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_has_passed_when_all_have_left_who_were_there() {
+    fn an_epoch_ends_when_all_threads_pinned_in_it_have_left() {
         let epochs = Epochs::default();
         assert!(epochs.has_passed(epochs.now()), "nobody is there");
         let since = epochs.now();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_is_not_waited_for() {
+    fn ending_an_epoch_does_not_wait_for_threads_that_pinned_later() {
         let epochs = Epochs::default();
         let since = epochs.now();
         let early = epochs.pin();

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_label_is_found_by_its_fingerprint_alone() {
+    fn a_block_is_found_only_by_the_fingerprint_of_its_label() {
         let labels = Labels::new(1000);
         assert_eq!(labels.bytes(), 0);
         let block = BlockNumber(703);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_to_tell_is_cut_by_content() {
+    fn data_too_short_for_the_compressible_check_is_cut_by_content() {
         for len in 0..8 {
             assert_eq!(verdict(&random(len)), Verdict::Compressible, "{len}");
         }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_follows_a_stream_within_48_kib() {
+    fn the_compressible_verdict_follows_a_stream_within_48_kib() {
         let mut stream = Compressibility::default();
         let text = text(1 << 20);
         for (data, expected) in [
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kib_is_enough_to_tell_text_from_random_bytes() {
+    fn one_kib_suffices_to_distinguish_text_from_random_bytes() {
         for start in (0..64 << 10).step_by(1 << 10) {
             assert_eq!(verdict(&text(128 << 10)[start..start + 1024]), Verdict::Compressible, "{start}");
             assert_eq!(verdict(&random(128 << 10)[start..start + 1024]), Verdict::Incompressible, "{start}");

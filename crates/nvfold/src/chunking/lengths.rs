@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_the_hash_is_not_tuned_for_are_refused() {
+    fn unsupported_piece_lengths_are_refused() {
         assert_eq!(PieceLengths::new(2 << 10, 8 << 10, 64 << 10), Some(PieceLengths::default()));
         for (min, average, max) in
             [(0, 8192, 65536), (8192, 4096, 65536), (2048, 8192, 4096), (2048, 6000, 65536), (64, 128, 1024)]

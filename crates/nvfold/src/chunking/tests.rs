@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_depends_on_its_piece_alone(data in mixed(), other in mixed()) {
+    fn a_cut_depends_only_on_the_bytes_of_its_piece(data in mixed(), other in mixed()) {
         for chunker in Chunker::ALL {
             let cutter = Cutter::with_lengths(chunker, short_lengths(chunker));
             let Some(first) = cuts(&cutter, &data).first().copied() else { continue };
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn numbers_and_names_are_those_of_the_media_format() {
+fn numbers_and_names_of_chunkers_match_the_media_format() {
     let names = ["fixed-4k", "fixed-8k", "fixed-16k", "rabin", "ae", "gear", "fastcdc", "seqcdc"];
     for (number, (chunker, name)) in Chunker::ALL.into_iter().zip(names).enumerate() {
         assert_eq!((chunker as usize, chunker.name()), (number, name));
@@ -115,7 +115,7 @@ fn numbers_and_names_are_those_of_the_media_format() {
 }
 
 #[test]
-fn all_cover_the_data_exactly() {
+fn all_chunkers_cover_the_data_exactly() {
     for len in [0, 1, 63, 64, 4095, 4096, 4097, 8192, 65_536, 100_001, 1 << 20] {
         let data = noise(len, len as u64);
         assert_covers(&data, fixed(&data));
@@ -125,7 +125,7 @@ fn all_cover_the_data_exactly() {
 }
 
 #[test]
-fn fixed_pieces_are_blocks_but_the_last() {
+fn all_fixed_pieces_except_the_last_are_blocks() {
     let data = noise(3 * FIXED_BYTES + 5, 7);
     let lengths: Vec<usize> = fixed(&data).map(|piece| piece.bytes.len()).collect();
     assert_eq!(lengths, [4096, 4096, 4096, 5]);
@@ -151,7 +151,7 @@ fn lengths_keep_their_limits_and_their_mean() {
 }
 
 #[test]
-fn content_is_cut_by_gear_with_a_mean_of_8_kib_unless_something_else_is_asked_for() {
+fn by_default_content_is_cut_by_gear_with_a_mean_of_8_kib() {
     let data = noise(1 << 20, 4);
     let lengths = PieceLengths::of(6 << 10, 8 << 10, 64 << 10);
     assert_eq!(cuts(&Cutter::default(), &data), cuts(&Cutter::with_lengths(Chunker::Gear, lengths), &data));
@@ -168,19 +168,19 @@ fn a_piece_without_a_cut_is_as_long_as_a_packed_chunk_may_be() {
 
 /// Why SeqCDC is not the default.
 #[test]
-fn seqcdc_sees_no_cut_where_bytes_do_not_rise_and_gear_does() {
+fn gear_finds_cuts_in_data_without_rising_bytes_and_seqcdc_does_not() {
     let wide: Vec<u8> = noise(256 << 10, 6).iter().flat_map(|byte| u16::from(*byte).to_le_bytes()).collect();
     assert!(cuts(&Cutter::new(Chunker::SeqCdc), &wide).iter().all(|cut| cut % 65_536 == 0));
     assert!(cuts(&Cutter::new(Chunker::Gear), &wide).len() > 24);
 }
 
 #[test]
-fn the_table_of_gear_is_that_of_the_fastcdc_crate() {
+fn the_gear_table_equals_the_table_of_the_fastcdc_crate() {
     assert_eq!(*fastcdc::v2020::get_gear_with_seed(0).0, super::gear_table::GEAR);
 }
 
 #[test]
-fn fastcdc_cuts_as_the_crate() {
+fn our_fastcdc_cuts_as_the_fastcdc_crate() {
     let lengths = [(2048, 8192, 65536), (64, 256, 1024), (4096, 16384, 65536), (2048, 11776, 65536)];
     for (min, average, max) in lengths {
         let cutter = Cutter::with_lengths(Chunker::FastCdc, PieceLengths::of(min, average, max));
@@ -217,7 +217,7 @@ fn content_defined_lengths_keep_their_limits_and_average() {
 }
 
 #[test]
-fn an_inserted_byte_changes_few_pieces_where_fixed_changes_all_that_follow() {
+fn an_inserted_byte_changes_few_content_defined_pieces_but_all_later_fixed_ones() {
     let before = noise(4 << 20, 11);
     let mut after = before.clone();
     after.insert(1000, 0x42);
@@ -240,7 +240,7 @@ fn an_inserted_byte_changes_few_pieces_where_fixed_changes_all_that_follow() {
 }
 
 #[test]
-fn every_piece_of_the_crate_but_the_last_is_final() {
+fn all_pieces_of_the_fastcdc_crate_except_the_last_are_final() {
     let lengths = PieceLengths::new(256, 1024, 8192).unwrap();
     let mut data = noise(200_000, 5);
     data[60_000..120_000].fill(0); // runs without a cut point end at `max`

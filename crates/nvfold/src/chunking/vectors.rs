@@ -109,7 +109,7 @@ fn published(chunker: Chunker, min: u32, average: u32, max: u32) -> impl FnMut(&
 }
 
 #[test]
-fn the_data_is_what_the_vectors_were_made_of() {
+fn the_test_data_matches_the_checksum_of_the_vectors() {
     let known = [
         ("random", "babe3161daf96a5d9f127d576b868ae2"),
         ("text", "9d79cba2a11c152e5a235e8c7e717d0d"),

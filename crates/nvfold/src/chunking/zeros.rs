@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn one_byte_anywhere_makes_a_block_other_than_zeros() {
+    fn a_single_nonzero_byte_anywhere_makes_a_block_nonzero() {
         let mut block = [0; FIXED_BYTES];
         assert!(is_zero(&block) && is_zero(&[]) && is_zero(&[0; 7]));
         for at in 0..FIXED_BYTES {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_found_wherever_they_begin_and_end() {
+    fn runs_of_zeros_are_found_at_any_position() {
         const LENGTH: usize = 20_000;
         for start in [0, 1, 7, 2040, 2047, 2048, 2049, 4095, 4096, 9999, LENGTH - RUN_BYTES_MIN] {
             for length in [RUN_BYTES_MIN - 1, RUN_BYTES_MIN, RUN_BYTES_MIN + 1, 9000, LENGTH] {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_do_not_depend_on_how_the_data_comes() {
+    fn pieces_do_not_depend_on_the_sizes_of_requests() {
         let data = text(600_000);
         let whole = ends(&data, data.len());
         assert!(whole.len() > 10);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn one_class_for_all_data_where_that_is_asked_for() {
+    fn all_data_is_cut_in_one_class_if_requested() {
         let fixed = DeExtOptions { classes: Classes::FixedOnly, ..DeExtOptions::default() };
         let content = DeExtOptions { classes: Classes::ContentOnly, mean: Mean::Paper };
         let (text, encoded) = (text(600_000), encoded(600_000));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn encoded_data_is_cut_at_multiples_of_16_kib() {
+    fn incompressible_data_is_cut_at_multiples_of_16_kib() {
         let data = encoded(100_000);
         let expected: Vec<u64> = (1..=6).map(|at| at * FIXED_BYTES).collect();
         assert_eq!(ends(&data, data.len()), expected);

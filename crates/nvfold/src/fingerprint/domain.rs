@@ -98,7 +98,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn salted_fingerprints_on_media_never_change() {
+    fn salted_fingerprints_in_the_media_format_never_change() {
         let domains = Domains::by_owner(*b"0123456789abcdef");
         assert_eq!(domains.of(1000).number(), 0xb458_01ad_35ef_1c54);
         assert_eq!(domains.of(1000).salted(0x1234_5678), 0x21a3_12df);
@@ -108,7 +108,7 @@ mod tests {
     /// One content has other fingerprints with other owners and other secrets, and the contents of one owner are told
     /// apart.
     #[test]
-    fn each_owner_has_fingerprints_of_his_own() {
+    fn equal_data_of_two_owners_has_different_salted_fingerprints() {
         let domains = Domains::by_owner([7; 16]);
         let of_owners: HashSet<u32> = (0..10_000).map(|uid| domains.of(uid).salted(42)).collect();
         let of_contents: HashSet<u32> = (0..10_000).map(|weak| domains.of(1).salted(weak)).collect();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_nobodys_domain_has_no_fingerprints() {
+    fn a_file_without_a_domain_gets_no_fingerprints() {
         let of_content = Fingerprint { weak: Some(1), strong: Some([2; 20]) };
         assert!(Domain::NOBODY.fingerprint(of_content).is_empty());
         assert_eq!(Domain::ALL.fingerprint(of_content), of_content);

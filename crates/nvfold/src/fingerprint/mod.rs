@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn alignment_does_not_matter() {
+    fn fingerprints_do_not_depend_on_alignment() {
         for (name, of) in functions() {
             let expected = of(&block());
             for shift in 0..64 {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_names_lead_back_to_their_function() {
+    fn fingerprint_functions_survive_encoding_as_number_and_name() {
         for function in WeakFunction::ALL {
             assert_eq!(WeakFunction::from_number(function as u8), Some(function));
             assert_eq!(WeakFunction::from_name(function.name()), Some(function));

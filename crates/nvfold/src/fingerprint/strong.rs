@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn values_on_media_never_change() {
+    fn fingerprint_values_in_the_media_format_never_change() {
         // Values of the empty text and of "abc": RFC 1321, FIPS 180, and BLAKE3's published vectors.
         let expected = [
             (

@@ -166,7 +166,7 @@ mod tests {
     const RAMP_BLOCK: u64 = 0x7135_ffa5_04f1_bc71;
 
     #[test]
-    fn values_on_media_never_change() {
+    fn fingerprint_values_in_the_media_format_never_change() {
         // Published XXH3-64 vectors (seed 0) of the empty input, and of inputs that take each internal path.
         assert_eq!(weak64(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(WeakFunction::Xxh3.of(b""), 0x38d3_94c2);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wide_xxh3_is_the_librarys_at_every_length() {
+    fn our_wide_xxh3_equals_the_librarys_at_every_length() {
         let longest = if cfg!(miri) { 4096 } else { 1 << 20 };
         let data: Vec<u8> = (0..longest as u32 + 64).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         if pmem::xxh3_64_wide(&data).is_none() {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn fletcher32_is_its_definition() {
+    fn fletcher32_matches_its_definition() {
         let data: Vec<u8> = (0..300_001u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8 | 0x80).collect();
         for length in [0, 1, 2, 31, 32, 33, 4096, 131_072, 131_073, 300_001] {
             let (mut sum, mut sum_of_sums) = (0u32, 0u32);

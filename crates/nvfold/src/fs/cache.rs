@@ -263,7 +263,7 @@ mod tests {
 
     /// Inodes that are held stay, and the shard is as small as before some insertions after they are let go.
     #[test]
-    fn a_shard_of_held_inodes_grows_and_shrinks_again() {
+    fn a_cache_shard_full_of_inodes_in_use_grows_and_shrinks_again() {
         let (number, mut shard) = (numbers(1), CacheShard::default());
         let held: Vec<Arc<()>> = (0..2 * FULL).map(|_| Arc::default()).collect();
         held.iter().enumerate().for_each(|(nth, inode)| shard.insert(number(nth as u64), inode.clone(), |_| false));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_opened_is_what_was_looked_at() {
+    fn a_file_replaced_between_stat_and_open_is_refused() {
         let (x, d) = (OsStr::new("x"), OsStr::new("d"));
         let swaps: [(&str, fn(&Path)); 5] = [
             ("a link to a file", |path| symlink("/etc/hostname", path).unwrap()),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_levels_come_back_unless_they_were_moved() {
+    fn a_walk_reopens_deep_directories_unless_they_were_moved() {
         const DEPTH: usize = HELD_LEVELS * 3;
         let (scratch, top) = tree();
         let enter = |dir: &Dir| {

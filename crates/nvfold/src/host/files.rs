@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_survive() {
+    fn device_numbers_survive_encoding() {
         for (major, minor) in [(0, 0), (1, 3), (8, 255), (259, 0xf_ffff), (4095, 256)] {
             let rdev = rustix::fs::makedev(major, minor);
             assert_eq!(decode_rdev(encode_rdev(rdev)), rdev);

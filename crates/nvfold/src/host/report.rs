@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_path_that_is_too_long_is_shortened() {
+    fn only_paths_beyond_the_maximum_length_are_shortened_in_reports() {
         let path = |bytes: usize| PathBuf::from("a".repeat(bytes - 1) + "z");
         assert_eq!(shortened(&path(4096)), path(4096));
         let short = shortened(&path(100_000)).into_owned();

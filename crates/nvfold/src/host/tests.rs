@@ -40,7 +40,7 @@ fn import_of(source: PathBuf) -> ImportOptions {
 }
 
 #[test]
-fn a_tree_goes_in_is_equal_and_comes_out_and_the_caller_is_told() {
+fn a_tree_is_equal_after_import_and_export_and_progress_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, out) = (dir.path().join("tree"), dir.path().join("out"));
     make_tree(&tree);
@@ -76,7 +76,7 @@ fn a_tree_goes_in_is_equal_and_comes_out_and_the_caller_is_told() {
 }
 
 #[test]
-fn a_difference_is_a_problem_with_its_path() {
+fn verify_reports_each_difference_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     make_tree(&tree);
@@ -90,7 +90,7 @@ fn a_difference_is_a_problem_with_its_path() {
 }
 
 #[test]
-fn a_stop_before_anything_is_done_leaves_everything_as_it_was() {
+fn an_import_stopped_at_its_start_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join("tree");
     make_tree(&tree);
@@ -103,7 +103,7 @@ fn a_stop_before_anything_is_done_leaves_everything_as_it_was() {
 
 /// The device writes at most 16 MB per second, so the second call of the callback comes long before the end.
 #[test]
-fn a_stop_in_the_middle_keeps_what_was_done_and_the_device_whole() {
+fn a_stopped_import_keeps_its_files_and_a_consistent_device() {
     let dir = tempfile::tempdir().unwrap();
     for number in 0..64u64 {
         let block = |at: u64| (number << 32 | at).to_le_bytes();
@@ -126,7 +126,7 @@ fn a_stop_in_the_middle_keeps_what_was_done_and_the_device_whole() {
 }
 
 #[test]
-fn a_full_device_ends_an_import_with_what_was_done() {
+fn an_import_to_a_full_device_ends_with_a_report_of_its_work() {
     let dir = tempfile::tempdir().unwrap();
     let block = |at: u64| at.to_le_bytes();
     for number in 0..40u64 {
@@ -141,7 +141,7 @@ fn a_full_device_ends_an_import_with_what_was_done() {
 }
 
 #[test]
-fn what_cannot_begin_says_what_was_being_done_to_what_and_why() {
+fn an_error_before_the_start_contains_action_object_and_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, b"x").unwrap();
@@ -220,7 +220,7 @@ fn make_tree_and_secret(dir: &Path) -> (PathBuf, PathBuf) {
 
 /// Of what was replaced between being looked at and being opened nothing is stored, and nobody waits.
 #[test]
-fn what_is_swapped_while_it_is_imported_is_a_problem_and_not_stored() {
+fn a_file_replaced_during_an_import_is_reported_and_not_stored() {
     let swaps: [(&str, fn(&Path, &Path)); 4] = [
         ("a link to a directory", |path, secret| symlink(secret, path).unwrap()),
         ("a link to a file", |path, secret| symlink(secret.join("key"), path).unwrap()),
@@ -261,7 +261,7 @@ fn a_file_is_read_from_the_directory_in_which_it_was_found() {
 
 /// What is stored of a file says what its descriptor said, not what an earlier look did.
 #[test]
-fn attributes_are_those_of_what_was_opened() {
+fn import_reads_attributes_from_the_opened_file() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, _) = make_tree_and_secret(dir.path());
     let file = tree.join("file");
@@ -275,7 +275,7 @@ fn attributes_are_those_of_what_was_opened() {
 }
 
 #[test]
-fn what_is_exported_is_private_until_it_is_complete() {
+fn exported_files_are_private_until_they_are_complete() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, out) = (dir.path().join("tree"), dir.path().join("out"));
     make_tree(&tree);
@@ -302,7 +302,7 @@ fn what_is_exported_is_private_until_it_is_complete() {
 }
 
 #[test]
-fn an_owner_that_there_cannot_be_takes_the_set_id_bits_along() {
+fn exporting_a_file_whose_owner_cannot_be_set_clears_its_set_id_bits() {
     let dir = tempfile::tempdir().unwrap();
     let (_, fs) = file_system(DEVICE_BYTES, "native");
     let new = NewInode { kind: FileKind::Regular, mode: 0o6755, uid: u32::MAX, gid: 0, rdev: 0 };
@@ -313,7 +313,7 @@ fn an_owner_that_there_cannot_be_takes_the_set_id_bits_along() {
 }
 
 #[test]
-fn a_link_in_the_destination_is_a_name_that_is_taken() {
+fn export_treats_a_symlink_in_the_destination_as_an_existing_name() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, out, elsewhere) = (dir.path().join("tree"), dir.path().join("out"), dir.path().join("elsewhere"));
     make_tree(&tree);
@@ -337,7 +337,7 @@ fn a_link_in_the_destination_is_a_name_that_is_taken() {
 
 /// The first copy of a file with two names is replaced before the second name is made.
 #[test]
-fn a_hard_link_leads_to_what_was_exported() {
+fn an_exported_hard_link_leads_to_the_exported_file() {
     let dir = tempfile::tempdir().unwrap();
     let (tree, out) = (dir.path().join("tree"), dir.path().join("out"));
     fs::create_dir_all(tree.join("a")).unwrap();
@@ -361,7 +361,7 @@ fn a_hard_link_leads_to_what_was_exported() {
 
 /// Deeper than a path can be long, than a process may have descriptors, and than its stack has room for.
 #[test]
-fn a_tree_of_fifty_thousand_levels_goes_in_and_out() {
+fn a_tree_of_fifty_thousand_levels_can_be_imported_and_exported() {
     const DEPTH: u64 = 50_000;
     // In memory if there is such a place: on a disk it would take minutes.
     let memory = Path::new("/dev/shm");

@@ -139,32 +139,32 @@ mod tests {
     }
 
     #[test]
-    fn whole_blocks_are_mapped_or_shared() {
+    fn whole_blocks_count_as_mapped_or_shared() {
         let extents = [media(BLOCK, 3 * 4096), media(BLOCK + 4096, 4096), media(BLOCK + 4096, 2 * 4096)];
         assert_eq!(figures(usage(&extents, 3 * 4096)), [6 * 4096, 3 * 4096, 0, 0]);
     }
 
     #[test]
-    fn an_end_is_padded_and_what_lies_between_is_dead() {
+    fn unmapped_bytes_of_a_block_are_padding_at_its_end_and_else_dead() {
         let extents = [media(BLOCK + 100, 100), media(BLOCK + 1000, 96)];
         assert_eq!(figures(usage(&extents, 4096)), [196, 0, 900, 3000]);
     }
 
     #[test]
-    fn overlapping_parts_save_what_they_have_in_common() {
+    fn overlapping_mappings_save_their_common_bytes() {
         let extents = [media(BLOCK, 100), media(BLOCK + 50, 100), media(BLOCK + 4000, 100), media(BLOCK + 10, 20)];
         let dead = 4000 - 150;
         assert_eq!(figures(usage(&extents, 2 * 4096)), [320, 50 + 20, dead, 4096 - 4]);
     }
 
     #[test]
-    fn a_part_of_a_block_that_is_mapped_whole_is_saved() {
+    fn a_second_mapping_of_a_part_of_a_block_counts_as_saved() {
         let extents = [media(BLOCK + 10, 100), media(BLOCK, 4096), media(BLOCK, 1)];
         assert_eq!(figures(usage(&extents, 4096)), [4197, 101, 0, 0]);
     }
 
     #[test]
-    fn chunks_that_are_held_are_dead_where_nothing_maps_them() {
+    fn unmapped_bytes_of_held_chunks_count_as_dead() {
         let mut coverage = Coverage::default();
         coverage.add(&media(BLOCK, BLOCK_BYTES));
         coverage.add(&media(BLOCK + BLOCK_BYTES, 1000));

@@ -830,7 +830,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn plans_and_merges_agree_with_a_byte_map(steps in prop::collection::vec(step(), 1..60)) {
+        fn plans_and_merges_of_extents_match_a_model_by_bytes(steps in prop::collection::vec(step(), 1..60)) {
             let mut extents = Extents::default();
             let mut bytes: Bytes = vec![None; FILE];
             for Step { start, length, mapped } in steps {
@@ -866,7 +866,7 @@ mod tests {
 
         /// The fast path returns the references that it drops, also where an end grows inside its block.
         #[test]
-        fn exchanging_blocks_drops_what_they_replace(steps in prop::collection::vec(
+        fn exchanging_whole_extents_returns_the_dropped_references(steps in prop::collection::vec(
             (0u64..40, prop_oneof![Just(1u64), 1u64..5], 0u64..100, any::<bool>(), prop_oneof![Just(0), 1u64..4096]),
             1..100)) {
             let mut extents = Extents::default();
@@ -903,7 +903,7 @@ mod tests {
 
         /// Inserting over extents has the same result as removing the range first.
         #[test]
-        fn inserting_over_extents_is_removing_and_inserting(steps in prop::collection::vec(step(), 1..60)) {
+        fn inserting_over_extents_equals_removing_and_inserting(steps in prop::collection::vec(step(), 1..60)) {
             let mut extents = Extents::default();
             for (offset, extent) in steps.into_iter().flat_map(|step| step.mapped) {
                 let mut other = extents.clone();
@@ -920,7 +920,7 @@ mod tests {
 
         /// Extents of many GiB are stored in pieces, and leaves may be too far apart to reach each other.
         #[test]
-        fn large_and_distant_extents_agree_with_a_map_of_their_parts(steps in prop::collection::vec(
+        fn large_and_distant_extents_match_a_model_of_their_parts(steps in prop::collection::vec(
             (0u64..300, 1u64..20, 0u64..1000, prop_oneof![Just(0u64), Just(100)], any::<bool>()), 1..200)) {
             const UNIT: u64 = 512 << 20;
             let mut extents = Extents::default();

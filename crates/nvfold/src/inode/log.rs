@@ -546,7 +546,7 @@ mod tests {
 
     /// A part of a log that was written anew has no entries of the log before where the new one skips lines.
     #[test]
-    fn skipped_lines_have_no_entries_of_an_earlier_log() {
+    fn skipped_log_lines_contain_no_entries_of_an_earlier_log() {
         let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(16 << 20).unwrap();
         let space = Space::new(region.clone(), geometry, 1, false);
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_behind_the_last_slot_of_a_table_segment_is_no_page_of_its_log() {
+    fn the_block_after_the_last_inode_slot_is_not_taken_for_a_log_page() {
         let region = Region::create(&DeviceSpec::Memory, 16 << 20, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(16 << 20).unwrap();
         let space = Space::new(region.clone(), geometry, 1, false);

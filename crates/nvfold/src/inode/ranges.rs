@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_merge_with_those_they_touch() {
+    fn a_range_merges_with_adjacent_and_overlapping_ranges() {
         let mut ranges = Ranges::default();
         for range in [10..20, 40..50, 20..30, 60..70, 0..5, 29..41, 5..6] {
             ranges.add(range);

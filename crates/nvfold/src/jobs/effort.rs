@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_in_vain_is_repeated_when_enough_was_freed_since() {
+    fn futile_work_for_space_is_repeated_once_enough_was_freed() {
         let vain = Vain::default();
         assert!(!vain.would_repeat(0, 100), "it was never in vain");
         vain.record(5000);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_effort_ends_with_its_last_step_or_wait() {
+    fn the_work_for_space_of_an_operation_ends_after_its_last_step_or_wait() {
         let effort = Effort::of(2);
         effort.waited();
         effort.worked();

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_ends_where_there_are_too_many_and_the_next_one_goes_on() {
+    fn a_window_of_marks_ends_at_its_limit_and_the_next_one_continues_there() {
         let mut marks = Marks::from(ChunkRef::NONE);
         let all: Vec<u64> = (1..=CHUNKS_MAX as u64 + 10).rev().collect();
         all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_worth_it_is_forgotten_some_at_a_time() {
+    fn marks_not_worth_collecting_are_dropped_in_steps() {
         let mut marks = Marks::from(ChunkRef::NONE);
         (1..=10).for_each(|chunk| marks.add(part(chunk, 0..chunk as u32)));
         let mut from = Some(ChunkRef::NONE);
@@ -179,7 +179,7 @@ mod tests {
         /// Every added range is live. Nothing else is, unless there were too many ranges. Each live range is found
         /// again.
         #[test]
-        fn what_is_named_lives(ranges in prop::collection::vec((0u32..500, 1u32..20), 1..40)) {
+        fn every_marked_range_is_live(ranges in prop::collection::vec((0u32..500, 1u32..20), 1..40)) {
             let content: Vec<u8> = (0..520u32).map(|at| (at / 256) as u8 ^ at as u8).collect();
             let mut marked = Marked::default();
             let mut named = vec![false; content.len()];

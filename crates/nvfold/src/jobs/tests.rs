@@ -284,7 +284,7 @@ enum Adds {
 }
 
 #[test]
-fn a_tail_that_would_be_too_long_is_refused() {
+fn a_tail_that_would_exceed_its_maximum_length_is_refused() {
     let region = new_device().0;
     let fs = mount_with(&region, Policy::DeExt);
     let data = noise(5000);
@@ -300,7 +300,7 @@ fn a_tail_that_would_be_too_long_is_refused() {
 }
 
 #[test]
-fn words_that_recovery_would_not_store_are_refused() {
+fn a_journal_word_that_recovery_would_not_store_is_refused() {
     let (region, fs) = new_device();
     let data = noise(1000);
     create(&fs, "file", &data);
@@ -386,7 +386,7 @@ fn a_rewrite_that_loses_bytes_is_refused() {
 
 #[test]
 #[should_panic(expected = "it has other content")]
-fn a_wrong_rewrite_fails_every_test() {
+fn in_a_test_build_a_wrong_rewrite_panics() {
     let (_, fs) = new_device();
     let file = create(&fs, "file", &noise(40_000));
     let _ = rewrite_wrongly(&fs, &file, Stamp::Kept);
@@ -410,7 +410,7 @@ fn copies_and_fingerprints_that_differ_are_refused() {
 }
 
 #[test]
-fn a_compacted_log_that_says_something_else_is_refused() {
+fn a_compaction_that_would_change_the_meaning_of_a_log_is_refused() {
     let (region, fs) = new_device();
     let data = noise(40_000);
     let file = create(&fs, "file", &data);
@@ -482,7 +482,7 @@ fn a_stream_is_dropped_with_its_file() {
 }
 
 #[test]
-fn a_file_that_waits_for_fingerprints_is_forgotten_when_it_is_gone() {
+fn a_removed_file_leaves_the_list_of_files_without_fingerprints() {
     for new in [Some(&noise(40_000)[..]), None] {
         let (region, fs) = new_device();
         fs.unmount().unwrap();
@@ -565,7 +565,7 @@ fn in_calls_of(steps: u32, mut work: impl FnMut(&Effort)) -> (u32, u32) {
 }
 
 #[test]
-fn a_failing_call_collects_a_little_and_the_next_one_goes_on() {
+fn a_call_without_space_collects_a_little_and_the_next_one_continues() {
     let [(once, all), (calls, steps)] = [1_000_000, 3].map(|steps| {
         let (region, fs, parts) = device_with_parts();
         let done = in_calls_of(steps, |effort| _ = fs.jobs().collect_for_space(effort));
@@ -578,7 +578,7 @@ fn a_failing_call_collects_a_little_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_failing_call_moves_a_little_and_the_next_one_goes_on() {
+fn a_call_without_space_moves_a_little_and_the_next_one_continues() {
     let [(once, all), (calls, steps)] = [1_000_000, 2].map(|steps| {
         let (region, fs, parts) = device_with_parts();
         (0..150).for_each(|file| drop(create(&fs, &format!("more {file}"), &text_of(100 + file))));
@@ -594,7 +594,7 @@ fn a_failing_call_moves_a_little_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn work_in_vain_is_not_done_again_before_something_is_freed() {
+fn futile_work_for_space_is_not_repeated_until_something_is_freed() {
     let (region, fs, parts) = device_with_parts();
     let jobs = fs.jobs();
     let work = |steps| {

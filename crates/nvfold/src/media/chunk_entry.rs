@@ -354,7 +354,7 @@ mod tests {
     use crate::media::BlockNumber;
 
     #[test]
-    fn the_count_word_is_the_first_sixteen_bytes() {
+    fn the_counts_of_a_chunk_entry_are_its_first_sixteen_bytes() {
         let word = CountWord { tag: tag::ADD, tx: (1 << 56) - 2, count: 7, update_count: 3 };
         let entry = ChunkEntry::for_block(BlockNumber(9), word).with_weak(WeakFunction::Xxh3, 5);
         let bytes: [u8; 16] = entry.as_bytes()[..16].try_into().unwrap();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_told_with_the_function_that_made_it() {
+    fn a_chunk_entry_returns_a_fingerprint_with_its_function() {
         let word = CountWord { tag: tag::ADD, tx: 1, count: 1, update_count: 0 };
         let plain = ChunkEntry::for_block(BlockNumber(9), word);
         assert_eq!((plain.any_weak(), plain.any_strong()), (None, None));

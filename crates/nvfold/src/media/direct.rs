@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_the_halves_of_the_entry() {
+    fn the_words_of_a_direct_entry_are_its_halves() {
         let entry = DirectEntry { weak: 1, block: 2, next: 3, order: BEGUN };
         assert_eq!(DirectEntry::decode(entry.encode()), entry);
         assert_eq!((entry.encode() as u64, (entry.encode() >> 64) as u64), (entry.first_word(), entry.list_word()));

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_torn_slot_is_empty() {
+    fn a_torn_journal_slot_counts_as_empty() {
         let whole = JournalSlot::new(&[WordStore { offset: 64, value: 1 }, WordStore { offset: 128, value: 2 }]);
         assert_eq!(whole.words().len(), 2);
         for word in 0..16 {

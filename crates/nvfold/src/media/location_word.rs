@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_says_what_it_was_made_from() {
+    fn a_location_word_decodes_to_the_encoded_location() {
         let last = PackedNumber(0x7fff_fffe);
         for (location, unwritten) in [
             (Location::Media(0), false),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_further_on_is_of_the_same_kind_and_chunk() {
+    fn advancing_a_location_keeps_its_kind_and_chunk() {
         let packed = |offset| Location::Packed(PackedNumber(7), offset);
         let media = Location::Media;
         let end = LOCATION_END - 1;

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_area_is_no_inode() {
+    fn a_log_area_is_not_taken_for_an_inode() {
         let area = AreaHead::new(512, 1, 9, 3);
         assert!(area.is_whole(512) && !area.is_whole(1024));
         let as_inode = InodeHead::read_from_bytes(area.as_bytes()).unwrap();

@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_survive_encoding_and_any_flipped_byte_is_seen() {
+    fn log_entries_survive_encoding_and_any_flipped_byte_is_detected() {
         for entry in samples() {
             let mut bytes = Vec::new();
             let length = entry.encode(9, &mut bytes);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_directory_can_have_is_damage_of_this_name() {
+    fn an_impossible_name_in_a_log_is_damage_of_that_name_only() {
         let (ino, kind, cookie, time) = (7, FileKind::Directory, 3, -1);
         let long = [b'n'; 255];
         for good in [&b"a"[..], b"...", b".a", b"..a", b"\xff\n", &long] {
@@ -595,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_without_a_name_and_targets_that_lead_nowhere_are_damage() {
+    fn invalid_attribute_names_and_symlink_targets_are_damage() {
         let inline = |name: &[u8], value: &[u8]| LogEntry::XattrSet {
             name: name.to_vec(),
             value: XattrValue::Inline(value.to_vec()),
@@ -620,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_covers_the_rest_of_an_area() {
+    fn a_skip_entry_covers_the_rest_of_a_log_area() {
         let mut area = vec![0; 64 * 5];
         area[..64].copy_from_slice(&LogEntry::skip(9, 5));
         assert_eq!(LogEntry::decode(9, &area), Ok((LogEntry::Skip, 5)));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_of_another_segment_or_an_earlier_use_is_seen() {
+    fn a_packed_header_of_another_segment_or_use_is_rejected() {
         let header = PackedHeader::new(PackedNumber(7), 4096, PackedBytes::plain(65_536), 3, 1);
         assert!(header.is_whole(3, 1));
         assert!(!header.is_whole(4, 1) && !header.is_whole(3, 2));

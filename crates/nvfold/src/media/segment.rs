@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_use_is_known_whatever_class_and_wear_are() {
+    fn the_use_of_a_segment_is_readable_for_any_wear_and_class() {
         for (kind, ordinal, usage) in USES {
             for old in WORN {
                 let entry = worn(old).used_for(SEGMENT, kind, ordinal);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn class_and_wear_stay_when_the_use_changes() {
+    fn class_and_wear_of_a_segment_survive_a_change_of_its_use() {
         for old in WORN {
             let mut entry = worn(old);
             for (kind, ordinal, _) in USES.into_iter().chain(USES.into_iter().rev()) {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn half_an_entry_is_torn() {
+    fn half_a_segment_entry_is_recognised_as_torn() {
         for (old, new) in USES.iter().flat_map(|old| USES.iter().map(move |new| (old, new))) {
             for (before, after) in WORN.into_iter().flat_map(|old| WORN.map(|new| (old, new))) {
                 let old = worn(before).used_for(SEGMENT, old.0, old.1);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checked_field_that_changed_alone_is_seen() {
+    fn a_single_flipped_bit_of_a_segment_entry_is_detected() {
         for entry in [SegmentEntry::blocks(SEGMENT), worn((3, 9)).used_for(SEGMENT, KIND_INODES, 1)] {
             // All but `absent_before` of a part of the inode table, which fsck compares with the parts.
             let checked = |bit: &usize| entry.kind != KIND_INODES || !(16..32).contains(bit);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_whole_while_its_note_of_absent_parts_changes() {
+    fn a_segment_entry_stays_valid_while_its_count_of_absent_parts_changes() {
         let part = worn((3, 9)).used_for(SEGMENT, KIND_INODES, 7);
         for absent in [1, 6, u16::MAX] {
             let noted = part.with_absent_before(absent);
@@ -241,7 +241,7 @@ mod tests {
 
     /// An older nvfold compares whole entries with these.
     #[test]
-    fn an_entry_without_wear_is_what_it_always_was() {
+    fn a_segment_entry_without_wear_has_its_original_encoding() {
         let sealed = |kind: u8, ordinal: u32| {
             let entry = SegmentEntry { kind, ordinal, ..SegmentEntry::default() };
             SegmentEntry { check: super::super::checksum(SEGMENT, &entry.as_bytes()[..8]), ..entry }

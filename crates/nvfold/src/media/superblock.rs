@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_of_a_function_that_is_not_built_is_told_from_a_damaged_one() {
+    fn an_index_of_an_excluded_function_is_not_reported_as_damaged() {
         let lean = |number: u8| WeakFunction::from_number(number).filter(|function| *function == WeakFunction::Xxh3);
         assert_eq!(why_no_index(WeakFunction::Sha1 as u32, lean), Refusal::NotBuilt("sha1"));
         for damaged in [0, 7, 256 + 4] {

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_what_it_was_made_from() {
+    fn a_vector_entry_decodes_to_the_encoded_extents() {
         for count in [1, 4, 5, RECORDS_MAX] {
             let entry = VectorEntry::new(&named(count), 3, 1 << 20).flagged(1).sealed(9);
             let entry = decode(entry.as_bytes()).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_entry_says_is_refused() {
+    fn invalid_vector_entries_are_refused() {
         assert!(changed(|_| {}).is_ok());
         for (count, why) in [(0, "none"), (3, "too few for its length"), (5, "an empty record"), (331, "too many")] {
             let changed = changed(|lines| lines[40..44].copy_from_slice(&u32::to_le_bytes(count)));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_a_record_falls_into_several_between_blocks() {
+    fn an_extent_too_long_for_a_record_is_split_at_block_boundaries() {
         let word = LocationWord::new(Location::Media((5 << 12) + 100), false);
         let pieces: Vec<Named> = Named { file_offset: 7, length: 9 << 30, word }.in_pieces().collect();
         assert_eq!(pieces.iter().map(|piece| piece.length).sum::<u64>(), 9 << 30);

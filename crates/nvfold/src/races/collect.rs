@@ -95,7 +95,7 @@ fn a_clone_is_cloned_cut_and_removed_while_its_bytes_are_collected() {
 
 /// Two threads collect at once, while an equal block is written and shared with the chunk that is being replaced.
 #[test]
-fn an_equal_block_is_written_while_two_collect() {
+fn an_equal_block_is_written_while_two_threads_collect() {
     explore(|| {
         let (device, clones) = device(IndexKind::Dram);
         let equal = device.file("equal");

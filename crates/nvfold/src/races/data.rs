@@ -9,7 +9,7 @@ fn write(file: &File, byte: u8) {
 
 /// Neither writer finds the other's block at its first lookup; one of them finds it afterwards.
 #[test]
-fn two_writers_of_one_new_block() {
+fn two_writers_of_one_new_block_keep_counts_exact() {
     explore(|| {
         let device = Device::new();
         let files = ["a", "b"].map(|name| device.file(name));
@@ -22,7 +22,7 @@ fn two_writers_of_one_new_block() {
 }
 
 #[test]
-fn writers_of_the_same_new_blocks_in_different_order() {
+fn two_writers_of_equal_blocks_in_reverse_sequence_keep_counts_exact() {
     explore(|| {
         let device = Device::new();
         let files = ["a", "b", "c"].map(|name| device.file(name));
@@ -43,7 +43,7 @@ fn writers_of_the_same_new_blocks_in_different_order() {
 }
 
 #[test]
-fn a_writer_shares_what_loses_its_last_name() {
+fn a_writer_shares_a_block_while_its_last_file_is_removed() {
     explore(|| {
         let device = Device::new();
         write(&device.file("a"), 7);
@@ -59,7 +59,7 @@ fn a_writer_shares_what_loses_its_last_name() {
 /// The second task frees the shared block and reuses it for other content, while the first task still has it from the
 /// index.
 #[test]
-fn a_writer_finds_a_block_that_is_freed_and_used_anew() {
+fn a_writer_finds_a_block_while_it_is_freed_and_reused() {
     explore(|| {
         let device = Device::with(MountOptions { cores: 4, ..MountOptions::default() });
         write(&device.file("a"), 7);
@@ -80,7 +80,7 @@ fn a_writer_finds_a_block_that_is_freed_and_used_anew() {
 }
 
 #[test]
-fn a_clone_while_its_source_is_cut_and_written() {
+fn a_clone_is_correct_while_its_source_is_truncated_and_written() {
     explore(|| {
         let device = Device::new();
         let (source, target) = (device.file("source"), device.file("target"));
@@ -126,7 +126,7 @@ fn two_files_are_cloned_into_each_other() {
 }
 
 #[test]
-fn a_reader_sees_a_write_wholly_or_not_at_all() {
+fn a_reader_sees_a_concurrent_write_completely_or_not_at_all() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");
@@ -147,7 +147,7 @@ fn a_reader_sees_a_write_wholly_or_not_at_all() {
 }
 
 #[test]
-fn appends_to_one_file_follow_one_another() {
+fn concurrent_appends_to_one_file_do_not_overlap() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");
@@ -188,7 +188,7 @@ fn a_reserved_block_is_written_punched_and_cloned() {
 /// A failing write releases everything it has taken, while another write shares its blocks or takes the released
 /// ones.
 #[test]
-fn a_write_that_finds_no_space_takes_nothing_from_others() {
+fn a_write_without_space_does_not_take_space_from_others() {
     explore(|| {
         let device = Device::new();
         let filler = device.file("filler");
@@ -211,7 +211,7 @@ fn a_write_that_finds_no_space_takes_nothing_from_others() {
 
 /// The next entry makes the log of the file long enough to be compacted.
 #[test]
-fn a_log_is_compacted_under_its_readers() {
+fn a_log_is_compacted_while_it_is_read() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");
@@ -235,7 +235,7 @@ fn a_log_is_compacted_under_its_readers() {
 }
 
 #[test]
-fn totals_can_be_asked_for_at_any_time() {
+fn totals_can_be_read_during_any_operation() {
     explore(|| {
         let device = Device::new();
         let big = device.file("big");

@@ -22,7 +22,7 @@ fn fill(fs: &FileSystem) {
 }
 
 #[test]
-fn a_file_is_filled_while_it_is_overwritten_and_its_content_comes_again() {
+fn a_file_gets_fingerprints_while_it_is_overwritten_and_its_content_is_written_again() {
     explore(|| {
         let (device, a) = unfilled();
         let b = device.file("b");
@@ -39,7 +39,7 @@ fn a_file_is_filled_while_it_is_overwritten_and_its_content_comes_again() {
 }
 
 #[test]
-fn a_file_is_filled_while_it_is_cloned_and_removed() {
+fn a_file_gets_fingerprints_while_it_is_cloned_and_removed() {
     explore(|| {
         let (device, a) = unfilled();
         let b = device.file("b");
@@ -73,7 +73,7 @@ fn two_writers_add_one_strong_fingerprint() {
 
 /// The only file that references a block gets other content, while other writers try to share the block.
 #[test]
-fn a_block_is_given_up_while_others_find_it() {
+fn a_block_is_dropped_while_others_find_it() {
     explore(|| {
         let device = device(Method::WBFin);
         let (a, b, c) = (device.file("a"), device.file("b"), device.file("c"));
@@ -91,7 +91,7 @@ fn a_block_is_given_up_while_others_find_it() {
 }
 
 #[test]
-fn what_is_stored_is_shared_and_unshared_while_it_is_written() {
+fn stored_data_is_shared_and_unshared_while_it_is_overwritten() {
     explore(|| {
         let (device, a) = unfilled();
         let b = device.file("b");

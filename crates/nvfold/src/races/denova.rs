@@ -64,7 +64,7 @@ fn a_file_is_shared_while_it_is_read_and_overwritten() {
 
 /// The block that the daemon is about to share loses its references.
 #[test]
-fn what_is_found_goes_away_while_it_is_taken() {
+fn a_block_loses_its_references_while_the_daemon_shares_it() {
     explore_with(IndexKind::Dram, &[("a", &[1]), ("b", &[1])], |device, files| {
         let [a, b] = &files[..] else { unreachable!() };
         device.fs.drain_step().unwrap();
@@ -129,7 +129,7 @@ fn a_file_is_shared_while_byte_ranges_of_it_are_cloned() {
 }
 
 #[test]
-fn another_one_shares_the_same_at_the_same_time() {
+fn a_dedup_request_and_a_writer_share_the_blocks_that_the_daemon_shares() {
     explore_with(IndexKind::Pm, &[("a", &[1, 2]), ("b", &[2, 1])], |device, files| {
         let [a, b] = &files[..] else { unreachable!() };
         let c = device.file("c");
@@ -148,7 +148,7 @@ fn another_one_shares_the_same_at_the_same_time() {
 }
 
 #[test]
-fn two_play_the_daemon() {
+fn two_daemons_work_on_one_queue() {
     explore_with(IndexKind::Dram, &[("a", &[1, 1]), ("b", &[2, 1])], |device, files| {
         let [a, b] = &files[..] else { unreachable!() };
         let (one, other, writer) = (device.fs.clone(), device.fs.clone(), b.clone());
@@ -166,7 +166,7 @@ fn two_play_the_daemon() {
 }
 
 #[test]
-fn an_unmount_comes_while_the_daemon_works() {
+fn an_unmount_is_safe_while_the_daemon_works() {
     explore(|| {
         let device = device(IndexKind::Dram);
         for name in ["a", "b"] {
@@ -185,7 +185,7 @@ fn an_unmount_comes_while_the_daemon_works() {
 
 /// The daemon drops a block with a chunk entry while another thread clones it.
 #[test]
-fn a_block_is_given_up_while_its_file_is_cloned() {
+fn the_daemon_drops_a_block_while_its_file_is_cloned() {
     explore_with(IndexKind::Dram, &[("c", &[1])], |device, files| {
         drain(&device.fs);
         let a = device.file("a");

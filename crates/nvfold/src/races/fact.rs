@@ -42,7 +42,7 @@ fn reorder(fs: &FileSystem) {
 }
 
 #[test]
-fn a_chain_is_searched_while_it_is_brought_into_order() {
+fn a_chain_is_searched_while_it_is_reordered() {
     let contents = of_one_chain(5);
     explore(move || {
         let (device, a, _) = chain();
@@ -61,7 +61,7 @@ fn a_chain_is_searched_while_it_is_brought_into_order() {
 }
 
 #[test]
-fn a_chain_gets_and_loses_blocks_while_it_is_brought_into_order() {
+fn a_chain_gains_and_loses_blocks_while_it_is_reordered() {
     let contents = of_one_chain(5);
     explore(move || {
         let (device, a, _) = chain();
@@ -80,7 +80,7 @@ fn a_chain_gets_and_loses_blocks_while_it_is_brought_into_order() {
 }
 
 #[test]
-fn the_first_of_a_chain_goes_while_it_is_brought_into_order() {
+fn the_first_block_of_a_chain_is_removed_while_the_chain_is_reordered() {
     let contents = of_one_chain(5);
     explore(move || {
         let (device, a, _) = chain();
@@ -98,7 +98,7 @@ fn the_first_of_a_chain_goes_while_it_is_brought_into_order() {
 /// A chain links entries in a part of the chunk table that is given back to the host as soon as none of its blocks is
 /// in use.
 #[test]
-fn a_chain_is_searched_while_its_blocks_are_removed_and_their_entries_given_back() {
+fn a_chain_is_searched_while_its_blocks_and_their_entries_are_freed() {
     let contents = of_one_chain(5);
     explore(move || {
         let (device, a, _) = chain();

@@ -67,7 +67,7 @@ fn settle(device: Device) {
 }
 
 #[test]
-fn a_chunk_is_read_while_it_moves_and_its_old_place_is_used() {
+fn a_chunk_is_read_while_it_moves_and_its_old_place_is_reused() {
     explore(|| {
         let device = device(IndexKind::Dram, &[("a", 1)]);
         let file = open(&device, "a");
@@ -127,7 +127,7 @@ fn a_chunk_is_dropped_while_it_moves() {
 
 /// Two threads reclaim at once, and a third appends to the segment that chunks are moved to.
 #[test]
-fn two_empty_segments_while_a_tail_grows_where_the_chunks_go() {
+fn two_threads_empty_segments_while_a_tail_grows_in_the_target() {
     explore(|| {
         let device = device(IndexKind::Dram, &[("a", 1), ("b", 2)]);
         let (fs, tail) = (device.fs.clone(), device.file("tail"));

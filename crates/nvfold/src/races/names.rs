@@ -38,7 +38,7 @@ pub(super) fn names(fs: &FileSystem, directory: InodeNumber) -> Vec<String> {
 }
 
 #[test]
-fn renames_across_directories_in_both_directions() {
+fn renames_between_two_directories_in_both_directions_do_not_deadlock() {
     explore(|| {
         let device = Device::new();
         let (left, right) = (device.directory("left"), device.directory("right"));
@@ -93,7 +93,7 @@ fn a_directory_gets_a_name_while_it_is_removed() {
 }
 
 #[test]
-fn one_name_is_made_once() {
+fn two_threads_cannot_create_one_name_twice() {
     explore(|| {
         let device = Device::new();
         let fs = [0; 3].map(|_| device.fs.clone());
@@ -104,7 +104,7 @@ fn one_name_is_made_once() {
 }
 
 #[test]
-fn the_last_name_goes_while_another_is_made() {
+fn the_last_name_of_a_file_is_removed_while_another_is_made() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");
@@ -125,7 +125,7 @@ fn the_last_name_goes_while_another_is_made() {
 
 /// The inode number of the removed file is reused at once.
 #[test]
-fn a_lookup_never_tells_of_another_file() {
+fn a_lookup_never_returns_another_file() {
     explore(|| {
         let device = Device::new();
         device.fs.create(ROOT, b"a", &owned_by(1)).unwrap();
@@ -146,7 +146,7 @@ fn a_lookup_never_tells_of_another_file() {
 }
 
 #[test]
-fn the_parent_of_a_directory_is_its_parent_while_it_moves() {
+fn the_parent_of_a_directory_is_correct_while_it_moves() {
     explore(|| {
         let device = Device::new();
         let (old, new) = (device.directory("old"), device.directory("new"));
@@ -168,7 +168,7 @@ fn the_parent_of_a_directory_is_its_parent_while_it_moves() {
 }
 
 #[test]
-fn a_file_is_opened_while_its_last_name_goes() {
+fn a_file_is_opened_while_its_last_name_is_removed() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");
@@ -216,7 +216,7 @@ fn a_nameless_file_is_opened_while_it_is_closed() {
 
 /// A thread still has the inode number of a removed file, and opens it.
 #[test]
-fn a_new_nameless_file_is_nobody_elses_to_free() {
+fn a_new_nameless_file_is_not_freed_through_an_older_file_of_its_number() {
     explore(|| {
         let device = Device::new();
         let ino = create(&device.fs, ROOT, "a");
@@ -237,7 +237,7 @@ fn a_new_nameless_file_is_nobody_elses_to_free() {
 
 /// Attributes are changed by inode number while that number is reused by another file.
 #[test]
-fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
+fn a_change_of_a_removed_file_does_not_reach_the_next_file_in_its_slot() {
     explore(|| {
         let device = Device::new();
         let ino = create(&device.fs, ROOT, "a");
@@ -267,7 +267,7 @@ fn a_change_of_a_removed_file_does_not_reach_the_next_one() {
 /// A log takes a slot of the inode table as soon as it is free, and frees it again, while others create inodes and
 /// look up names.
 #[test]
-fn a_slot_is_an_inodes_or_a_logs() {
+fn a_slot_is_never_used_by_an_inode_and_a_log_at_once() {
     explore(|| {
         let device = Device::new();
         let directory = device.directory("d");
@@ -305,7 +305,7 @@ fn a_slot_is_an_inodes_or_a_logs() {
 /// Two logs are the first to outgrow their slots, at the same time: the feature flag must be set before either has an
 /// area.
 #[test]
-fn a_device_is_upgraded_once() {
+fn the_feature_flag_is_durable_before_the_first_log_area_in_use() {
     explore(|| {
         let device = Device::new();
         let directories = ["a", "b"].map(|name| device.directory(name));
@@ -425,7 +425,7 @@ fn block_like_an_inode(address: u64, ino: u64) -> [u8; BLOCK] {
 
 /// The next entries make the directory's log long enough to be compacted.
 #[test]
-fn a_directory_is_compacted_under_its_readers() {
+fn a_directory_log_is_compacted_while_it_is_read() {
     explore(|| {
         let device = Device::new();
         let directory = device.directory("d");
@@ -450,7 +450,7 @@ fn a_directory_is_compacted_under_its_readers() {
 
 /// Acknowledged changes survive the unmount, and no change happens after it.
 #[test]
-fn an_unmount_waits_for_those_who_are_changing_something() {
+fn an_unmount_waits_for_changes_under_way() {
     explore(|| {
         let device = Device::new();
         let file = device.file("a");

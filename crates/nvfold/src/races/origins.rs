@@ -38,7 +38,7 @@ fn settle(device: Device) {
 }
 
 #[test]
-fn what_is_copied_while_its_source_is_written_to_is_what_was_read() {
+fn copied_data_equals_the_read_data_while_its_source_is_written() {
     explore(|| {
         let device = device(Policy::Icid);
         let (a, b, other) = (device.file("a"), device.file("b"), device.file("other"));
@@ -65,7 +65,7 @@ fn what_is_copied_while_its_source_is_written_to_is_what_was_read() {
 }
 
 #[test]
-fn what_is_copied_while_its_source_is_cut_short_and_removed_stays() {
+fn copied_data_survives_truncation_and_removal_of_its_source() {
     explore(|| {
         let device = device(Policy::Icid);
         let (a, b, other) = (device.file("a"), device.file("b"), device.file("other"));
@@ -95,7 +95,7 @@ fn what_is_copied_while_its_source_is_cut_short_and_removed_stays() {
 }
 
 #[test]
-fn two_copy_from_one_source() {
+fn two_writers_copy_from_one_source() {
     explore(|| {
         let device = device(Policy::IcidInline);
         let (a, b, c) = (device.file("a"), device.file("b"), device.file("c"));

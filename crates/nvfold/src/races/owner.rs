@@ -40,7 +40,7 @@ fn addresses(file: &File) -> Vec<u64> {
 }
 
 #[test]
-fn a_file_is_written_and_filled_while_its_owner_changes() {
+fn a_file_is_written_and_gets_fingerprints_while_its_owner_changes() {
     for index in [IndexKind::Dram, IndexKind::Pm] {
         explore_change(Policy::Inline, index, |device, file| {
             let (fs, writer) = (device.fs.clone(), file.clone());
@@ -59,7 +59,7 @@ fn a_file_is_shared_later_while_its_owner_changes() {
 
 /// Of two changes at once one is the last, and the file is in the domain of that owner.
 #[test]
-fn two_change_the_owner_at_once() {
+fn two_threads_change_the_owner_of_a_file_at_once() {
     explore_change(Policy::Inline, IndexKind::Dram, |device, file| {
         let ([fs, same], [one, other]) = ([device.fs.clone(), device.fs.clone()], [file.clone(), file.clone()]);
         [task(move || change_owner(&fs, &one, 3)), task(move || change_owner(&same, &other, NEW))]

@@ -47,7 +47,7 @@ fn settle(device: Device) {
 /// The chunk is the last one of its segment. Its space and its entry are reused by another file as soon as they are
 /// free.
 #[test]
-fn a_chunk_is_read_while_its_bytes_and_its_entry_go_to_another_file() {
+fn a_chunk_is_read_while_its_bytes_and_its_entry_are_reused_by_another_file() {
     explore(|| {
         let device = device(IndexKind::Dram);
         let (a, b) = (device.file("a"), device.file("b"));
@@ -77,7 +77,7 @@ fn a_chunk_is_read_while_its_bytes_and_its_entry_go_to_another_file() {
 
 /// A chunk that a writer finds in the index loses its last reference, and its entry and its space are reused.
 #[test]
-fn an_equal_piece_is_found_while_it_is_freed_and_its_place_is_used_anew() {
+fn an_equal_piece_is_found_while_it_is_freed_and_its_place_is_reused() {
     explore(|| {
         let device = device(IndexKind::Pm);
         device.file("a").write_at(0, &short(1)).unwrap();
@@ -103,7 +103,7 @@ fn an_equal_piece_is_found_while_it_is_freed_and_its_place_is_used_anew() {
 /// Two of three tasks release references at once, and by then the entry that the last release frees is reused for
 /// another length.
 #[test]
-fn references_go_while_the_last_of_them_frees_the_entry_for_another_length() {
+fn references_are_dropped_while_the_last_one_frees_the_entry_for_another_length() {
     explore(|| {
         let device = device(IndexKind::Dram);
         let files = ["a", "b"].map(|name| device.file(name));
@@ -231,7 +231,7 @@ fn a_tail_grows_while_an_equal_piece_is_looked_for_and_streams_end() {
 
 /// The inode number of the file goes to another file, which is written in the same requests with other bytes.
 #[test]
-fn a_stream_ends_while_its_file_goes_and_another_gets_its_number_and_its_chunk() {
+fn a_stream_ends_while_its_inode_number_and_its_chunk_are_reused() {
     explore(|| {
         let device = device(IndexKind::Dram);
         device.file("equal").write_at(0, &[1; 1500]).unwrap();
@@ -255,7 +255,7 @@ fn a_stream_ends_while_its_file_goes_and_another_gets_its_number_and_its_chunk()
 
 /// Parts of a file that were written out of order are cut again where they meet.
 #[test]
-fn seams_are_cut_while_their_file_is_written_read_and_cut_off() {
+fn seams_are_cut_while_their_file_is_written_read_and_truncated() {
     let data = noise(24 << 10);
     explore(move || {
         let device = device(IndexKind::Dram);
@@ -301,7 +301,7 @@ fn seams_are_cut_while_their_file_is_written_read_and_cut_off() {
 /// The open segment is given up as soon as no live chunk is in it, together with a part of the entry table that is
 /// empty.
 #[test]
-fn an_empty_segment_is_given_up_while_others_append() {
+fn an_empty_segment_is_freed_while_others_append() {
     explore(|| {
         let device = device(IndexKind::Dram);
         device.file("a").write_at(0, &short(1)).unwrap();
@@ -334,7 +334,7 @@ fn of_one_chain(count: usize) -> Vec<Vec<u8>> {
 
 /// A chain of the pm index links entries of packed chunks, and their part of the entry table is freed.
 #[test]
-fn a_chain_of_packed_chunks_is_searched_while_they_go_and_it_is_brought_into_order() {
+fn a_chain_of_packed_chunks_is_searched_while_they_are_freed_and_the_chain_is_reordered() {
     let contents = of_one_chain(4);
     explore(move || {
         let denova = DeNovaOptions { reorder: ReorderOptions { references: 2, reads: 2 }, ..DeNovaOptions::default() };
@@ -416,7 +416,7 @@ fn space(cores: usize, device_bytes: u64, free: u64) -> (Region, Geometry, Arc<S
 
 /// The last two chunks of a closed segment are freed, and the segment is opened again at once.
 #[test]
-fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
+fn a_packed_segment_is_freed_once_and_its_new_chunks_are_kept() {
     explore(|| {
         let (region, geometry, space) = space(1, DEVICE_BYTES, 1);
         let segment = geometry.first_segment();
@@ -465,7 +465,7 @@ fn a_segment_is_freed_once_and_those_who_freed_it_leave_its_new_chunks_alone() {
 
 /// Two threads open segments, fill them, and close them when they are empty.
 #[test]
-fn segments_of_packed_chunks_come_and_go() {
+fn segments_of_packed_chunks_are_opened_and_freed_concurrently() {
     explore(|| {
         let (region, _, space) = space(2, 128 << 20, 3);
         let works = |number: u32| {
@@ -494,7 +494,7 @@ fn segments_of_packed_chunks_come_and_go() {
 /// A chunk is appended that does not fit, which closes the segment, while the segment's last chunk and another one
 /// are freed.
 #[test]
-fn a_full_segment_is_closed_while_its_chunks_go() {
+fn a_full_segment_is_closed_while_its_chunks_are_freed() {
     explore(|| {
         const LONG: u64 = PACKED_BYTES_MAX;
         let (region, _, space) = space(1, DEVICE_BYTES, 2);
@@ -527,7 +527,7 @@ fn a_full_segment_is_closed_while_its_chunks_go() {
 
 /// One entry of the table is free. Two threads need another part at once; one part is made, and later freed.
 #[test]
-fn parts_of_the_table_of_entries_are_made_by_several() {
+fn several_threads_create_parts_of_the_entry_table_at_once() {
     explore(|| {
         let (region, geometry, space) = space(4, DEVICE_BYTES, 3);
         let entries = Arc::new(Entries::new(geometry));

@@ -61,7 +61,7 @@ impl Table {
 
 /// One thread releases the last reference while another shares the block: the share happens first, or it fails.
 #[test]
-fn the_last_reference_is_taken_or_gone() {
+fn taking_and_dropping_the_last_reference_exclude_each_other() {
     explore(|| {
         let table = Table::with(1);
         let freed = Arc::new(AtomicU64::new(0));
@@ -128,7 +128,7 @@ impl Private {
 /// The owner of a labelled block releases it while another thread finds it. The finder's block is neither freed nor
 /// reused.
 #[test]
-fn a_private_block_is_found_or_freed() {
+fn finding_and_freeing_a_private_block_exclude_each_other() {
     explore(|| {
         let private = Private::new();
         race([private.drop_and_use_again(), private.find()]);
@@ -143,7 +143,7 @@ fn a_private_block_is_found_or_freed() {
 }
 
 #[test]
-fn a_private_block_is_found_by_two_while_it_is_dropped() {
+fn a_private_block_is_found_by_two_threads_while_it_is_dropped() {
     explore(|| {
         let private = Private::new();
         race([private.drop_and_use_again(), private.find(), private.find()]);
@@ -170,7 +170,7 @@ fn a_private_block_is_cloned_and_found() {
 
 /// The daemon of policy `denova` counts a block that another policy has stored, while another thread finds it.
 #[test]
-fn a_private_block_is_counted_and_found() {
+fn a_private_block_gets_a_count_while_it_is_found() {
     explore(|| {
         let private = Private::new();
         let table = private.table.clone();
@@ -206,7 +206,7 @@ fn a_private_block_is_shared_twice_at_once() {
 
 /// One block is added and another removed while a third thread searches for the fingerprint of both.
 #[test]
-fn one_fingerprint_comes_and_goes() {
+fn a_search_finds_a_fingerprint_while_its_blocks_are_added_and_removed() {
     explore(|| {
         let table = Table::with(1);
         let other = ChunkRef::Block(BlockNumber(table.block.0 + 1));
@@ -227,7 +227,7 @@ fn one_fingerprint_comes_and_goes() {
 /// A label and a count without the data they describe: so few steps that all schedules are run. Either a reference is
 /// taken under the label, or the label is removed and no reference is taken.
 #[test]
-fn a_label_comes_off_or_a_reference_is_taken() {
+fn removing_a_label_and_taking_a_reference_exclude_each_other() {
     let schedules = exhaust(|| {
         let (labels, lock) = (Arc::new(Labels::new(8)), Arc::new(Mutex::new(())));
         let count = Arc::new(AtomicU64::new(1));
@@ -266,7 +266,7 @@ fn a_label_comes_off_or_a_reference_is_taken() {
 
 /// Each number has at most one user, while the table grows and shrinks: at its end, and before a part that stays.
 #[test]
-fn an_inode_number_has_one_user() {
+fn an_inode_number_is_never_given_out_twice() {
     for stays in [None, Some(2)] {
         explore(move || take_numbers_while_a_part_goes(stays));
     }

@@ -56,7 +56,7 @@ fn counts_are_reconciled_while_they_change() {
 /// Logs of directories, walked and not yet walked, take and free log areas. One log area was left without an owner by
 /// a crash.
 #[test]
-fn log_areas_come_and_go_while_counts_are_reconciled() {
+fn log_areas_are_made_and_freed_while_counts_are_reconciled() {
     explore(|| {
         let device = Device::new();
         let [full, longer, gone] = ["full", "longer", "gone"].map(|name| device.directory(name));
@@ -94,7 +94,7 @@ fn log_areas_come_and_go_while_counts_are_reconciled() {
 }
 
 #[test]
-fn space_is_found_and_given_back_while_counts_are_reconciled() {
+fn space_is_allocated_and_freed_while_counts_are_reconciled() {
     explore(|| {
         let device = crashed();
         let [one, two, three] = [0; 3].map(|_| device.fs.clone());

@@ -54,7 +54,7 @@ impl Allocator {
 }
 
 #[test]
-fn the_last_blocks_go_to_one_each() {
+fn each_of_the_last_blocks_goes_to_one_thread() {
     explore(|| {
         let allocator = Allocator::with_free(2, 1, 2);
         race([1, 2, 3].map(|byte| {
@@ -73,7 +73,7 @@ fn the_last_blocks_go_to_one_each() {
 /// Three threads need at most the six blocks that exist. In whichever core's share they are counted, each thread
 /// finds enough.
 #[test]
-fn a_block_in_the_share_of_another_core_is_found() {
+fn a_free_block_in_the_share_of_another_core_is_found() {
     explore(|| {
         // A batch is one block, and four count as plenty.
         let blocks = Arc::new(FreeBlocks::new(32, 0, 2));
@@ -94,7 +94,7 @@ fn a_block_in_the_share_of_another_core_is_found() {
 }
 
 #[test]
-fn a_freed_block_serves_the_next_one() {
+fn a_freed_block_serves_the_next_reservation() {
     explore(|| {
         let allocator = Allocator::with_free(2, 1, 2);
         let mine = allocator.take(2).unwrap();
@@ -108,7 +108,7 @@ fn a_freed_block_serves_the_next_one() {
 
 /// Three threads use two segments: they take them over from one another, and share them.
 #[test]
-fn segments_change_hands_and_are_shared() {
+fn segments_pass_between_cursors_and_are_shared() {
     explore(|| {
         let allocator = Allocator::with_free(4, 2, 3);
         race([1, 2, 3].map(|byte| {
@@ -129,7 +129,7 @@ fn segments_change_hands_and_are_shared() {
 /// One segment has some free blocks, and then becomes completely free: it is given back to the host while others
 /// allocate from it.
 #[test]
-fn a_segment_in_use_is_not_given_back() {
+fn a_segment_in_use_is_not_returned_to_the_host() {
     explore(|| {
         let allocator = Allocator::with_free(4, 1, 4);
         let rest: Vec<BlockNumber> =

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_is_had_whichever_share_it_lies_in() {
+    fn every_free_block_can_be_reserved_by_any_core() {
         let blocks = FreeBlocks::new(1 << 20, 64, 8);
         on_other_cores(&blocks, |blocks| assert!(blocks.take(1, 64)));
         assert_eq!(blocks.count(), (1 << 20) - 8);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_takes_from_the_common_count_once_a_batch() {
+    fn a_core_takes_free_blocks_from_the_common_count_in_batches() {
         let blocks = FreeBlocks::new(1 << 20, 64, 2);
         let common = || blocks.common.load(Ordering::Relaxed);
         assert!(blocks.take(1, 64));

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_aligned_and_as_long_as_they_can_be() {
+    fn runs_of_free_blocks_are_aligned_and_maximal() {
         assert_eq!(runs(&[], 16), []);
         assert_eq!(runs(&[0..100, 100..512], 16), [(0, 512)]);
         assert_eq!(runs(&[1..40, 47..65, 100..160], 16), [(16, 16), (48, 16), (112, 48)]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_tells_bits_apart_and_leaves_room_for_a_level() {
+    fn a_segment_digest_distinguishes_bits_and_leaves_room_for_a_level() {
         let one = |bit: u32| std::array::from_fn(|at| u64::from(at == 3) << bit);
         assert_ne!(digest(&one(5)), digest(&one(6)));
         assert_ne!(digest(&[0; WORDS_PER_SEGMENT]), 0);

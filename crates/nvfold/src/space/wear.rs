@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_data_takes_the_least_worn_and_cold_data_the_most_worn() {
+    fn hot_data_goes_to_the_least_worn_segment_and_cold_data_to_the_most_worn() {
         let free = [(10, 1), (10, 2), (11, 3), (13, 4)];
         assert_eq!(order(&free, Heat::Hot), [1, 2, 3, 4]);
         assert_eq!(order(&free, Heat::Cold), [4, 3, 2, 1]);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_is_worn_far_above_the_others_rests_but_is_taken_at_last() {
+    fn a_far_more_worn_segment_rests_until_no_other_is_free() {
         let free = [(0, 1), (2, 2), (3, 3), (u32::MAX, 4)];
         assert_eq!(order(&free, Heat::Cold), [2, 1, 3, 4]);
         assert_eq!(order(&[(u32::MAX, 7)], Heat::Cold), [7], "the count is at its end, and not over it");

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn only_data_changes_where_nothing_is_mapped() {
+    fn over_unmapped_space_only_data_is_published() {
         let extents = file();
         let changed = |range, mapped: &[(u64, Extent)]| changed(&extents, range, mapped).into_vec();
         assert_eq!(changed(0..2 * B, &[]), [], "a hole stays one");

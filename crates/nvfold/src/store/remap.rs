@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_that_leave_no_gap_cover_a_range() {
+    fn a_range_counts_as_covered_only_if_its_extents_leave_no_gap() {
         let mapped: Mapped = [(B, data(1, 2)), (3 * B, data(9, 1))].into_iter().collect();
         assert!(covers(&mapped, &(B..4 * B)) && covers(&[], &(B..B)));
         assert!(!covers(&mapped, &(B..5 * B)) && !covers(&mapped, &(0..4 * B)) && !covers(&[], &(B..2 * B)));

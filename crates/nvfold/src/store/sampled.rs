@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nth_block_is_counted_over_the_runs() {
+    fn the_nth_block_is_found_across_several_runs() {
         let runs = [(10, 1), (20, 3), (40, 2)].map(|(start, count)| BlockRun { start: BlockNumber(start), count });
         let blocks: Vec<u64> = (0..6).map(|nth| nth_block(&runs, nth).0).collect();
         assert_eq!(blocks, [10, 20, 21, 22, 40, 41]);

@@ -63,7 +63,7 @@ mod tests {
     const B: u64 = BLOCK_BYTES;
 
     #[test]
-    fn parts_between_holes_are_all_of_the_rest() {
+    fn the_parts_between_holes_cover_the_rest_of_the_range() {
         let zeros = [2 * B..3 * B, 5 * B..8 * B];
         let parts = |range| between(&zeros, range).collect::<Vec<_>>();
         assert_eq!(parts(0..9 * B), [0..2 * B, 3 * B..5 * B, 8 * B..9 * B]);

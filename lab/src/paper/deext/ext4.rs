@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_in_use_are_told_by_kind() {
+    fn ext4_blocks_in_use_are_counted_by_kind() {
         let told = "Inode count:              1024\nBlock count:              16384\nFree blocks:              13617\n\
                     Free inodes:              1000\nInode size:\t          256\n";
         let space = in_use(told, 2600).unwrap();

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_those_that_are_told_and_neighbours_have_different_origins() {
+    fn a_generated_set_has_the_stated_shares_and_mixes_its_origins() {
         let mut random = Random(1);
         let mut made = Vec::new();
         add_class(&mut made, &mut random, 8 << 20, COMPRESSIBLE, &encoded);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_has_the_bytes_that_were_asked_for() {
+    fn a_generated_set_has_the_requested_size() {
         for percent in [0, 50, 100] {
             let set = Set::made_up(2 << 20, percent);
             let bytes = set.bytes() as f64 / f64::from(2 << 20);

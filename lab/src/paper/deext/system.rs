@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_follows_from_the_bytes_that_went_to_the_device() {
+    fn every_deext_figure_is_computed_from_the_bytes_written_to_the_device() {
         let set = Set::made_up(1 << 20, 50);
         for system in [System::AsInPaper, System::Ours, System::FixedOnly, System::ContentOnly] {
             let Outcome { space, write, read } = outcome(system, &set);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn data_that_is_trusted_is_not_read_to_be_shared() {
+    fn trusting_fingerprints_reads_less_than_comparing_bytes() {
         let set = Set::made_up(1 << 20, 50);
         let read = |system| outcome(system, &set).write.bytes_read;
         assert!(read(System::Ours) > 4 * read(System::AsInPaper));

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inline_pays_from_where_its_time_is_that_of_off() {
+    fn inline_pays_from_the_ratio_at_which_it_is_as_fast_as_off() {
         let times = Times { new: 300.0, duplicate: 600.0 };
         let share = pays_from(1000.0, times).unwrap();
         assert!((inline(1000.0, times, share) - 1000.0).abs() < 1e-9, "{share}");
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reading_names_each_device_once() {
+    fn the_caption_of_the_equations_mentions_each_device_once() {
         let devices = [("slow", Some(0.05)), ("slower", Some(0.01)), ("fast", None)];
         let devices = devices.map(|(name, share)| (name.to_string(), share));
         let expected = "With the fingerprint that pays first, inline pays from 5.00 % duplicates on slow and from \
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn it_never_pays_where_recognising_a_duplicate_takes_longer_than_writing_it() {
+    fn inline_never_pays_if_finding_a_duplicate_takes_longer_than_writing_it() {
         assert_eq!(pays_from(1000.0, Times { new: 1200.0, duplicate: 1200.0 }), None);
     }
 }

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zipf_draws_the_first_twice_as_often_as_the_second() {
+    fn zipf_draws_the_first_item_twice_as_often_as_the_second() {
         let zipf = Zipf::new(vec![1, 2, 3, 4]);
         let mut random = Random(3);
         let mut counts = [0u32; 5];

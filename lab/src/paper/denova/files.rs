@@ -156,7 +156,7 @@ mod tests {
     use pmem::Profile;
 
     #[test]
-    fn files_are_written_read_back_and_removed_with_and_without_think_time() {
+    fn the_denova_file_benchmark_works_with_and_without_think_time() {
         for size in Size::ALL {
             let mut lane = Lane::new(size, 40, 50, 1);
             let volume = Volume::new(&System::off(), &Profile::NATIVE, lane.bytes(), lane.files(), 1).unwrap();

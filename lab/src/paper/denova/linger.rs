@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_are_counted_by_their_upper_bounds() {
+    fn queue_waits_are_counted_in_classes_by_upper_bound() {
         let queue_wait_histogram = vec![(1_000_000, 6), (2_000_000, 3), (8_000_000, 1)];
         let waits = Waits::new(&DeNovaStats { queue_wait_histogram, ..DeNovaStats::default() });
         assert_eq!([0.5, 1.0, 3.0, 100.0].map(|ms| waits.within(ms)), [0.0, 60.0, 90.0, 100.0]);

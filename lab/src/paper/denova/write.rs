@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_system_has_a_look_of_its_own() {
+    fn every_denova_system_has_a_colour_and_a_shape() {
         let delayed = DedupMode::Delayed { interval_ms: 1, entries: 1 };
         let modes = [DedupMode::Inline, DedupMode::Immediate, delayed];
         let systems = Hash::ALL.into_iter().flat_map(|hash| modes.map(|mode| System::denova(mode, hash)));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_were_made_elsewhere_hide_copies_and_streams_do_not() {
+    fn chunking_by_call_misses_copies_that_chunking_by_stream_finds() {
         let data = random(600_000);
         let mut writes: Vec<(u64, u64, &[u8])> = vec![(1, 0, &data)];
         let mut at = 0;
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_found_and_a_gap_begins_a_new_stream() {
+    fn a_write_after_a_gap_begins_a_new_stream_and_earlier_data_is_found() {
         let data = random(64 << 10);
         let mut known = Chunked::new(Scheme { chunker: Chunker::Fixed4K, mean_bytes: 4096, per: Per::Stream });
         known.knows(&data);

@@ -221,7 +221,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     #[test]
-    fn the_report_names_what_could_not_be_read_and_what_is_a_guess() {
+    fn the_estimate_lists_unreadable_files_and_marks_guesses() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("missing");
         // More distinct blocks than the estimate keeps in memory.
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn all_rows_are_counted_from_one_baseline_which_is_named() {
+    fn all_rows_of_an_estimate_use_one_baseline_that_is_printed() {
         let dir = tempfile::tempdir().unwrap();
         let noise = |seed: u64, len: u64| -> Vec<u8> {
             let mix = |value: u64| (value ^ value >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -192,14 +192,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_program_can_be_served_and_needs_libc() {
+    fn a_dynamically_linked_program_can_be_served() {
         let file = File::open(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(look(&file).unwrap(), Ok(None));
         assert!(read(&file, 0, 4).unwrap() == b"\x7fELF");
     }
 
     #[test]
-    fn nonsense_is_no_panic() {
+    fn a_malformed_elf_file_causes_no_panic() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("elf");
         for length in [4, 63, 64, 200] {

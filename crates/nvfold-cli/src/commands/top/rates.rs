@@ -477,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_times_are_short() {
+    fn counts_and_times_on_the_screen_are_short() {
         let counts =
             [(0.0, "0"), (0.25, "0.2"), (9.96, "10.0"), (1234.4, "1234"), (56_789.0, "56.8k"), (2.5e9, "2.5G")];
         for (number, text) in counts {
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_an_end_only_while_it_shrinks() {
+    fn top_shows_the_time_left_of_a_queue_only_while_it_shrinks() {
         let of = |queue_bytes| DeNovaStats { queue_entries: 1, queue_bytes, ..DeNovaStats::default() };
         let eta = |before: Option<&DeNovaStats>, now: &DeNovaStats| Queue::between(before, now, 2.0).eta_seconds;
         assert_eq!(eta(Some(&of(300)), &of(100)), Some(1.0), "100 bytes a second");

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_gain_must_last_and_a_large_one_counts_at_once() {
+    fn auto_changes_the_policy_at_once_for_a_large_gain_and_later_for_a_small_one() {
         let mut choice = Choice::new(Policy::Inline, Reason::Unknown);
         assert!(choice.compare(&scores(100.0, 101.0), Prefer::Speed), "nothing speaks for what it began with");
         assert_eq!((choice.policy, choice.reason), (Policy::Off, Reason::Best));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_that_comes_and_goes_changes_nothing() {
+    fn a_gain_in_alternating_periods_does_not_change_the_policy() {
         let mut choice = Choice::new(Policy::Off, Reason::AsDevice);
         for _ in 0..100 {
             assert!(!choice.compare(&scores(100.0, 92.0), Prefer::Balanced));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_is_no_longer_to_be_had_is_left() {
+    fn auto_leaves_a_policy_that_is_no_longer_available() {
         let mut choice = Choice::new(Policy::DeNova, Reason::Best);
         assert!(choice.compare(&scores(100.0, 99.0), Prefer::Speed));
         assert_eq!(choice.policy, Policy::Inline);

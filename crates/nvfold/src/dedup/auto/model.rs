@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formulae_at_the_papers_costs() {
+    fn the_formulae_give_the_expected_estimates_at_the_papers_costs() {
         let ground = DeviceCosts { shares_later: true, packs: true, ..ground(Costs::PAPER) };
         let estimates = estimates(&ground, &Workload { compressible: 1.0, ..workload(0.5) }, Prefer::Speed);
         let of = |policy| *estimates.iter().find(|of| of.policy == policy).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_fast_device_speed_stores_everything_and_space_shares() {
+    fn on_a_fast_device_prefer_speed_stores_everything_and_prefer_space_shares() {
         let fast = ground(FAST);
         for ratio in [0.0, 0.3, 0.5] {
             assert_eq!(best(&fast, &workload(ratio), Prefer::Speed), Policy::Off, "ratio {ratio}");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn balanced_shares_when_a_percent_of_space_costs_less_than_a_percent_of_time() {
+    fn prefer_balanced_shares_if_a_percent_of_space_costs_less_than_a_percent_of_time() {
         let fast = ground(FAST);
         // The scores are equal where (300 + 500 (1-r) + 250 r + 42 + 400) (1-r) = 500 + 400.
         assert_eq!(best(&fast, &workload(0.20), Prefer::Balanced), Policy::Off);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn sharing_later_wins_where_looking_takes_longer_than_writing() {
+    fn auto_shares_later_if_a_look_up_takes_longer_than_a_write() {
         let pm = |costs| DeviceCosts { shares_later: true, ..ground(costs) };
         assert_eq!(best(&pm(FAST), &workload(0.3), Prefer::Balanced), Policy::DeNova);
         assert_eq!(best(&pm(Costs::PAPER), &workload(0.3), Prefer::Balanced), Policy::Inline);
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn estimates_are_sane(
+        fn estimates_are_finite_and_stay_within_their_bounds(
             costs in (0..20_000u64, 0..5_000u64, 0..2_000u64, 0..5_000u64),
             ratio in 0.0..=1.0f64, compressible in 0.0..=1.0f64, blocks in 1.0..1024.0f64,
             prefer in 0..Prefer::ALL.len(),

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_fast_device_nothing_speaks_for_looking_at_data() {
+    fn on_a_fast_device_no_data_is_watched() {
         let fast = outlook(400, Prefer::Speed, true);
         assert_eq!(fast.best_at_any_ratio(Policy::Inline), Some(Policy::Off));
         assert!(!fast.asks_for_compressibility(Policy::Off, 1.0));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn compressibility_is_asked_for_where_packing_may_win() {
+    fn compressibility_is_checked_only_if_packing_may_win() {
         for (write_ns, prefer, packs, expected) in [
             (400, Prefer::Speed, true, false),
             (600_000, Prefer::Speed, true, true),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_tell_a_range() {
+    fn samples_give_a_confidence_range() {
         assert_eq!(Range::of(0, 0), None);
         assert_eq!((Range::of_checks(0, 16), Range::of_checks(0, 15)), (Some(Range::exactly(0.0)), Range::of(0, 15)));
         assert!(Range::of(0, 64).unwrap().contains(0.03) && !Range::of(0, 64).unwrap().contains(0.04));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_is_refuted_by_what_is_certain_only() {
+    fn a_choice_is_refuted_only_if_the_confidence_range_excludes_it() {
         let slow = outlook(9_000, Prefer::Speed, false);
         let unknown = Range::exactly(0.0);
         let better = |own, hits, samples| slow.better_than(own, Range::of(hits, samples).unwrap(), unknown, 1.0);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_checks_tell_that_data_is_to_be_packed_and_no_longer() {
+    fn four_compressible_checks_start_packing_and_sixteen_incompressible_ones_stop_it() {
         let space = outlook(1_000, Prefer::Space, true);
         let better = |own, hits, checks| {
             space.better_than(own, Range::exactly(0.0), Range::of_checks(hits, checks).unwrap(), 32.0)

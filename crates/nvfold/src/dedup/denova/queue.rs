@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_queue_gives_the_large_ones_first() {
+    fn a_long_queue_returns_large_entries_first() {
         let queue = Queue::new(None);
         (0..LONG + 10).for_each(|at| queue.push(node(at, 1), 0));
         (0..5).for_each(|at| queue.push(node(LONG + 10 + at, 256), 0));
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_comes_back_as_it_was_saved() {
+    fn a_queue_node_survives_saving_and_loading() {
         let saved = node(1 << 43, u32::MAX);
         assert_eq!(Node::from_words(saved.words()), saved);
         let queue = Queue::new(None);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_stamped_when_it_comes() {
+    fn queued_nodes_get_their_time_on_arrival() {
         let ticks = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
         let clock = ticks.clone();
         let tick = move || 100 * (1 + clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed));

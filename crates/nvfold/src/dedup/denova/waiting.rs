@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_known_to_an_eighth() {
+    fn a_wait_time_class_is_exact_to_an_eighth() {
         let mut times: Vec<u64> = (0..4096).chain((0..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit])).collect();
         times.push(u64::MAX);
         for ns in times {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_ascend_and_count() {
+    fn wait_time_classes_are_sorted_and_counted() {
         let wait_times = WaitTimes::default();
         [900, 5, 5, 1 << 40].into_iter().for_each(|ns| wait_times.count(ns));
         let classes = wait_times.classes();

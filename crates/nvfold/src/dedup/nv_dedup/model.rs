@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_equations_at_the_papers_costs() {
+    fn the_equations_give_the_expected_times_at_the_papers_costs() {
         let at = |method, ratio| service_ns(method, &Costs::PAPER, Verify::Strong, ratio);
         assert_eq!(at(NonFin, 0.7), 9700.0);
         assert!((at(WSFin, 0.7) - (900.0 + 2910.0 + 4340.0)).abs() < 1e-6);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_shares_from_twenty_percent_on_and_compares() {
+    fn method_auto_shares_from_twenty_percent_duplicates_on_and_compares_bytes() {
         let expected = [NonFin, WBFin, WBFin, WBFin, WBFin, WBFin, WBFin];
         assert_eq!(chosen(MethodChoice::Auto, Verify::Bytes), expected);
         assert_eq!(chosen(MethodChoice::Auto, Verify::Strong), expected);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_more_than_a_write_never_pays() {
+    fn a_method_that_costs_more_than_a_write_never_pays() {
         for s in [9_700, 9_701, 50_000] {
             let costs = Costs { strong_ns: s, ..Costs::PAPER };
             assert_eq!((thresholds(&costs).w_s, thresholds(&costs).strong), (None, None), "s {s}");
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn auto_takes_nearly_the_least_time(costs in costs(), verify in verify(), ratio in 0.0..=1.0f64) {
+        fn method_auto_takes_nearly_the_least_time(costs in costs(), verify in verify(), ratio in 0.0..=1.0f64) {
             let best = service_ns(choose(MethodChoice::Auto, &costs, verify, ratio), &costs, verify, ratio);
             for method in Method::ALL {
                 prop_assert!(WORTH_IT * best <= service_ns(method, &costs, verify, ratio));
@@ -165,7 +165,7 @@ mod tests {
         }
 
         #[test]
-        fn more_duplicates_never_lead_back_to_storing_everything(
+        fn a_higher_duplicate_ratio_never_leads_back_to_storing_everything(
             costs in costs(), verify in verify(), low in 0.0..=1.0f64, more in 0.0..=1.0f64,
         ) {
             let high = low + (1.0 - low) * more;
@@ -176,7 +176,7 @@ mod tests {
         }
 
         #[test]
-        fn thresholds_are_where_the_time_is_that_of_storing_everything(costs in costs()) {
+        fn at_each_threshold_a_method_takes_as_long_as_storing_everything(costs in costs()) {
             let Thresholds { w_s, strong, w_b } = thresholds(&costs);
             let time = |method, ratio| service_ns(method, &costs, Verify::Strong, ratio);
             for (method, border, paper_leaves_out) in [(WSFin, w_s, 0), (StrFin, strong, costs.weak_ns), (WBFin, w_b, 0)] {

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_choice_alternates_at_low_ratios_and_follows_the_thresholds() {
+    fn method_paper_alternates_at_low_ratios_and_else_follows_the_thresholds() {
         use Method::*;
         let sampling = sampling(MethodChoice::Paper);
         let methods = periods(&sampling, &[0.1, 0.1, 0.1, 0.1, 0.3, 0.3, 0.7, 0.7, 0.5, 0.1]);
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn auto_sees_a_change_within_one_period_while_it_stores_everything() {
+    fn method_auto_notices_duplicates_within_one_period_while_it_stores_everything() {
         use Method::*;
         let sampling = sampling(MethodChoice::Auto);
         let methods = periods(&sampling, &[0.0, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0]);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_period_that_watched_too_few_is_followed_by_one_that_looks_for_all() {
+    fn a_period_with_too_few_watched_pieces_is_followed_by_a_full_one() {
         let sampling = sampling(MethodChoice::Auto);
         one_period(&sampling, 0.0);
         assert_eq!(sampling.mode(), (Method::NonFin, true));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_method_stays_and_watches_nothing() {
+    fn a_fixed_method_is_kept_and_no_content_is_watched() {
         for method in Method::ALL {
             let sampling = sampling(MethodChoice::Fixed(method));
             assert_eq!(periods(&sampling, &[0.0, 0.9, 0.3]), [method; 3]);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_strong_function_methods_that_hash_compare_bytes() {
+    fn without_a_strong_function_hashing_methods_compare_bytes() {
         for choice in [MethodChoice::Paper, MethodChoice::Fixed(Method::WSFin), MethodChoice::Fixed(Method::StrFin)] {
             let options = NvDedupOptions { method: choice, strong: None, ..NvDedupOptions::default() };
             let sampling = Sampling::new(&options);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_can_change_at_any_time() {
+    fn the_chosen_method_can_change_at_any_time() {
         let sampling = sampling(MethodChoice::Auto);
         (0..1000).for_each(|_| sampling.count(true));
         sampling.set_choice(MethodChoice::Fixed(Method::StrFin));
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_costs_replace_the_first_ones_and_are_smoothed_then() {
+    fn measured_costs_replace_the_initial_ones_and_are_smoothed_afterwards() {
         let sampling = sampling(MethodChoice::Auto);
         assert_eq!((sampling.stats().costs, sampling.stats().measured), (Costs::PAPER, false));
         let costs = |write_ns| Costs { write_ns, weak_ns: 200, strong_ns: 3000, lookup_ns: 150, compare_ns: 300 };
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn one_content_of_many_is_watched_and_zeros_are_not() {
+    fn one_content_in_32_is_watched_and_zeros_are_not() {
         let mut state = 7u64;
         let mut watched = 0;
         for _ in 0..16_000 {
@@ -439,7 +439,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_no_piece_is_lost_and_the_ratio_is_one(
+        fn sampling_counts_every_piece_and_its_ratio_is_between_0_and_1(
             period in 1..3000u64,
             choice in 0..MethodChoice::ALL.len(),
             script in prop::collection::vec((0.0..=1.0f64, 0..MethodChoice::ALL.len()), 1..8),
@@ -462,7 +462,7 @@ mod tests {
         }
 
         #[test]
-        fn copies_of_a_content_are_watched_alike(content in prop::collection::vec(any::<u8>(), 4096), shift in 0..64usize) {
+        fn all_copies_of_a_content_are_watched_or_none(content in prop::collection::vec(any::<u8>(), 4096), shift in 0..64usize) {
             let moved = [vec![0; shift], content.clone()].concat();
             prop_assert_eq!(is_watched(&moved[shift..]), is_watched(&content));
         }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn small_sets_are_counted_exactly_within_groups_and_over_all() {
+    fn small_sets_are_counted_exactly_for_each_group_and_in_total() {
         let mut sample = DistinctSample::new(1 << 20);
         for number in [1, 2, 3, 3, 3] {
             sample.see(fingerprint(number), 4096, 0);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_samples_and_stays_within_its_stated_error() {
+    fn a_full_table_of_fingerprints_samples_within_the_stated_error() {
         let mut sample = DistinctSample::new(0);
         let capacity = sample.capacity;
         let (mut distinct_bytes, mut within_second) = (0, 0);

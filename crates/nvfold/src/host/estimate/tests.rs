@@ -71,7 +71,7 @@ fn a_known_tree_is_counted_exactly() {
 }
 
 #[test]
-fn data_found_at_another_offset_is_saved_by_content_only() {
+fn shifted_data_is_saved_only_by_content_defined_pieces() {
     let dir = tempfile::tempdir().unwrap();
     let data = text(1 << 20, 3);
     fs::write(dir.path().join("plain"), &data).unwrap();
@@ -84,7 +84,7 @@ fn data_found_at_another_offset_is_saved_by_content_only() {
 }
 
 #[test]
-fn what_is_encoded_is_cut_every_16_kib() {
+fn incompressible_data_is_cut_every_16_kib() {
     let dir = tempfile::tempdir().unwrap();
     let data = noise(1 << 20, 4);
     fs::write(dir.path().join("plain"), &data).unwrap();
@@ -113,7 +113,7 @@ fn all_policies_are_counted_from_whole_blocks() {
 }
 
 #[test]
-fn the_policy_named_is_the_one_that_saves_most() {
+fn the_recommended_policy_is_the_one_that_saves_most() {
     let best_of = |content: Vec<u8>| {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("file"), content).unwrap();
@@ -144,7 +144,7 @@ fn files_longer_than_the_buffer_are_cut_as_one_stream() {
 }
 
 #[test]
-fn a_sample_stays_within_the_error_it_states() {
+fn a_sample_stays_within_its_stated_error() {
     let dir = tempfile::tempdir().unwrap();
     // 6,000 distinct blocks, the first 2,000 of them twice: 24 MB against a sample of under 2,000.
     for file in 0..8u64 {
@@ -161,7 +161,7 @@ fn a_sample_stays_within_the_error_it_states() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_counted() {
+fn unreadable_files_are_listed_and_the_others_counted() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), noise(4096, 5)).unwrap();
     let missing = dir.path().join("missing");
@@ -183,7 +183,7 @@ fn paths_below_other_paths_are_read_once() {
 }
 
 #[test]
-fn the_advised_device_holds_what_was_surveyed() {
+fn the_advised_device_size_holds_the_surveyed_files_by_computation() {
     for content in [0, 1 << 20, 300 << 20, 5 << 30] {
         let device = needs::device_for(content).unwrap();
         let geometry = crate::media::superblock::Geometry::of(device).expect("a size mkfs takes");
@@ -195,7 +195,7 @@ fn the_advised_device_holds_what_was_surveyed() {
 /// Half of the blocks of a long file repeat, every other one, so that each extent is one block long. There are
 /// also many small files, which cost a slot and a name each.
 #[test]
-fn the_advised_device_takes_what_was_surveyed() {
+fn a_device_of_the_advised_size_stores_the_surveyed_files() {
     let dir = tempfile::tempdir().unwrap();
     let shared = noise(4096, 7);
     let long: Vec<u8> = (0..2000).flat_map(|block| [shared.clone(), noise(4096, 10 + block)].concat()).collect();
@@ -224,7 +224,7 @@ fn the_advised_device_takes_what_was_surveyed() {
 
 /// Zeros in long runs, in single blocks, in runs that begin and end anywhere, and at the end of a file.
 #[test]
-fn files_with_zeros_take_what_was_estimated() {
+fn files_with_zeros_take_the_estimated_space() {
     let dir = tempfile::tempdir().unwrap();
     let zeros = |bytes: usize| vec![0; bytes];
     let contents = [
@@ -254,7 +254,7 @@ fn files_with_zeros_take_what_was_estimated() {
 }
 
 #[test]
-fn a_stop_ends_it_with_what_was_read() {
+fn an_interrupted_estimate_reports_the_files_read_so_far() {
     let dir = tempfile::tempdir().unwrap();
     for file in 0..3 {
         fs::write(dir.path().join(file.to_string()), noise(2 << 20, file)).unwrap();

@@ -87,7 +87,7 @@ fn fail_each(fs: &FileSystem, file: &File, request: &Request, is_open: bool) -> 
 }
 
 #[test]
-fn a_rung_without_space_leaves_nothing_behind() {
+fn a_rung_without_space_keeps_no_claims() {
     for is_full in [false, true] {
         for policy in POLICIES {
             let region = device(is_full);

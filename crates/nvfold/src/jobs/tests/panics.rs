@@ -383,7 +383,7 @@ fn a_panic_in_sharing_on_request_is_the_error_of_the_request() {
 }
 
 #[test]
-fn a_panic_in_housekeeping_costs_only_that() {
+fn a_panic_in_housekeeping_stops_only_that_job() {
     let reorder = |scene: &Scene| assert!(scene.fs.reorder_step().unwrap());
     panics_as_a_whole(Job::Reorder, with_equal_files(Policy::Inline), &reorder);
     let trim = |scene: &Scene| assert!(scene.fs.trim_step().unwrap());
@@ -391,7 +391,7 @@ fn a_panic_in_housekeeping_costs_only_that() {
 }
 
 #[test]
-fn a_panic_in_recovery_keeps_what_was_there() {
+fn a_panic_in_recovery_stops_reconcile_and_keeps_all_files() {
     let Scene { region, fs, files, policy, open, value } = with_equal_files(Policy::Inline);
     drop(fs);
     let scene = Scene { fs: mount_with(&region, policy), region, files, policy, open, value };
@@ -409,7 +409,7 @@ fn a_panic_in_recovery_keeps_what_was_there() {
 /// Outside of tests that make one, a contained panic fails the test.
 #[test]
 #[should_panic(expected = "giving memory back to the host (of this test)")]
-fn a_panic_that_no_test_has_made_fails_the_test() {
+fn an_unexpected_contained_panic_fails_the_test() {
     let scene = Scene::new(Policy::Off);
     let _ = scene.fs.jobs().contain_all(Job::Trim, true, || panic!("of this test"));
 }

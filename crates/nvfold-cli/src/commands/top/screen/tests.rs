@@ -84,19 +84,19 @@ fn list() -> Screen {
 }
 
 #[test]
-fn one_mount_is_shown_with_everything() {
+fn the_screen_of_one_mount_shows_all_sections() {
     let mount = watched(&[0, 5, 6, 10], denova);
     insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
 }
 
 #[test]
-fn a_mount_without_a_queue_says_so() {
+fn the_screen_of_a_mount_without_a_queue_shows_that_there_is_none() {
     let mount = watched(&[0, 5], |n| report("inline", json!({ "space": { "logical_bytes": n } })));
     insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
 }
 
 #[test]
-fn energy_and_wear_are_shown_first_on_a_device_that_takes_energy() {
+fn energy_and_wear_are_shown_first_on_a_device_with_energy_figures() {
     let pcm = |n: u64| {
         let figures = json!({
             "space": { "logical_bytes": n },
@@ -146,13 +146,13 @@ fn failed_syncs_are_shown_first_and_marked_in_the_list_while_they_fail() {
 }
 
 #[test]
-fn nothing_is_made_up_before_the_second_look() {
+fn rates_are_blank_until_the_second_snapshot() {
     let mount = watched(&[3], denova);
     insta::assert_snapshot!(drawn(80, 24, &mut only(), &[mount]).backend());
 }
 
 #[test]
-fn a_new_process_on_the_same_directory_counts_anew() {
+fn rates_restart_when_another_process_serves_the_directory() {
     let mut mount = watched(&[0, 10], denova);
     let rates = mount.figures.clone().unwrap().rates;
     mount.add(Statistics { pid: Some(1), ..denova(0) }, Instant::now());
@@ -162,7 +162,7 @@ fn a_new_process_on_the_same_directory_counts_anew() {
 }
 
 #[test]
-fn the_list_has_a_row_for_each_mount_and_opens_one() {
+fn the_list_has_a_row_for_each_mount_and_enter_opens_one() {
     let mounts = [
         watched(&[0, 5, 10], denova),
         watched(&[0, 5], |n| report("inline", json!({ "space": { "logical_bytes": n } }))),
@@ -185,7 +185,7 @@ fn the_list_has_a_row_for_each_mount_and_opens_one() {
 }
 
 #[test]
-fn a_small_terminal_is_told_what_is_needed() {
+fn a_terminal_that_is_too_small_shows_the_size_that_top_needs() {
     let mounts = [watched(&[0, 5], denova)];
     insta::assert_snapshot!("small", drawn(40, 8, &mut only(), &mounts).backend());
     for (width, height) in [(1, 1), (79, 24), (80, 23), (200, 5)] {
