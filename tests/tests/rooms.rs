@@ -264,18 +264,7 @@ struct Known {
     policies: &'static [&'static str],
 }
 
-const KNOWN: Known = Known {
-    circles: &[
-        (
-            "nvfold",
-            "fs/append fs/background fs/collect fs/commit fs/compact fs/compare fs/evacuate fs/fill fs/origins fs/packed \
-             fs/publish fs/range fs/reclaim fs/recut fs/share fs/share_queued fs/watched fs/write fs/xattr fs/zeros",
-        ),
-        ("nvfold", "fs/cache fs/policy"),
-    ],
-    arrows: &[],
-    policies: &[],
-};
+const KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 
 const NONE_KNOWN: Known = Known { circles: &[], arrows: &[], policies: &[] };
 

@@ -643,12 +643,6 @@ fn no_module_head_repeats_a_line() {
     assert_eq!(repeated_lines(twice).len(), 1);
 }
 
-/// Types of the core whose names still mean two things. The list may only get shorter.
-const NAMES_USED_TWICE: [&str; 22] = [
-    "Batch", "Counts", "Damaged", "Emptied", "End", "Filled", "Found", "Named", "Origin", "Part", "Piece", "Pieces",
-    "Pin", "Place", "Refused", "Round", "Shard", "Slot", "Stats", "Step", "Tail", "Token",
-];
-
 /// Returns the types that a file declares, without those that only tests compile. Associated types belong to their trait.
 fn declared_types(text: &str) -> Vec<&str> {
     let code = &text[..text.find("#[cfg(test)]\nmod tests {").unwrap_or(text.len())];
@@ -668,17 +662,14 @@ fn declared_types(text: &str) -> Vec<&str> {
     code.lines().filter_map(|line| line[start_of_name(line)?..].split(is_end).next()).collect()
 }
 
-/// Returns the names that several types have, with the files that declare them, and known ones that are no longer so.
-fn names_used_twice(sources: &[(String, String)], known: &[&str]) -> Vec<String> {
+/// Returns the names that several types have, with the files that declare them.
+fn names_used_twice(sources: &[(String, String)]) -> Vec<String> {
     let mut declared: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (file, text) in sources {
         declared_types(text).into_iter().for_each(|name| declared.entry(name).or_default().push(file));
     }
-    declared.retain(|_, files| files.len() > 1);
-    let mended = known.iter().filter(|name| !declared.contains_key(**name));
-    let mended = mended.map(|name| format!("{name} is declared once: take it out of NAMES_USED_TWICE"));
-    let twice = declared.iter().filter(|(name, _)| !known.contains(name));
-    twice.map(|(name, files)| format!("{name}: {}", files.join(", "))).chain(mended).collect()
+    let twice = declared.iter().filter(|(_, files)| files.len() > 1);
+    twice.map(|(name, files)| format!("{name}: {}", files.join(", "))).collect()
 }
 
 #[test]
@@ -688,20 +679,18 @@ fn every_type_of_the_core_has_a_name_of_its_own() {
     let of_core = sources().into_iter().filter(|(file, _)| file.starts_with(CORE) && !is_test(file));
     let sources: Vec<(String, String)> = of_core.collect();
     assert!(sources.len() > 100, "the files were not found");
-    assert_none("names of several types; each says what it is", names_used_twice(&sources, &NAMES_USED_TWICE));
+    assert_none("names of several types; each says what it is", names_used_twice(&sources));
 }
 
 #[test]
 fn a_seeded_second_type_with_the_same_name_is_found() {
-    let twice = |first: &str, second: &str, known: &[&str]| {
-        names_used_twice(&[("one".into(), first.into()), ("other".into(), second.into())], known)
+    let twice = |second: &str| {
+        names_used_twice(&[("one".into(), "pub(crate) struct Part<'a>(u8);".into()), ("other".into(), second.into())])
     };
-    let first = "pub(crate) struct Part<'a>(u8);";
     for second in
         ["struct Part;", "pub enum Part {}", "type Part = u8;", "fn f() {\n    struct Part {}\n}", "pub trait Part {"]
     {
-        assert_eq!(twice(first, second, &[]), ["Part: one, other"], "{second}");
-        assert_eq!(twice(first, second, &["Part"]), Vec::<String>::new(), "{second}");
+        assert_eq!(twice(second), ["Part: one, other"], "{second}");
     }
     for second in [
         "struct Parts;",
@@ -710,9 +699,7 @@ fn a_seeded_second_type_with_the_same_name_is_found() {
         "use a::Part;",
         "#[cfg(test)]\nmod tests {\n    struct Part;",
     ] {
-        assert_eq!(twice(first, second, &[]), Vec::<String>::new(), "{second}");
-        let mended = "Part is declared once: take it out of NAMES_USED_TWICE";
-        assert_eq!(twice(first, second, &["Part"]), [mended], "{second}");
+        assert_eq!(twice(second), Vec::<String>::new(), "{second}");
     }
 }
 

@@ -100,7 +100,7 @@ impl<'d> InBlocks<'d> {
 }
 
 impl Plan for InBlocks<'_> {
-    type Refusal = Infallible;
+    type Declined = Infallible;
 
     #[inline(always)]
     fn prepare(&mut self, _store: &Store, offset: u64, policy: Placer<'_>) -> Result<()> {

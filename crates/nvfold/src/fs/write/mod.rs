@@ -11,19 +11,20 @@
 //! 5 release    the references that the old extents held with others
 //! ```
 //!
-//! [`plan`] does this once for three plans: [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
+//! [`ladder`] does this once for three plans ([`plan`]): [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
 //!
 //! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
 //! content yet.
 
 mod blocks;
+mod ladder;
 mod origins;
 mod plan;
 mod stream;
 
+pub(crate) use ladder::Ladder;
 pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
-pub(crate) use plan::Ladder;
 
 use super::Core;
 use crate::error::Result;

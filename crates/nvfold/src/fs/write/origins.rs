@@ -226,7 +226,7 @@ impl<'d, 'o> WithOrigins<'d, 'o> {
 }
 
 impl Plan for WithOrigins<'_, '_> {
-    type Refusal = CannotShare;
+    type Declined = CannotShare;
 
     fn prepare(&mut self, _store: &Store, offset: u64, policy: Placer<'_>) -> Result<()> {
         self.offset = offset;

@@ -144,7 +144,7 @@ impl<'d, 's> InPieces<'d, 's> {
 }
 
 impl Plan for InPieces<'_, '_> {
-    type Refusal = Infallible;
+    type Declined = Infallible;
 
     fn prepare(&mut self, store: &Store, offset: u64, policy: Placer<'_>) -> Result<()> {
         if policy.streams().is_none() {
