@@ -575,7 +575,7 @@ mod seeded {
             ("lib.rs", "mod fs;"),
             ("fs/mod.rs", "mod read; mod write;"),
             ("fs/read.rs", "use super::write::W;"),
-            ("store/blocks.rs", "\nfn f() { super::read::r() }"),
+            ("fs/write.rs", "\nfn f() { super::read::r() }"),
         ];
         let told = SMALL.circles(&Graph::new(sources), &NONE_KNOWN);
         assert_eq!(

@@ -176,8 +176,9 @@ impl FileSystem {
     }
 
     /// Does one bounded step of the policies' background work: computes missing fingerprints (NV-Dedup 4.4.2), cuts
-    /// data again that was written out of order, works for a policy that a program has brought, and packs the ends of files that grew and rest now. Returns true when
-    /// there is currently nothing to do; new writes may change that. Front ends call it in a loop on their own thread.
+    /// data again that was written out of order, does a step of a policy that a program has brought, and packs the ends
+    /// of files that grew and rest now. Returns true when there is currently nothing to do; new writes may change that.
+    /// Front ends call it in a loop on their own thread.
     ///
     /// # Errors
     /// EROFS; errors of the device.

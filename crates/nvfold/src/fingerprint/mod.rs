@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `weak` | weak fingerprints: 32 bits that find candidates |
 //! | `strong` | strong fingerprints: 160 bits that can stand for the bytes |
+//! | `papers` | the hash functions of the papers (feature `papers`) |
 //! | `domain` | sharing domains: whose data is shared with whose |
 
 mod domain;

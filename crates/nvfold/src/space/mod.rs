@@ -22,10 +22,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `free` | the count of free blocks, and reservations |
+//! | `reserve` | reserving free blocks, and backing further segments for that |
 //! | `backing` | which free blocks have disk or memory of the host |
 //! | `holes` | giving back the memory of free blocks in segments in use |
 //! | `packed` | segments of packed chunks, by pools |
+//! | `append` | appending packed chunks to open segments, and dropping them |
 //! | `reclaim` | which segment of packed chunks is emptied next |
+//! | `spare` | the segment that is kept free for reclamation |
 //! | `evacuate` | which segments of blocks are emptied to make free segments |
 //! | `wear` | which free segment is used next |
 //! | `quarantine` | blocks in bad memory |

@@ -243,7 +243,7 @@ impl<'a> Claims<'a> {
         Ok(&self.taken.fresh[first..])
     }
 
-    /// The same for one block.
+    /// Takes one new block for data.
     ///
     /// # Errors
     /// ENOSPC.
