@@ -428,7 +428,7 @@ fn child_whose_journal_cannot_be_replayed() {
         let says = |words| refused.stderr.contains(words);
         assert_ne!(refused.code(), 0, "{}", refused.report());
         assert!(says("cannot replay the journal of") && says("No space left on device"), "{}", refused.report());
-        assert!(says("`mount -o ro`") && says("`nvfold export`"), "{}", refused.report());
+        assert!(says("`nvfold mount -o ro`") && says("`nvfold export`"), "{}", refused.report());
     }
     nvfold(&["mount", "-o", "ro"], &[mount.device(), &dir]).success();
     assert!(fs::read(dir.join("file")).expect("read") == bytes(1, 1 << 20));

@@ -68,8 +68,8 @@ const KEPT: &[Reason] = &[
         "the next user of the slot issues a fence before its commit word, which makes the mark durable too",
     ),
     ("inode/table.rs", "free_areas", 2, Mutation::Swap, "as above"),
-    ("space/packed.rs", "append_to", 1, Mutation::DropFlush, "only fsck reads this header; recovery does not"),
-    ("space/packed.rs", "grow_packed", 1, Mutation::DropFlush, "as above"),
+    ("space/append.rs", "append_to", 1, Mutation::DropFlush, "only fsck reads this header; recovery does not"),
+    ("space/append.rs", "grow_packed", 1, Mutation::DropFlush, "as above"),
     (
         "chunk/counts.rs",
         "set_length",
@@ -118,14 +118,14 @@ const KEPT: &[Reason] = &[
         "the saved state, which is written next, has a fence; a device too full for a saved state needs this one",
     ),
     (
-        "chunk/transaction.rs",
+        "chunk/generators.rs",
         "pass",
         1,
         Mutation::DropFlush,
         "undone updates are marked, and the next transaction advances past these numbers with its own",
     ),
-    ("chunk/transaction.rs", "pass", 2, Mutation::DropFence, "as above"),
-    ("chunk/transaction.rs", "pass", 2, Mutation::Swap, "as above"),
+    ("chunk/generators.rs", "pass", 2, Mutation::DropFence, "as above"),
+    ("chunk/generators.rs", "pass", 2, Mutation::Swap, "as above"),
     (
         "mount/journal.rs",
         "clear_journal",

@@ -407,8 +407,8 @@ impl Sources {
 
     /// Returns the lines that do something to the media but belong to none of these places.
     fn unreached(&mut self, places: &BTreeMap<Place, Vec<Site>>) -> BTreeMap<(String, String), usize> {
-        const CALLS: [&str; 6] =
-            [".flush()", ".fence(", ".stream(", ".stream_zeros(", "store_words(", ".settle_holes("];
+        const CALLS: [&str; 7] =
+            [".flush()", ".fence(", ".stream(", ".store_new(", ".stream_zeros(", "store_words(", ".settle_holes("];
         let reached: HashSet<(&str, usize)> = places
             .iter()
             .flat_map(|(place, sites)| sites.iter().map(|site| (&place.file[..], site.line() as usize)))
@@ -424,8 +424,9 @@ impl Sources {
             let calls = lines[..code].iter().enumerate().filter(|(_, line)| is_call(line)).map(|(at, _)| at + 1);
             for line in calls.collect::<Vec<_>>() {
                 let Some(function) = self.function_of(&name, line) else { continue };
-                // The events of `store_words` belong to its callers.
-                if function != "store_words" && !reached.contains(&(&name[..], line)) {
+                // The events of a function with this attribute belong to its callers.
+                let is_callers = is_within(&self.lines(&name)[..line], "#[track_caller]");
+                if !is_callers && !reached.contains(&(&name[..], line)) {
                     *unreached.entry((name.clone(), function)).or_insert(0) += 1;
                 }
             }
@@ -449,6 +450,13 @@ fn source_files(root: &Path, within: &str) -> Vec<String> {
     }
     files.sort();
     files
+}
+
+/// True if the function that the last of these lines belongs to has this attribute.
+fn is_within(lines: &[String], attribute: &str) -> bool {
+    let header = lines.iter().rposition(|line| function(line).is_some()).unwrap_or(0);
+    let attributes = lines[..header].iter().rev().take_while(|line| line.trim_start().starts_with("#["));
+    attributes.into_iter().any(|line| line.trim_start() == attribute)
 }
 
 /// Returns the name of the function that a line begins.
