@@ -358,8 +358,11 @@ mod tests {
         assert_eq!(read("compress=lz4"), Ok(Compression::Lz4));
         assert_eq!(read("compress=zstd"), Ok(Compression::Zstd(3)));
         assert_eq!(read("compress=zstd:19"), Ok(Compression::Zstd(19)));
-        assert_eq!(read("compress=zstd:23"), Err("must be one of off, lz4, zstd, zstd:1 to zstd:22".into()));
-        assert_eq!(read("compress"), Err("it needs a value: compress=zstd".into()));
+        assert_eq!(
+            read("compress=zstd:23"),
+            Err("option compress=zstd:23: must be one of off, lz4, zstd, zstd:1 to zstd:22".into())
+        );
+        assert_eq!(read("compress"), Err("option compress: it needs a value: compress=zstd".into()));
     }
 
     #[test]
@@ -403,7 +406,7 @@ mod tests {
             ("reorder=4", "must be REFERENCES:READS, 1:1 at least, or never"),
             ("reorder=4:0", "must be REFERENCES:READS, 1:1 at least, or never"),
         ] {
-            assert_eq!(DedupOptions::default().take_list(list), Err(why.to_owned()));
+            assert_eq!(DedupOptions::default().take_list(list), Err(format!("option {list}: {why}")));
         }
         assert!(DedupOptions::default().take_list("size=1").unwrap_err().contains("unknown option size"));
         let mut options = DedupOptions::default();
