@@ -15,7 +15,7 @@ PREFIX ?= /usr/local
 export PROPTEST_RNG_SEED ?= 1
 soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 # Races, under a scheduler that the feature puts beneath every lock: src/races of these crates.
-SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/shuttle,nvfold-causality/shuttle --lib
+SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
 .PHONY: help build lab install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean

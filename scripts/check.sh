@@ -25,6 +25,8 @@ for crate in $crates; do
     # nvfold-cli has no library, and the others no program.
     targets=(--lib)
     [ "$crate" != nvfold-cli ] || targets=(--bins)
+    # Its tests test the functions of the papers, too.
+    [ "$crate" != nvfold ] || targets+=(--features papers)
     echo "check: unit tests of $crate"
     "$CARGO" test --quiet -p "$crate" "${targets[@]}"
 done

@@ -54,7 +54,7 @@ miri() { # log, arguments of cargo miri test
 
 # All is built before two runs share the processors.
 miri build-pmem -p pmem --lib --test all -- none_of_them
-miri build-nvfold -p nvfold --test all -- none_of_them
+miri build-nvfold -p nvfold --features papers --test all -- none_of_them
 
 must_object() { # test, what Miri says
     if miri "$1" -p pmem --lib -- --ignored "shared::tests::$1" || ! grep -q "$2" "$LOGS/$1.log"; then
@@ -79,7 +79,7 @@ objected() { # log
 
 miri pmem -p pmem --lib &
 pmem=$!
-(miri nvfold -p nvfold --test all -- threads::) &
+(miri nvfold -p nvfold --features papers --test all -- threads::) &
 nvfold=$!
 wait "$pmem" || objected pmem
 # Miri switches threads by a seed: several of them for what is short.

@@ -35,6 +35,9 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(all(test, not(feature = "papers")))]
+compile_error!("the tests need the functions of the papers: cargo test -p nvfold --features papers");
+
 mod api;
 pub mod check;
 mod chunk;

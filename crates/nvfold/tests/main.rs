@@ -1,5 +1,8 @@
 //! The tests of the library as its users see it, in one program: each file is a module, and a filter by its name
-//! (`cargo test -p nvfold --test all fact`) chooses it.
+//! (`cargo test -p nvfold --features papers --test all fact`) chooses it.
+
+#[cfg(not(feature = "papers"))]
+compile_error!("the tests need the functions of the papers: cargo test -p nvfold --features papers");
 
 mod append;
 mod auto;
