@@ -2,6 +2,7 @@
 # Makes libnvfold_preload.so, which `nvfold run` preloads, of the static library that cargo builds.
 #
 #   scripts/preload-library.sh libnvfold_preload.a DIRECTORY
+#   scripts/preload-library.sh target/debug/deps DIRECTORY     the newest one that cargo has built there for tests
 #
 # For each NAME of crates/nvfold-preload/interposed.txt, which says what the words of its lines mean:
 #   - the library exports NAME. It asks whether the call concerns us; if so it jumps to nvfold_preload_FUNCTION, if not to
@@ -13,6 +14,16 @@
 set -euo pipefail
 archive=$1
 directory=$2
+if [ -d "$1" ]; then
+    archive=
+    for built in "$1"/libnvfold_preload-*.a; do
+        if [ "$built" -nt "$archive" ]; then archive=$built; fi
+    done
+    if [ -z "$archive" ]; then
+        echo "preload-library: $1 has no libnvfold_preload-*.a; cargo builds one for the tests that need it" >&2
+        exit 1
+    fi
+fi
 root=$(cd "$(dirname "$0")/.." && pwd)
 list=$root/crates/nvfold-preload/interposed.txt
 if [ "$(uname -m)" != x86_64 ]; then

@@ -55,16 +55,8 @@ pub(crate) fn library() -> Option<&'static Path> {
             return None;
         }
         let beside = std::env::current_exe().expect("this test is a file").parent().expect("in a folder").to_owned();
-        let is_archive = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("libnvfold_preload-") && name.ends_with(".a")
-        };
-        let entries = fs::read_dir(&beside).expect("the folder of this test can be read");
-        let archives = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_archive);
-        let age = |path: &PathBuf| path.metadata().and_then(|metadata| metadata.modified()).ok();
-        let archive = archives.max_by_key(age).expect("cargo builds the library for this test");
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
-        ok(Command::new(crate_dir().join("../../scripts/preload-library.sh")).arg(archive).arg(&folder));
+        ok(Command::new(crate_dir().join("../../scripts/preload-library.sh")).arg(beside).arg(&folder));
         Some(folder.join("libnvfold_preload.so"))
     })
     .as_deref()
