@@ -20,6 +20,8 @@ pub(super) struct Turn {
     pub name: String,
     /// The emulated device.
     pub profile: Profile,
+    /// True if it is the paper's profile, to which its values apply.
+    pub is_the_papers: bool,
     /// True for a smoke test, which only checks that the code runs.
     pub smoke: bool,
     paper: &'static str,
@@ -28,12 +30,6 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Starts the turn of a paper on the named profile; `began` is the start of the whole run.
-    pub(super) fn new(paper: &'static str, name: &str, smoke: bool, began: Instant) -> Result<Turn> {
-        let profile = name.parse().expect("the names of profiles are checked");
-        Ok(Turn { name: name.into(), profile, smoke, paper, machine: Machine::here()?, began })
-    }
-
     /// Makes an empty figure.
     pub(super) fn figure(&self, id: &str, title: &str, settings: String) -> Figure {
         Figure {
@@ -85,17 +81,25 @@ pub(super) struct Plan<'a, R: 'static> {
     pub out: &'a Path,
     /// True to keep the figures in the folder that were made from this commit.
     pub resume: bool,
+    /// True for a smoke test.
+    pub smoke: bool,
 }
 
 impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
-    /// Makes the requested figures, profile by profile, and the page; prints where they are, or their JSON.
-    pub(super) fn make(&self, turns: impl Iterator<Item = Result<R>>, json: bool) -> Result<()> {
+    /// Makes the requested figures, profile by profile, and the page; prints where they are, or their JSON. The paper's
+    /// module makes the run of each turn.
+    pub(super) fn make<N: AsRef<str>>(
+        &self,
+        profiles: &[N],
+        run_of: impl Fn(Turn) -> Result<R>,
+        json: bool,
+    ) -> Result<()> {
         let began = Instant::now();
         let resumed = self.resume.then(|| commit().ok_or(LabError::NoCommit)).transpose()?;
         let mut report = Report { version: VERSION, command: command(), paper: self.paper, figures: Vec::new() };
         let (folder, mut skipped) = (Folder(self.out), 0);
-        for (turn, run) in turns.enumerate() {
-            let run = run?;
+        for (turn, profile) in profiles.iter().enumerate() {
+            let run = run_of(self.turn(profile.as_ref(), began)?)?;
             for group in self.groups.iter().filter(|group| turn == 0 || !group.once) {
                 let ids = self.wanted_of(group);
                 if ids.is_empty() {
@@ -129,6 +133,19 @@ impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
         println!("figures made: {made}; skipped: {skipped}; aims met: {met} of {all}; time: {seconds} s");
         println!("page: {}", self.out.join("README.md").display());
         Ok(())
+    }
+
+    /// Starts the turn of the named profile; `began` is the start of the whole run.
+    fn turn(&self, name: &str, began: Instant) -> Result<Turn> {
+        Ok(Turn {
+            name: name.into(),
+            profile: name.parse().expect("the names of profiles are checked"),
+            is_the_papers: self.page.profiles[0] == name,
+            smoke: self.smoke,
+            paper: self.paper,
+            machine: Machine::here()?,
+            began,
+        })
     }
 
     /// Returns the ids of a group's requested figures.

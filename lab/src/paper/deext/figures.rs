@@ -211,7 +211,7 @@ fn at_half(run: &Run, grid: &Grid, id: &str, measure: Measure, settings: &str) -
             });
         }
     }
-    if run.is_the_papers() {
+    if run.turn.is_the_papers {
         figure.aims = aims(run, grid, half, measure);
     }
     let saved = |system| number(grid.saved(half, system, |outcome| (measure.of)(&outcome.write)));

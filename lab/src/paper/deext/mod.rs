@@ -24,17 +24,17 @@ use super::turn::{self, Group, Plan, Turn};
 use crate::Result;
 use clap::Args;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
     /// Figures to make: 8 .. 12, trees [default: all]
-    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',',
+        value_parser = |text: &str| turn::figure_id(text, &IDS))]
     figures: Vec<String>,
     /// Device profiles: pcm, rram
-    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
-        default_values = ["pcm"])]
+    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',',
+        value_parser = |text: &str| turn::profile_name(text, &PROFILES), default_values = ["pcm"])]
     profiles: Vec<String>,
     /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/deext")]
@@ -101,14 +101,6 @@ const GROUPS: [Group<Run>; 2] = [
     Group { ids: &["trees"], run: figures::of_trees, once: false },
 ];
 
-fn parse_figure(text: &str) -> std::result::Result<String, String> {
-    turn::figure_id(text, &IDS)
-}
-
-fn parse_profile(text: &str) -> std::result::Result<String, String> {
-    turn::profile_name(text, &PROFILES)
-}
-
 /// The parameters of a run on one profile.
 pub(super) struct Run {
     /// The parts that runs of all papers have in common.
@@ -122,19 +114,14 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
+    fn new(options: &Options, turn: Turn) -> Result<Run> {
         let smoke = options.smoke;
         Ok(Run {
-            turn: Turn::new(PAPER, name, smoke, began)?,
+            turn,
             bytes: if smoke { 4 << 20 } else { options.mebibytes << 20 },
             percents: if smoke { vec![0, 50] } else { vec![0, 25, 50, 75, 100] },
             trees: options.trees.clone(),
         })
-    }
-
-    /// Returns whether the paper's values apply to this profile.
-    pub(super) fn is_the_papers(&self) -> bool {
-        self.turn.name == PROFILES[0]
     }
 }
 
@@ -146,8 +133,7 @@ impl AsRef<Turn> for Run {
 
 /// Makes the requested figures, and the page.
 pub(super) fn run(options: &Options, json: bool) -> Result<()> {
-    let began = Instant::now();
-    let Options { figures, out, resume, .. } = options;
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
-    plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
+    let Options { figures, out, resume, smoke, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume, smoke: *smoke };
+    plan.make(&options.profiles, |turn| Run::new(options, turn), json)
 }

@@ -42,18 +42,18 @@ use clap::Args;
 use files::{Size, Think};
 use nvfold::DedupMode;
 use std::path::PathBuf;
-use std::time::Instant;
 use volume::DELAYED;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
     /// Figures to make: 2, 8 .. 12, table-4, equations, no-think, savings, trees, dram, fact [default: all]
-    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',',
+        value_parser = |text: &str| turn::figure_id(text, &IDS))]
     figures: Vec<String>,
     /// Device profiles: optane, native
-    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
-        default_values = PROFILES)]
+    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',',
+        value_parser = |text: &str| turn::profile_name(text, &PROFILES), default_values = PROFILES)]
     profiles: Vec<String>,
     /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/denova")]
@@ -152,14 +152,6 @@ const GROUPS: [Group<Run>; 12] = [
     Group { ids: &["dram"], run: dram::figures, once: true },
 ];
 
-fn parse_figure(text: &str) -> std::result::Result<String, String> {
-    turn::figure_id(text, &IDS)
-}
-
-fn parse_profile(text: &str) -> std::result::Result<String, String> {
-    turn::profile_name(text, &PROFILES)
-}
-
 fn parse_scale(text: &str) -> std::result::Result<f64, String> {
     let scale = text.parse().ok().filter(|scale| (0.0001..=1.0).contains(scale));
     scale.ok_or_else(|| "give a share of the paper's files, 0.0001 to 1".into())
@@ -181,11 +173,11 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
+    fn new(options: &Options, turn: Turn) -> Result<Run> {
         let smoke = options.smoke;
         let repeats = options.repeats.unwrap_or(if smoke { 2 } else { REPEATS }) as usize;
         Ok(Run {
-            turn: Turn::new(PAPER, name, smoke, began)?,
+            turn,
             repeats,
             fewer: repeats.min(FEWER),
             percents: if smoke { vec![0, 50] } else { vec![0, 25, 50, 75] },
@@ -212,11 +204,6 @@ impl Run {
     pub(super) fn delayed(&self) -> DedupMode {
         let interval_ms = self.scaled(DELAYED.0).max(1);
         DedupMode::Delayed { interval_ms, entries: (interval_ms * DELAYED.1 / DELAYED.0).max(1) }
-    }
-
-    /// Returns whether the paper's values apply to this profile.
-    pub(super) fn is_the_papers(&self) -> bool {
-        self.turn.name == PROFILES[0]
     }
 
     /// Returns the timed passes: more with think time, where the paper claims a difference below one percent.
@@ -246,8 +233,7 @@ impl AsRef<Turn> for Run {
 
 /// Makes the requested figures, and the page.
 pub(super) fn run(options: &Options, json: bool) -> Result<()> {
-    let began = Instant::now();
-    let Options { figures, out, resume, .. } = options;
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
-    plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
+    let Options { figures, out, resume, smoke, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume, smoke: *smoke };
+    plan.make(&options.profiles, |turn| Run::new(options, turn), json)
 }

@@ -141,7 +141,7 @@ fn throughput(run: &Run, grids: &[(Size, Grid)], id: &str, title: &str, think: T
                 Hash::AsInPaper => Row::range(what, inline_drop(*size), 100.0, least, "%"),
                 Hash::Ours => Row::own(what, least, "%"),
             });
-            let is_claimed = hash == Hash::AsInPaper && run.is_the_papers() && think == Think::AsInPaper;
+            let is_claimed = hash == Hash::AsInPaper && run.turn.is_the_papers && think == Think::AsInPaper;
             if is_claimed {
                 let aim = format!("inline, as in the paper: drop of {size_name} more than 50 %");
                 let floor = "SHA-1 of a block takes 11.8 us on the paper's processor; Table IV has the time here";

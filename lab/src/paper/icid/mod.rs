@@ -34,13 +34,13 @@ use crate::Result;
 use clap::Args;
 use lab::Lab;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
     /// Figures to make: table-4, table-5, table-6, 9 .. 15, section-6, mount [default: all]
-    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',',
+        value_parser = |text: &str| turn::figure_id(text, &IDS))]
     figures: Vec<String>,
     /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/icid")]
@@ -118,10 +118,6 @@ const GROUPS: [Group<Run>; 7] = [
     Group { ids: &["mount"], run: mounted::figures, once: false },
 ];
 
-fn parse_figure(text: &str) -> std::result::Result<String, String> {
-    turn::figure_id(text, &IDS)
-}
-
 /// The parameters of a run, and its folders.
 pub(super) struct Run {
     /// The parts that runs of all papers have in common.
@@ -139,10 +135,10 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
+    fn new(options: &Options, turn: Turn) -> Result<Run> {
         let Options { smoke, mebibytes, collected_mebibytes, .. } = *options;
         Ok(Run {
-            turn: Turn::new(PAPER, name, smoke, began)?,
+            turn,
             lab: Lab::new()?,
             corpus: options.corpus.clone(),
             bytes: if smoke { 8 << 20 } else { mebibytes << 20 },
@@ -170,8 +166,7 @@ impl AsRef<Turn> for Run {
 
 /// Makes the requested figures, and the page.
 pub(super) fn run(options: &Options, json: bool) -> Result<()> {
-    let began = Instant::now();
-    let Options { figures, out, resume, .. } = options;
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
-    plan.make(PROFILES.iter().map(|name| Run::new(options, name, began)), json)
+    let Options { figures, out, resume, smoke, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume, smoke: *smoke };
+    plan.make(&PROFILES, |turn| Run::new(options, turn), json)
 }

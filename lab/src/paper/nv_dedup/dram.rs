@@ -30,7 +30,7 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
         Row::own("process with policy off", without / chunks, "B/chunk"),
         Row::own("process with policy nv-dedup", with / chunks, "B/chunk"),
     ];
-    if run.is_the_papers() {
+    if run.turn.is_the_papers {
         let own = number(index / chunks);
         let floor = format!("The index reports {own} bytes per chunk; the rest is other memory of the process.");
         figure.aims = vec![Aim::at_most("DRAM at most 12 bytes per chunk", a_chunk, 12.0).with_floor(floor)];

@@ -153,7 +153,7 @@ fn figure(run: &Run, kinds: &[Kind], lines: &[Vec<Interval>]) -> Figure {
     }
     figure.charts = vec![costs, ratios, written, method, rates];
     let slowest = slowest_switch(&lines[1], Kind::Ours);
-    if run.is_the_papers() {
+    if run.turn.is_the_papers {
         let floor =
             "a period ends with its last chunk; the benchmark reads the method 20 times a period, so up to 1/20 late";
         figure.aims =

@@ -232,7 +232,7 @@ fn throughput(run: &Run, grid: &Grid, id: &str, title: &str, ends: (f64, f64), s
     }
     let ours = grid.ratios(Kind::Ours, Kind::NoDedup);
     let (least, most) = (smallest(&ours), largest(&ours));
-    if run.is_the_papers() {
+    if run.turn.is_the_papers {
         let [least_block, least_fine] =
             [Kind::DedupBlock, Kind::DedupFineGrained].map(|base| smallest(&grid.ratios(Kind::Ours, base)));
         let [(_, free_at_10), (_, free_at_70)] = [10, 70].map(|percent| grid.free_sharing(percent));
@@ -307,7 +307,7 @@ fn against_rivals(run: &Run, grid: &Grid, figure: &mut Figure) {
             Row::value(format!("{name}, largest share of Dedup_fine_grained's"), 50.0, largest(&fine), "%"),
         ];
         figure.rows.extend(rows);
-        if kind == Kind::Ours && run.is_the_papers() {
+        if kind == Kind::Ours && run.turn.is_the_papers {
             figure.aims = vec![
                 Aim::at_most("metadata per request at most 5.8 % of Dedup_block's", largest(&block), 5.8),
                 Aim::at_most("metadata per request at most 50 % of Dedup_fine_grained's", largest(&fine), 50.0),
@@ -378,7 +378,7 @@ fn stored(run: &Run, grid: &Grid, settings: &str) -> Figure {
             let ours = grid.of(kind, found)[grid.at(percent)];
             let what = format!("{}: removed at {percent} %", kind.name());
             figure.rows.push(Row::value(what, paper, ours, "%"));
-            if kind == Kind::Ours && percent > 10 && run.is_the_papers() {
+            if kind == Kind::Ours && percent > 10 && run.turn.is_the_papers {
                 let aim = format!("at {percent} % duplicates at least {paper} % found");
                 let model = grid.cells[grid.at(percent)].last().and_then(|cell| cell.model.as_ref());
                 let from = model.and_then(|model| model.thresholds.w_b).map_or(f64::NAN, |share| 100.0 * share);

@@ -31,17 +31,17 @@ use super::turn::{self, Group, Plan, Turn};
 use crate::Result;
 use clap::Args;
 use std::path::PathBuf;
-use std::time::Instant;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Options {
     /// Figures to make: 1, 2, 6 .. 13, table-4, table-5, costs, skew, dram, fio [default: all]
-    #[arg(long = "figure", value_name = "ID", value_delimiter = ',', value_parser = parse_figure)]
+    #[arg(long = "figure", value_name = "ID", value_delimiter = ',',
+        value_parser = |text: &str| turn::figure_id(text, &IDS))]
     figures: Vec<String>,
     /// Device profiles: nvdimm-8x, native, optane, pcm
-    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',', value_parser = parse_profile,
-        default_values = PROFILES)]
+    #[arg(long = "profile", value_name = "NAME", value_delimiter = ',',
+        value_parser = |text: &str| turn::profile_name(text, &PROFILES), default_values = PROFILES)]
     profiles: Vec<String>,
     /// Folder for JSON, pictures and the page; other figures in it are kept
     #[arg(long, value_name = "DIR", default_value = "target/results/nv-dedup")]
@@ -136,14 +136,6 @@ const GROUPS: [Group<Run>; 11] = [
     Group { ids: &["fio"], run: fio::figures, once: true },
 ];
 
-fn parse_figure(text: &str) -> std::result::Result<String, String> {
-    turn::figure_id(text, &IDS)
-}
-
-fn parse_profile(text: &str) -> std::result::Result<String, String> {
-    turn::profile_name(text, &PROFILES)
-}
-
 /// Sizes of the run on one profile.
 pub(super) struct Run {
     /// The common parts of all papers' turns.
@@ -165,8 +157,8 @@ pub(super) struct Run {
 }
 
 impl Run {
-    fn new(options: &Options, name: &str, began: Instant) -> Result<Run> {
-        let is_the_papers = name == PROFILES[0];
+    fn new(options: &Options, turn: Turn) -> Result<Run> {
+        let is_the_papers = turn.is_the_papers;
         let (requests, file_blocks) = match options.smoke {
             true => (400, 128),
             // A competitor's tree is as deep as the paper's only with a file of similar size.
@@ -180,7 +172,7 @@ impl Run {
             false => vec![10, 30, 50, 70],
         };
         Ok(Run {
-            turn: Turn::new(PAPER, name, options.smoke, began)?,
+            turn,
             requests: requests as usize,
             file_blocks,
             period: requests / 2,
@@ -189,11 +181,6 @@ impl Run {
             percents,
             dir: options.dir.clone(),
         })
-    }
-
-    /// Returns whether the paper's values apply to this profile.
-    pub(super) fn is_the_papers(&self) -> bool {
-        self.turn.name == PROFILES[0]
     }
 
     /// Describes a sampling period of `chunks` chunks.
@@ -216,8 +203,7 @@ impl AsRef<Turn> for Run {
 
 /// Makes the requested figures, and the page.
 pub(super) fn run(options: &Options, json: bool) -> Result<()> {
-    let began = Instant::now();
-    let Options { figures, out, resume, .. } = options;
-    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume };
-    plan.make(options.profiles.iter().map(|name| Run::new(options, name, began)), json)
+    let Options { figures, out, resume, smoke, .. } = options;
+    let plan = Plan { paper: PAPER, page: &PAGE, groups: &GROUPS, figures, out, resume: *resume, smoke: *smoke };
+    plan.make(&options.profiles, |turn| Run::new(options, turn), json)
 }

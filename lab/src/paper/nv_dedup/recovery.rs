@@ -15,7 +15,7 @@ const PAPER: [(u64, f64, f64); 4] = [(30, 734.0, 220.2), (50, 524.3, 157.3), (60
 /// Measures, and makes the figures.
 pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     // As much data as in the paper on its profile, a quarter on the others.
-    let (data_bytes, file_bytes) = match (run.turn.smoke, run.is_the_papers()) {
+    let (data_bytes, file_bytes) = match (run.turn.smoke, run.turn.is_the_papers) {
         (true, _) => (8 << 20, 2 << 20),
         (false, true) => (4 << 30, 64 << 20),
         (false, false) => (1 << 30, 64 << 20),
@@ -44,7 +44,7 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
             (format!("entries scanned at {percent} %"), entries, scanned, "thousand"),
             (format!("mount at {percent} %"), ms, took, "ms"),
         ];
-        let compare = |(what, paper, ours, unit)| match run.is_the_papers() {
+        let compare = |(what, paper, ours, unit)| match run.turn.is_the_papers {
             true => Row::value(what, paper, ours, unit),
             false => Row::own(what, ours, unit),
         };

@@ -149,7 +149,7 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
         let (twice, eight) = gains(ours);
         least = (least.0.min(twice), least.1.min(eight));
     }
-    if run.is_the_papers() {
+    if run.turn.is_the_papers {
         figure.aims = vec![
             Aim::at_least("2 threads at least 1.8x one thread", least.0, 1.8).by(Measure::Wall),
             Aim::at_least("8 threads on 2 processors at least 0.9x 2 threads", least.1, 0.9).by(Measure::Wall),

@@ -162,7 +162,7 @@ pub(super) fn latencies(run: &Run) -> Result<Vec<Figure>> {
             for (column, paper) in [0, last].into_iter().zip(papers) {
                 let what = format!("{name} to {} at {}", base.name(), at(column));
                 let ours = to(base, column);
-                figure.rows.push(match (run.is_the_papers(), paper.is_nan()) {
+                figure.rows.push(match (run.turn.is_the_papers, paper.is_nan()) {
                     (true, false) => Row::value(what, paper, ours, "x"),
                     (true, true) => Row::picture(what, ours, "x"),
                     (false, _) => Row::own(what, ours, "x"),
