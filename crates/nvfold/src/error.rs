@@ -21,6 +21,16 @@ pub enum Error {
         /// The name.
         what: String,
     },
+    /// EACCES, or EPERM for a device node.
+    #[error("{what}: {why}")]
+    Denied {
+        /// Path of the file, from the directory of the call.
+        what: String,
+        /// Why not.
+        why: &'static str,
+        /// The errno.
+        errno: i32,
+    },
     /// Any other POSIX condition that depends only on the arguments.
     #[error("{doing}: {why}")]
     Posix {
@@ -224,6 +234,9 @@ pub mod errno {
     pub const EBUSY: i32 = 16;
     pub const E2BIG: i32 = 7;
     pub const EPERM: i32 = 1;
+    pub const ENOMEM: i32 = 12;
+    pub const EACCES: i32 = 13;
+    pub const ECANCELED: i32 = 125;
 }
 
 impl Error {
@@ -250,7 +263,7 @@ impl Error {
         match self {
             Error::NotFound { .. } => errno::ENOENT,
             Error::Exists { .. } => errno::EEXIST,
-            Error::Posix { errno, .. } => *errno,
+            Error::Denied { errno, .. } | Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
             Error::ReadOnly { .. } => errno::EROFS,
             Error::Corrupt { .. }

@@ -12,6 +12,7 @@
 //! | `api` | [`FileSystem`] and [`File`]: the only interface to the rooms below; waits for space or recovery |
 //! | [`check`] | the numbered invariants as code (fsck) |
 //! | `mount` | mkfs, mounting, recovery after a crash |
+//! | `trees` | a directory with all below it: clone |
 //! | `jobs` | work beside the calls: what policies defer, sharing what is stored, making space |
 //! | `fs` | names and files: the operations |
 //! | `store` | the transaction: what a change stores, claims, publishes and releases |
@@ -64,6 +65,7 @@ mod refusals;
 mod serial;
 mod space;
 mod store;
+mod trees;
 mod words;
 
 // Devices: how they are made, mounted and described.
@@ -76,6 +78,9 @@ pub use words::{Clock, IndexKind, Stopwatch};
 pub use api::{Daemon, File, FileSystem, Origin};
 pub use words::{AllocateMode, Attr, DirEntry, FileKind, InodeNumber, MappedExtent, NewInode, RenameMode, SetAttr};
 pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
+
+// Trees: a directory with all that is below it.
+pub use trees::{CloneCaller, CloneOptions, CloneProgress, Cloned};
 
 // Errors.
 pub use error::{Error, Result, errno};

@@ -31,6 +31,7 @@ use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::panics::Job;
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
+use crate::trees::{CloneOptions, Cloned};
 use crate::words::*;
 use file::PinnedInode;
 use nvfold_sync::atomic::Ordering;
@@ -241,6 +242,7 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
+        let _no_copies = core.pending.end_all();
         core.region.probe();
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
@@ -473,6 +475,43 @@ impl FileSystem {
         self.change("rmdir", || self.core().rmdir(parent, name))
     }
 
+    /// Copies a directory with all that is below it to a new name in `parent`, as it is at one instant during this call,
+    /// across all its files. No data is copied: all of it is shared until one side changes. Owners, times, extended
+    /// attributes, holes, reserved space and hard links within the tree are kept ([`CloneOptions::caller`]). The copy is
+    /// there whole or not at all, also after a crash. Writers go on meanwhile; one clone is made at a time.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES or EPERM for what the caller may not copy; ENOSPC; ECANCELED;
+    /// ENOMEM if too much changed while it was made; EMLINK if a chunk has too many references; EIO, EROFS.
+    pub fn clone_tree(
+        &self,
+        source: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+        options: &CloneOptions<'_>,
+    ) -> Result<Cloned> {
+        // References are counted, so the counts must be exact.
+        self.mounted.reconcile()?;
+        let mut room = 0;
+        loop {
+            match self.mounted.trees().clone_tree(source, parent, name, options) {
+                // It is not known how much the whole copy needs, so each attempt gets twice as much.
+                Err(error @ Error::NoSpace { blocks_needed, .. }) => {
+                    room = blocks_needed.max(2 * room).max(ROOM_BLOCKS);
+                    if self.make_room_for(room).is_err() {
+                        return Err(error);
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes this many blocks free, if work can.
+    fn make_room_for(&self, blocks: u64) -> Result<()> {
+        self.change("clone a tree", || self.core().space.check_free("clone a tree", blocks))
+    }
+
     /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY; EINVAL for moving a directory into itself.
     pub fn rename(
         &self,
@@ -608,6 +647,12 @@ impl FileSystem {
     #[doc(hidden)]
     pub fn fail_allocation(&self, nth: u64) -> u64 {
         self.core().space.fail_reservation(nth)
+    }
+
+    /// For tests: makes the turns of clones this long, in lines of logs or so; 0: as long as usual.
+    #[doc(hidden)]
+    pub fn set_clone_turn(&self, work: usize) {
+        self.core().pending.set_turn(work);
     }
 
     /// Gives the memory of free segments, and of free blocks in other segments, back to the host; returns the number

@@ -32,7 +32,7 @@ pub(super) struct Birth<'b> {
 
 impl Core {
     /// Finds a free inode number. A number whose slot is in bad memory is never used again.
-    pub(super) fn allocate_inode(&self) -> Result<u64> {
+    pub(crate) fn allocate_inode(&self) -> Result<u64> {
         loop {
             let ino = self.table.allocate(&self.space)?;
             let slot = self.table.slot(ino).expect("an allocated inode has a slot");
@@ -54,6 +54,7 @@ impl Core {
         let Birth { ino, parent, parent_attributes, xattrs, new, nlink } = *birth;
         let time = self.now();
         self.table.note_name_found(ino);
+        self.keep_nothing_of(ino);
         let slot = self.table.slot(ino).expect("an allocated inode has a slot");
         let old: InodeHead = self.region.read(slot);
         table::empty_old_log(&self.region, slot, &old);
@@ -169,7 +170,7 @@ impl Core {
 ///
 /// A slot that left the table with its segment loses its generation. So the first user does not start at 1 but with
 /// the time in units of 1024 ns, in which no slot can be used more than once.
-fn next_generation(old: u32, time: TimeNs) -> u32 {
+pub(crate) fn next_generation(old: u32, time: TimeNs) -> u32 {
     let next = if old == 0 { (time >> 10) as u32 } else { old.wrapping_add(1) };
     next.max(1)
 }

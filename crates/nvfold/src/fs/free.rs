@@ -22,6 +22,15 @@ impl Core {
         }
     }
 
+    /// Frees an inode that no name leads to and that nobody has opened. One that cannot be read stays.
+    pub(crate) fn free_unlinked(&self, number: u64) {
+        if let Ok(inode) = self.inode(number) {
+            let mut state = inode.lock();
+            state.attributes.nlink = 0;
+            self.free_if_unused(&inode, &mut state);
+        }
+    }
+
     /// Unmount: frees inodes that are open and have no name.
     pub(crate) fn free_nameless(&self) {
         for inodes in self.cache.inodes() {
@@ -37,6 +46,7 @@ impl Core {
     /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
     /// reached.
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
+        self.keep_freed(inode, state);
         let _: InodeHead = self.region.read(inode.slot);
         inode.set_freed();
         if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {

@@ -33,7 +33,10 @@ mod usage;
 mod write;
 mod xattr;
 
+pub(crate) use birth::next_generation;
+pub(crate) use names::{check_name, directory};
 pub(crate) use write::{InodeOrigin, Ladder};
+pub(crate) use xattr::StoredValue;
 
 use crate::store::Store;
 use cache::{Cache, DamagedInodes};

@@ -339,7 +339,7 @@ pub(super) fn show(name: &[u8]) -> String {
 ///
 /// # Errors
 /// ENOENT if it is empty, EINVAL for `.`, `..`, `/` and NUL, ENAMETOOLONG for more than 255 bytes.
-pub(super) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(posix(doing, "the name is empty", errno::ENOENT)),
         b"." | b".." => Err(posix(doing, "the name is . or ..", errno::EINVAL)),

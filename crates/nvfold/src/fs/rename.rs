@@ -138,25 +138,39 @@ impl Core {
 
     /// Returns EINVAL if a directory would move below itself.
     fn check_no_loop(&self, source: &NameSlot, new_parent: &Inode) -> Result<()> {
-        if source.kind() != FileKind::Directory {
-            return Ok(());
+        if source.kind() == FileKind::Directory && self.leads_up_to(new_parent, source.ino)? {
+            return Err(posix("rename", "a directory cannot move into itself", errno::EINVAL));
         }
-        let mut at = new_parent.ino;
+        Ok(())
+    }
+
+    /// True if directory `below` is the directory `top`, or is below it.
+    ///
+    /// # Errors
+    /// ENOENT; EIO for damage.
+    pub(crate) fn is_below(&self, below: u64, top: u64) -> Result<bool> {
+        let _tree = self.tree.lock();
+        self.leads_up_to(&*self.inode(below)?, top)
+    }
+
+    /// The same, for a caller that holds the tree lock and perhaps that of the directory.
+    fn leads_up_to(&self, below: &Inode, top: u64) -> Result<bool> {
+        let mut at = below.ino;
         // Limit the steps to the number of inodes, so that a damaged parent chain cannot loop forever.
         for _ in 0..=self.table.end() {
-            if at == source.ino {
-                return Err(posix("rename", "a directory cannot move into itself", errno::EINVAL));
+            if at == top {
+                return Ok(true);
             }
             if at == InodeNumber::ROOT.0 {
-                return Ok(());
+                return Ok(false);
             }
-            at = if at == new_parent.ino {
-                new_parent.parent.load(Ordering::Relaxed)
+            at = if at == below.ino {
+                below.parent.load(Ordering::Relaxed)
             } else {
                 self.inode(at)?.parent.load(Ordering::Relaxed)
             };
         }
-        Err(Error::Corrupt { what: format!("inode {}: its parents form a loop", new_parent.ino), at: new_parent.slot })
+        Err(Error::Corrupt { what: format!("inode {}: its parents form a loop", below.ino), at: below.slot })
     }
 }
 

@@ -20,7 +20,7 @@ const XATTRS_MAX: usize = 128;
 pub(crate) const XATTR_BYTES_MAX: u64 = 512 << 10;
 
 /// A stored value that no log entry references yet. Dropping it frees its blocks.
-pub(super) struct StoredValue<'a> {
+pub(crate) struct StoredValue<'a> {
     core: &'a Core,
     value: Option<XattrValue>,
 }
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Stores a value for a log entry, inline or in blocks.
-    pub(super) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
+    pub(crate) fn store_value(&self, value: &[u8], flight: &mut Flight) -> Result<StoredValue<'_>> {
         if value.len() <= INLINE_VALUE_MAX {
             return Ok(StoredValue { core: self, value: Some(XattrValue::Inline(value.to_vec())) });
         }

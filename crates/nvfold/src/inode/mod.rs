@@ -24,7 +24,7 @@ pub(crate) mod table;
 
 use crate::error::{Error, Result};
 use crate::fingerprint::Domain;
-use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead};
+use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead, READ_ONLY_COPY};
 use crate::media::log_area::KIND_LOG_AREA;
 pub(crate) use crate::media::log_entry::SYMLINK_TARGET;
 use crate::media::log_entry::{LogEntry, XATTR_NAME_OFFSET, XattrValue, dedupe, xattr_lines};
@@ -71,6 +71,8 @@ pub(crate) struct Inode {
     pub kind: FileKind,
     /// Distinguishes the users that the slot has had.
     pub generation: u32,
+    /// True if it belongs to a snapshot, so that nothing of it may change.
+    pub is_read_only: bool,
     /// Birth time.
     pub btime: TimeNs,
     /// Directories: number of the parent. Changes under the tree lock.
@@ -572,7 +574,7 @@ impl Inode {
             return false;
         }
         let has_kind = FileKind::from_byte(head.kind).is_some() || head.kind == KIND_LOG_AREA;
-        let is_in_use = has_kind && head.in_use == IN_USE && head.spare0 == 0;
+        let is_in_use = has_kind && head.in_use == IN_USE && head.flags & !READ_ONLY_COPY == 0;
         if !is_in_use || head.ino != ino && head.ino != 0 {
             return false;
         }
@@ -588,6 +590,7 @@ impl Inode {
             slot,
             kind,
             generation: head.generation,
+            is_read_only: head.flags & READ_ONLY_COPY != 0,
             btime: head.btime,
             parent: AtomicU64::new(head.parent),
             pins: AtomicUsize::new(0),

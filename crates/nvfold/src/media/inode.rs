@@ -27,6 +27,9 @@ pub const INLINE_LOG: u64 = 192;
 /// `in_use` of a live slot.
 pub const IN_USE: u8 = 0xA7;
 
+/// Flag of an inode of a snapshot: nothing of it may change.
+pub(crate) const READ_ONLY_COPY: u16 = 1;
+
 /// First line of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -48,8 +51,8 @@ pub struct InodeHead {
     pub kind: u8,
     /// [`IN_USE`] or 0.
     pub in_use: u8,
-    /// Zero.
-    pub spare0: u16,
+    /// [`READ_ONLY_COPY`] or 0.
+    pub flags: u16,
     /// Number of inodes that have used this slot.
     pub generation: u32,
     /// CRC-32C of ino, btime and the word above.
@@ -98,6 +101,22 @@ impl InodeHead {
             ..InodeHead::default()
         }
         .sealed()
+    }
+
+    /// Returns the head with these flags, sealed.
+    pub fn with_flags(self, flags: u16) -> InodeHead {
+        InodeHead { flags, ..self }.sealed()
+    }
+
+    /// Returns the head as that of a slot that looks free: all of it but the use word, which makes it live by one store.
+    pub fn hidden(self) -> InodeHead {
+        InodeHead { kind: 0, in_use: 0, flags: 0, ..self }
+    }
+
+    /// Returns the word of a live slot with kind, use, flags and generation.
+    pub fn use_word(&self) -> u64 {
+        let [low, high] = self.flags.to_le_bytes();
+        u64::from(u32::from_le_bytes([self.kind, self.in_use, low, high])) | u64::from(self.generation) << 32
     }
 
     fn sealed(mut self) -> InodeHead {

@@ -41,6 +41,7 @@ mod tables;
 use crate::error::Result;
 use crate::fs::Core;
 use crate::jobs::{Jobs, JobsState};
+use crate::trees::Trees;
 use nvfold_sync::Mutex;
 use reconcile::Reconcile;
 
@@ -78,6 +79,11 @@ impl Mounted {
     #[inline]
     pub(crate) fn jobs(&self) -> Jobs<'_> {
         Jobs::new(&self.core, &self.under_way)
+    }
+
+    /// Returns the operations on trees.
+    pub(crate) fn trees(&self) -> Trees<'_> {
+        Trees::new(&self.core)
     }
 
     /// Returns the inodes without a name that reconcile has kept, and empties the list.

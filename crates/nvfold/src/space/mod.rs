@@ -296,6 +296,14 @@ impl Space {
         Ok(())
     }
 
+    /// Checks that this many blocks are free for content.
+    ///
+    /// # Errors
+    /// ENOSPC.
+    pub(crate) fn check_free(&self, doing: &'static str, blocks: u64) -> Result<()> {
+        if self.has_free(blocks + KEPT_BLOCKS) { Ok(()) } else { Err(self.no_space(doing, blocks)) }
+    }
+
     /// Allocates one block.
     ///
     /// # Errors

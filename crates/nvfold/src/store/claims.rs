@@ -335,13 +335,7 @@ impl<'a> Claims<'a> {
     }
 
     fn one_more(&mut self, chunk: ChunkRef) -> Result<Reference> {
-        self.require_entry(chunk)?;
-        self.tx.share(chunk).map_err(|refused| unshareable(self.store, chunk, refused))
-    }
-
-    fn require_entry(&self, chunk: ChunkRef) -> Result<()> {
-        // If the entry does not exist, the extent that references it is damaged.
-        if self.store.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.store.lost_chunk(chunk)) }
+        self.store.one_more(chunk, &mut self.tx)
     }
 
     /// Takes one more reference on a packed chunk that a locked inode maps.
@@ -361,7 +355,7 @@ impl<'a> Claims<'a> {
 
     /// Takes `times` more references on a chunk that a locked inode maps.
     pub(crate) fn share_times(&mut self, chunk: ChunkRef, times: u32) -> Result<()> {
-        self.require_entry(chunk)?;
+        self.store.require_entry(chunk)?;
         let references =
             self.tx.share_times(chunk, times).map_err(|refused| unshareable(self.store, chunk, refused))?;
         for reference in references {
@@ -513,6 +507,37 @@ impl Drop for Claims<'_> {
             self.store.space.shrink_packed(address, longer, length);
         }
         self.taken.fresh.iter().for_each(|run| self.store.free(*run));
+    }
+}
+
+impl Store {
+    fn require_entry(&self, chunk: ChunkRef) -> Result<()> {
+        // If the entry does not exist, the extent that references it is damaged.
+        if self.chunks.entries.exists(chunk) { Ok(()) } else { Err(self.lost_chunk(chunk)) }
+    }
+
+    fn one_more(&self, chunk: ChunkRef, tx: &mut Transaction<'_>) -> Result<Reference> {
+        self.require_entry(chunk)?;
+        tx.share(chunk).map_err(|refused| unshareable(self, chunk, refused))
+    }
+
+    /// Takes one more reference on every chunk that an extent of a locked inode maps, and adds each to `taken`: the
+    /// caller releases them, or makes an extent that uses them.
+    ///
+    /// # Errors
+    /// EMLINK, EIO for damage and bad memory; `taken` has the references taken before.
+    pub(crate) fn refer(&self, extent: &Extent, tx: &mut Transaction<'_>, taken: &mut Dropped) -> Result<()> {
+        if let Some(chunk) = extent.packed() {
+            taken.packed.extend(self.one_more(chunk.into(), tx)?.take().packed());
+        }
+        for block in extent.blocks().blocks() {
+            let _counted = self.one_more(block.into(), tx)?.take();
+            match taken.blocks.last_mut() {
+                Some(last) if last.blocks_end() == block.0 => last.count += 1,
+                _ => taken.blocks.push(BlockRun { start: block, count: 1 }),
+            }
+        }
+        Ok(())
     }
 }
 

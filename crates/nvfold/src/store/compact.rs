@@ -168,6 +168,13 @@ fn is_length_foreseen(state: &State, lines: u64) -> bool {
     }
 }
 
+impl Store {
+    /// Returns the log entries that make an inode with this number what `state` is.
+    pub(crate) fn live_entries(&self, ino: u64, state: &State) -> Vec<LogEntry> {
+        live_entries(self, ino, state)
+    }
+}
+
 fn live_entries(core: &Store, ino: u64, state: &State) -> Vec<LogEntry> {
     let attributes = &state.attributes;
     let waiting = if state.is_waiting() { state.waiting.clone() } else { 0..0 };

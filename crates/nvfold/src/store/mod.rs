@@ -25,10 +25,12 @@
 //! | `fingerprints` | fingerprints for chunks that are stored already |
 //! | `content` | what extents map: reading it |
 //! | `features` | the superblock's feature bits |
+//! | `pending` | what operations keep of inodes while a copy of a tree is being made |
 //! | `freeze_lock` | the freeze lock |
 //!
 //! **Lock order** of the whole crate, outermost first:
 //!
+//! 0. the lock of the one copy of a tree that is being made
 //! 1. the freeze lock
 //! 2. the lock of the work that a policy has under way
 //! 3. the tree lock
@@ -37,7 +39,7 @@
 //! 6. a TX_ID generator; a set of open packed segments or the table of packed entries. The latter two are held while
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
-//!    journal slot, superblock, work queue, the list of growing files
+//!    journal slot, superblock, work queue, the list of growing files, what is kept for a copy of a tree
 //!
 //! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
 //! only try them and never wait for them; `jobs` takes them for the usage while it has closed the freeze lock, when
@@ -64,6 +66,7 @@ mod freeze_lock;
 mod gaps;
 pub(crate) mod locked;
 pub(crate) mod packed;
+pub(crate) mod pending;
 pub(crate) mod placer;
 mod publish;
 pub(crate) mod queued;
@@ -99,7 +102,8 @@ use features::Features;
 use freeze_lock::FreezeLock;
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use nvfold_sync::{Padded, Sum};
+use nvfold_sync::{Padded, RwLockReadGuard, Sum};
+use pending::Pending;
 use pmem::Region;
 use release::MayBeDead;
 use std::sync::Arc;
@@ -140,6 +144,7 @@ pub struct Store {
     /// Whose data is shared with whose.
     pub(crate) domains: Domains,
     pub(crate) growing: Growing,
+    pub(crate) pending: Pending,
     /// Inodes below this number are already in the totals and in the recount. It is `u64::MAX` when no recount is
     /// under way.
     pub(crate) walked: Padded<AtomicU64>,
@@ -201,6 +206,7 @@ impl Store {
             compares_rewrites,
             domains,
             growing: Growing::default(),
+            pending: Pending::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,
@@ -257,8 +263,21 @@ impl Store {
         self.answer(operation())
     }
 
+    /// Enters the freeze lock for a step of the copy of a tree.
+    ///
+    /// # Errors
+    /// EROFS, EIO for a lost device; why the copy has to end.
+    pub(crate) fn enter_for_copy(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let inside = self.freeze_lock.enter_background();
+        self.check_changeable("clone a tree")?;
+        if self.pending.is_ending() {
+            return Err(Error::ReadOnly { doing: "clone a tree" });
+        }
+        self.pending.take_failure().map_or(Ok(inside), Err)
+    }
+
     #[inline]
-    fn check_changeable(&self, doing: &'static str) -> Result<()> {
+    pub(crate) fn check_changeable(&self, doing: &'static str) -> Result<()> {
         if self.read_only || self.unmounted.load(Ordering::Relaxed) {
             return Err(Error::ReadOnly { doing });
         }

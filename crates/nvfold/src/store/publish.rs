@@ -66,7 +66,7 @@ impl Store {
         self.check_entries(claims.transaction())?;
         self.check_rewrite(inode, locked.state(), remap)?;
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
-            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, &entry, claims)),
+            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, remap, &entry, claims)),
             None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
         };
         if !concurrent.is_empty() {
@@ -112,9 +112,11 @@ impl Store {
         &self,
         inode: &Inode,
         state: &mut State,
+        remap: &Remap<'_>,
         entry: &ExtentEntry,
         claims: &mut Claims<'_>,
     ) -> Concurrent {
+        self.keep_replaced(inode, state, remap, claims.transaction());
         let changing = Changing::begin(inode, &self.panics);
         let position = state.log.tail;
         let line = self.region.write(position, entry).flush();
@@ -166,6 +168,7 @@ impl Store {
         let purpose = if frees { Purpose::Promised } else { Purpose::Log };
         let (mut staged, positions) = self.stage_lines(inode, state, &lines, kept, purpose, claims.flight())?;
         drop(lines);
+        self.keep_replaced(inode, state, remap, claims.transaction());
         let (landed, named) = claims.transaction().end(staged.take_named());
         let is_daemons = !L::IS_EXCLUSIVE;
         // A reader could still clone a block that the file maps, so the daemon empties chunk entries only after
