@@ -12,6 +12,7 @@
 //! | `api` | [`FileSystem`] and [`File`]: the only interface to the rooms below; waits for space or recovery |
 //! | [`check`] | the numbered invariants as code (fsck) |
 //! | `mount` | mkfs, mounting, recovery after a crash |
+//! | `trees` | operations on a directory with all below it: removing |
 //! | `jobs` | work beside the calls: what policies defer, sharing what is stored, making space |
 //! | `fs` | names and files: the operations |
 //! | `store` | the transaction: what a change stores, claims, publishes and releases |
@@ -64,6 +65,7 @@ mod refusals;
 mod serial;
 mod space;
 mod store;
+mod trees;
 mod words;
 
 // Devices: how they are made, mounted and described.
@@ -103,7 +105,7 @@ pub use dedup::nv_dedup::options::NvDedupStats;
 pub use dedup::policy::PolicyStats;
 pub use jobs::UndedupPlan;
 pub use space::SegmentWear;
-pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Reshared, Skipped, Usage};
+pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Removing, Reshared, Skipped, Usage};
 
 /// What a program needs to bring its own policy ([`MountOptions::custom_policy`]). `tests/tests/toy_policy/` is one in
 /// a single file.

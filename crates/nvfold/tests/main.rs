@@ -29,6 +29,7 @@ mod segments;
 mod share;
 mod threads;
 mod times;
+mod trees;
 mod vector;
 mod watched;
 mod xattrs;

@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
-//! | `names`, `rename`, `birth`, `free` | inodes and the names that lead to them |
+//! | `names`, `rename`, `birth`, `free`, `remove` | inodes and the names that lead to them; removing a tree of them |
 //! | `attributes`, `xattr`, `policy`, `owner` | attributes; what they say of new data; changing the owner |
 //! | `repair` | what fsck changes |
 //! | `read`, `range`, `extents` | reading; size, reserved space, clones; listing extents |
@@ -26,6 +26,7 @@ mod owner;
 mod policy;
 mod range;
 mod read;
+mod remove;
 mod rename;
 mod repair;
 mod streams;
@@ -38,6 +39,7 @@ pub(crate) use write::{InodeOrigin, Ladder};
 use crate::store::Store;
 use cache::{Cache, DamagedInodes};
 use nvfold_sync::Mutex;
+use remove::Doomed;
 use std::ops::Deref;
 use write::OriginTally;
 
@@ -48,6 +50,7 @@ pub struct Core {
     tree: Mutex<()>,
     pub(crate) cache: Cache,
     pub(crate) damaged: DamagedInodes,
+    pub(crate) doomed: Doomed,
     origin_tally: OriginTally,
 }
 
@@ -58,6 +61,7 @@ impl Core {
             tree: Mutex::new(()),
             cache: Cache::new(),
             damaged: DamagedInodes::default(),
+            doomed: Doomed::default(),
             origin_tally: OriginTally::default(),
         }
     }

@@ -24,7 +24,7 @@ pub const VERSION: u32 = 3;
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
 pub(crate) const KNOWN_INCOMPATIBLE: u64 =
-    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS;
+    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS | TREES;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub(crate) const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -42,6 +42,9 @@ pub const TABLE_GAPS: u64 = 32;
 /// Incompatible feature: weak fingerprints may be in the domain of an owner, salted with `share_secret`. Set with the
 /// secret, by the first mount that shares by owner.
 pub(crate) const OWNER_DOMAINS: u64 = 64;
+/// Incompatible feature: a directory that no name leads to may have names, if its link count is 0 or its parents lead up
+/// to such a one: the tree below is being made or removed. Set before the first one is left without a name.
+pub const TREES: u64 = 128;
 /// Feature flags that only writers must understand.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
