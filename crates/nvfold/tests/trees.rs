@@ -117,7 +117,7 @@ fn a_removed_tree_is_gone_at_once_and_its_space_comes_back_in_steps() {
 }
 
 #[test]
-fn a_removed_tree_that_nobody_frees_is_freed_by_the_unmount() {
+fn an_unmount_frees_the_removed_trees_that_are_left() {
     let region = device();
     let fs = mount(&region);
     plant(&fs);
@@ -209,7 +209,7 @@ fn a_link_to_a_file_of_a_removed_tree_either_keeps_the_file_or_fails() {
 }
 
 #[test]
-fn whoever_needs_space_gets_that_of_a_removed_tree() {
+fn a_write_without_space_gets_that_of_a_removed_tree() {
     let region = device();
     let fs = mount(&region);
     let old = mkdir(&fs, ROOT, "old");
@@ -230,7 +230,7 @@ fn whoever_needs_space_gets_that_of_a_removed_tree() {
 }
 
 #[test]
-fn what_is_no_tree_is_not_removed() {
+fn the_removal_of_a_file_or_of_nothing_fails_and_says_why() {
     let region = device();
     let fs = mount(&region);
     drop(file(&fs, ROOT, "file", b"1"));

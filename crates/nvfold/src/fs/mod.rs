@@ -6,7 +6,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
-//! | `names`, `rename`, `birth`, `free`, `remove` | inodes and the names that lead to them; removing a tree of them |
+//! | `names`, `rename`, `birth`, `free` | inodes and the names that lead to them |
+//! | `remove`, `doomed` | removing a tree; its files that are about to be freed |
 //! | `attributes`, `xattr`, `policy`, `owner` | attributes; what they say of new data; changing the owner |
 //! | `repair` | what fsck changes |
 //! | `read`, `range`, `extents` | reading; size, reserved space, clones; listing extents |
@@ -19,6 +20,7 @@
 mod attributes;
 mod birth;
 mod cache;
+mod doomed;
 mod extents;
 mod free;
 mod names;
@@ -38,8 +40,8 @@ pub(crate) use write::{InodeOrigin, Ladder};
 
 use crate::store::Store;
 use cache::{Cache, DamagedInodes};
+use doomed::Doomed;
 use nvfold_sync::Mutex;
-use remove::Doomed;
 use std::ops::Deref;
 use write::OriginTally;
 

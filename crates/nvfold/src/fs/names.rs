@@ -6,7 +6,6 @@
 use super::Core;
 use super::birth::Birth;
 use super::policy::INHERITED;
-use super::remove::is_doomed;
 use super::xattr::check_changes;
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot, shown};
@@ -163,9 +162,7 @@ impl Core {
         let (cookie, time) = (names.next_cookie(), self.now());
         self.table.note_name_found(child.ino);
         let mut state = child.write()?;
-        if self.doomed.contains(child.ino) {
-            return Err(is_doomed());
-        }
+        self.doomed.check(child.ino)?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
         let entry = [LogEntry::Name { name: name.to_vec(), ino: child.ino, kind: child.kind, cookie, time }];

@@ -20,7 +20,7 @@
 use super::Core;
 use super::free::{FreedInode, has_names};
 use super::names::{check_name, check_no_self, check_place, posix};
-use crate::error::{Error, Result, errno};
+use crate::error::{Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, State, table};
 use crate::media::inode::{AttributeLine, INODE_BYTES, InodeHead};
@@ -29,56 +29,12 @@ use crate::media::superblock::TREES;
 use crate::space::Purpose;
 use crate::store::change::Change;
 use crate::words::{FileId, FileKind, InodeNumber};
-use nvfold_sync::Mutex;
-use nvfold_sync::atomic::{AtomicBool, Ordering};
 use pmem::Flight;
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The number of names, or of files, that one step works on: well below a millisecond of work.
 pub(crate) const TREE_STEP: usize = 128;
-
-/// Files whose only name is in a directory that loses all its names at once. They can get no other name.
-#[derive(Default)]
-pub(crate) struct Doomed {
-    any: AtomicBool,
-    files: Mutex<BTreeSet<u64>>,
-}
-
-impl Doomed {
-    fn add(&self, ino: u64) {
-        self.any.store(true, Ordering::Release);
-        self.files.lock().insert(ino);
-    }
-
-    fn remove(&self, inos: &[u64]) {
-        let mut files = self.files.lock();
-        inos.iter().for_each(|ino| _ = files.remove(ino));
-        self.any.store(!files.is_empty(), Ordering::Release);
-    }
-
-    /// Spares all of them: the directory keeps its names.
-    pub(crate) fn clear(&self) {
-        self.files.lock().clear();
-        self.any.store(false, Ordering::Release);
-    }
-
-    /// True if a file cannot get a name. The caller holds its lock.
-    #[inline]
-    pub(super) fn contains(&self, ino: u64) -> bool {
-        self.any.load(Ordering::Acquire) && self.files.lock().contains(&ino)
-    }
-
-    /// Returns the number of files.
-    pub(crate) fn len(&self) -> usize {
-        self.files.lock().len()
-    }
-
-    fn first(&self, count: usize) -> SmallVec<[u64; TREE_STEP]> {
-        self.files.lock().iter().copied().take(count).collect()
-    }
-}
 
 impl Core {
     /// Takes a directory out of the name space, with all that is below it. Returns the top of the tree, which is to be
@@ -244,9 +200,4 @@ impl Core {
         self.doomed.remove(&doomed);
         self.doomed.len() == 0
     }
-}
-
-/// Returns the error of a link to a file that is about to be freed.
-pub(super) fn is_doomed() -> Error {
-    Error::NotFound { what: "the file, which was removed with its directory".into() }
 }

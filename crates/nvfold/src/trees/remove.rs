@@ -28,7 +28,7 @@ struct RemovalList {
     /// The tops to free.
     tops: Vec<FileId>,
     /// Where the work is.
-    at: Place,
+    at: RemovalPlace,
     /// Tops for which the device has too little space now. They are tried when nothing else is left.
     waiting: Vec<FileId>,
     /// Tops that keep their names, because a directory below cannot be read. The next mount tries again.
@@ -36,7 +36,7 @@ struct RemovalList {
 }
 
 #[derive(Clone, Copy, Default)]
-enum Place {
+enum RemovalPlace {
     /// Between two tops.
     #[default]
     Between,
@@ -50,7 +50,7 @@ enum Place {
 
 impl RemovalList {
     fn directories(&self) -> usize {
-        let at = matches!(self.at, Place::Names(..) | Place::End(_));
+        let at = matches!(self.at, RemovalPlace::Names(..) | RemovalPlace::End(_));
         self.tops.len() + usize::from(at) + self.waiting.len() + self.stuck.len()
     }
 }
@@ -116,7 +116,8 @@ impl Trees<'_> {
     /// True if a step would find something to free now.
     pub(crate) fn can_go_on(&self) -> bool {
         let list = self.under_way.removal.list.lock();
-        !matches!(list.at, Place::Between) || !list.tops.is_empty()
+        let has_more = !matches!(list.at, RemovalPlace::Between) || !list.tops.is_empty();
+        has_more && !self.panics.have_stopped(Job::Remove)
     }
 
     /// Returns what is still to be freed, as far as it is known.
@@ -131,34 +132,39 @@ impl Trees<'_> {
 
     fn advance(&self, list: &mut RemovalList) -> Result<bool> {
         match list.at {
-            Place::Between => match list.tops.pop().or_else(|| list.waiting.pop()) {
-                Some(top) => list.at = Place::Names(top, 0),
+            RemovalPlace::Between => match list.tops.pop().or_else(|| list.waiting.pop()) {
+                Some(top) => list.at = RemovalPlace::Names(top, 0),
                 None => return Ok(true),
             },
-            Place::Names(top, cookie) => {
+            RemovalPlace::Names(top, cookie) => {
                 let tops = &mut list.tops;
                 let done = self.at_top(top, |inode| self.look_at_names(inode, cookie, tops));
                 list.at = match done {
-                    Ok(Some(Some(cookie))) => Place::Names(top, cookie),
-                    Ok(Some(None)) => Place::End(top),
-                    Ok(None) => Place::Doomed,
+                    Ok(Some(Some(cookie))) => RemovalPlace::Names(top, cookie),
+                    Ok(Some(None)) => RemovalPlace::End(top),
+                    Ok(None) => self.after_top(),
                     Err(error) => return self.put_off(list, top, error),
                 };
             }
-            Place::End(top) => {
+            RemovalPlace::End(top) => {
                 let done = self.at_top(top, |inode| self.end_directory(inode));
                 match done {
-                    Ok(_) => list.at = Place::Doomed,
+                    Ok(_) => list.at = self.after_top(),
                     Err(error) => return self.put_off(list, top, error),
                 }
             }
-            Place::Doomed => {
+            RemovalPlace::Doomed => {
                 if self.free_doomed() {
-                    list.at = Place::Between;
+                    list.at = RemovalPlace::Between;
                 }
             }
         }
         Ok(false)
+    }
+
+    /// Returns where the work goes on when a top is gone. Without doomed files nothing is counted as left.
+    fn after_top(&self) -> RemovalPlace {
+        if self.doomed.len() == 0 { RemovalPlace::Between } else { RemovalPlace::Doomed }
     }
 
     /// Does something with a top; `None` if it is gone.
@@ -181,7 +187,7 @@ impl Trees<'_> {
             return Err(error);
         }
         self.doomed.clear();
-        list.at = Place::Between;
+        list.at = RemovalPlace::Between;
         match error {
             Error::NoSpace { .. } => {
                 list.waiting.insert(0, top);
