@@ -45,8 +45,9 @@ const HOUSES: [House; 9] = [
             ("check", "mount fs store dedup inode chunk space media words error compression fingerprint"),
             (
                 "mount",
-                "jobs fs store dedup inode chunk space media words error compression fingerprint parallel panics",
+                "trees jobs fs store dedup inode chunk space media words error compression fingerprint parallel panics",
             ),
+            ("trees", "fs inode words error panics"),
             ("jobs", "fs store dedup inode chunk space media words error compression fingerprint panics"),
             ("fs", "store dedup inode space media words error compression fingerprint panics"),
             ("store", "dedup inode chunk space media words error chunking compression fingerprint panics refusals"),

@@ -93,7 +93,7 @@ pub mod media {
     pub mod superblock {
         pub use crate::media::superblock::{
             COMPRESSED_CHUNKS, COPIES, Geometry, LAST_COPY, LOG_AREAS, PACKED_CHUNKS, STATE_CLEAN, STATE_IN_USE,
-            STATE_REPAIR, TABLE_GAPS, VECTOR_ENTRIES, VERSION,
+            STATE_REPAIR, TABLE_GAPS, TREES, VECTOR_ENTRIES, VERSION,
         };
     }
     pub mod vector_entry {

@@ -12,7 +12,7 @@
 //! | `api` | [`FileSystem`] and [`File`]: the only interface to the rooms below; waits for space or recovery |
 //! | [`check`] | the numbered invariants as code (fsck) |
 //! | `mount` | mkfs, mounting, recovery after a crash |
-//! | `trees` | a directory with all below it: clone |
+//! | `trees` | operations on a directory with all below it: cloning, removing |
 //! | `jobs` | work beside the calls: what policies defer, sharing what is stored, making space |
 //! | `fs` | names and files: the operations |
 //! | `store` | the transaction: what a change stores, claims, publishes and releases |
@@ -108,7 +108,7 @@ pub use dedup::nv_dedup::options::NvDedupStats;
 pub use dedup::policy::PolicyStats;
 pub use jobs::UndedupPlan;
 pub use space::SegmentWear;
-pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Reshared, Skipped, Usage};
+pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Removing, Reshared, Skipped, Usage};
 
 /// What a program needs to bring its own policy ([`MountOptions::custom_policy`]). `tests/tests/toy_policy/` is one in
 /// a single file.

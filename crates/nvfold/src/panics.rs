@@ -60,6 +60,8 @@ pub(crate) enum Job {
     Trim,
     /// Making counts exact after a crash.
     Reconcile,
+    /// Freeing the trees that were removed.
+    Remove,
     /// The work of a policy that a program has brought.
     OwnPolicy,
     /// Sharing stored data, compressing it, and undoing that, on request.
@@ -81,6 +83,7 @@ impl Job {
             Job::Reorder => "reordering a chain of the index",
             Job::Trim => "giving memory back to the host",
             Job::Reconcile => "making counts exact after a crash",
+            Job::Remove => "freeing a removed tree",
             Job::OwnPolicy => "the work of a policy of this program",
             Job::Reshare => "sharing stored data on request",
         }

@@ -334,6 +334,19 @@ pub struct FileId {
     pub(crate) generation: u32,
 }
 
+/// What is still to be freed of trees that were removed, as far as it is known: the work finds a tree's directories and
+/// files on its way through it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]
+pub struct Removing {
+    /// Directories.
+    #[cfg_attr(feature = "serde", serde(rename = "removing_directories"))]
+    pub directories: u64,
+    /// Files whose directory is freed already.
+    #[cfg_attr(feature = "serde", serde(rename = "removing_files"))]
+    pub files: u64,
+}
+
 /// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]

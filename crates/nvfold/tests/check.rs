@@ -13,7 +13,7 @@ use nvfold::internals::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
 use nvfold::internals::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry, SYMLINK_TARGET, XattrValue};
 use nvfold::internals::media::saved_state::SavedState;
 use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::internals::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, TABLE_GAPS};
+use nvfold::internals::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, TABLE_GAPS, TREES};
 use nvfold::internals::media::{BlockNumber, Location, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -776,6 +776,110 @@ fn a_journal_word_with_a_foreign_address_is_found() {
     let word = WordStore { offset: 8192, value: 1 };
     device.write(device.geometry.journal_slot_offset(0), &JournalSlot::new(&[word]));
     device.finds_and_repairs(3, "a word that no operation stores");
+}
+
+#[test]
+fn a_directory_that_lost_its_name_is_found_and_keeps_what_it_names() {
+    let device = Device::make();
+    device.unname(device.crowded);
+    device.in_use();
+    device.finds(3, "has no name, and is not empty");
+    assert_eq!(device.check().unfinished, 0);
+    let repaired = check(&device.region, &CheckOptions { repair: true, data: true }).unwrap();
+    assert!(repaired.is_consistent() && repaired.moved.len() == 1, "{repaired:#?}");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let lost = fs.resolve(format!("lost+found/#{}", device.crowded).as_bytes()).unwrap();
+    assert_eq!((lost.ino.0, names(&fs, lost.ino).len()), (device.crowded, 151));
+    fs.unmount().unwrap();
+}
+
+/// Parents that form a loop lead to no top.
+#[test]
+fn directories_without_names_whose_parents_form_a_loop_are_found() {
+    let device = Device::make();
+    device.unname(device.crowded);
+    device.write(device.slot(device.crowded) + PARENT_WORD, &device.inner);
+    let (offset, attributes) = device.attributes(device.plain);
+    device.unname(device.plain);
+    device.write(offset, &AttributeLine { nlink: 0, ..attributes }.sealed(device.plain));
+    device.in_use();
+    device.finds(3, "has no name, and is not empty");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    fs.reconcile().unwrap();
+    assert!(fs.remove_step().unwrap() && fs.stats().recovery.unreadable == 1, "{:?}", fs.stats().recovery);
+    drop(fs);
+    let repaired = check(&device.region, &CheckOptions { repair: true, data: true }).unwrap();
+    assert!(repaired.is_consistent() && !repaired.moved.is_empty(), "{repaired:#?}");
+}
+
+/// `crowded` is the top of a tree, and a directory below it that has a name of its own has none that leads to it.
+fn device_with_an_unfinished_tree() -> Device {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let below = fs.mkdir(InodeNumber(device.inner), b"below", &new(FileKind::Directory)).unwrap().ino;
+    let last = fs.mkdir(below, b"last", &new(FileKind::Directory)).unwrap().ino.0;
+    fs.create(InodeNumber(last), b"leaf", &new(FileKind::Regular)).unwrap();
+    fs.unmount().unwrap();
+    let cookie = |entry: &LogEntry| match entry {
+        LogEntry::Name { ino, cookie, .. } if *ino == last => Some(*cookie),
+        _ => None,
+    };
+    let cookie = device.inline_entries(below.0).iter().find_map(cookie).unwrap();
+    device.append(below.0, &[LogEntry::Unname { cookie, time: 0 }]);
+    device.unname(device.crowded);
+    let (offset, attributes) = device.attributes(device.crowded);
+    device.write(offset, &AttributeLine { nlink: 0, ..attributes }.sealed(device.crowded));
+    device.in_use();
+    device
+}
+
+/// The copies of the superblock get or lose the feature.
+fn set_trees_feature(device: &Device, feature: u64) {
+    let superblock: Superblock = device.region.read(COPIES[0]);
+    let with = Superblock { incompatible: superblock.incompatible & !TREES | feature, ..superblock }.sealed();
+    device.geometry.copies().for_each(|copy| device.write(copy, &with));
+}
+
+#[test]
+fn directories_whose_parents_lead_up_to_a_removed_one_are_freed_and_are_no_damage() {
+    for repairs in [false, true] {
+        let device = device_with_an_unfinished_tree();
+        set_trees_feature(&device, TREES);
+        let report = device.check();
+        assert!(report.findings.is_empty() && report.unfinished == 4, "{report:#?}");
+        if repairs {
+            let repaired = check(&device.region, &CheckOptions { repair: true, data: true }).unwrap();
+            assert!(repaired.is_consistent() && repaired.moved.is_empty(), "{repaired:#?}");
+        } else {
+            let fs = mount(&device.region, Policy::Inline).unwrap();
+            fs.reconcile().unwrap();
+            assert_eq!((fs.stats().removing.directories, fs.stats().recovery.unreadable), (2, 0));
+            fs.unmount().unwrap();
+        }
+        let after = device.check();
+        assert!(after.clean && after.findings.is_empty() && after.unfinished == 0, "{after:#?}");
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        assert_eq!((fs.resolve(b"linked").unwrap().nlink, fs.stats().inodes), (1, 9));
+        fs.unmount().unwrap();
+    }
+}
+
+#[test]
+fn a_tree_that_is_being_removed_without_the_feature_of_that_is_found() {
+    let device = device_with_an_unfinished_tree();
+    set_trees_feature(&device, 0);
+    device.finds_and_repairs(0, "does not have the feature flag of that");
+}
+
+#[test]
+fn a_tree_that_is_being_removed_on_a_clean_device_is_found() {
+    let device = device_with_an_unfinished_tree();
+    set_trees_feature(&device, TREES);
+    for offset in device.geometry.copies() {
+        let superblock: Superblock = device.region.read(offset);
+        device.write(offset, &Superblock { state: STATE_CLEAN, saved_state: 0, ..superblock }.sealed());
+    }
+    device.finds_and_repairs(2, "is in a tree that is being made or removed");
 }
 
 #[test]

@@ -23,6 +23,7 @@ mod reclaim;
 mod reference;
 #[path = "../../pmem/tests/refused.rs"]
 mod refused;
+mod removed;
 mod repair;
 mod room;
 mod segments;

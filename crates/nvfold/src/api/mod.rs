@@ -89,6 +89,10 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&La
                     ladder.open();
                 }
             }
+            // A removed tree is sure space.
+            Err(Error::NoSpace { blocks_needed, .. })
+                if mounted.trees().has_removed()
+                    && mounted.trees().make_room(blocks_needed.max(ROOM_BLOCKS)).unwrap_or(false) => {}
             Err(error @ Error::NoSpace { .. }) if core.is_reconciling() => {
                 // If recovery cannot finish, no further space becomes known, and the known space was not enough.
                 if mounted.reconcile().is_err() {
@@ -248,7 +252,7 @@ impl FileSystem {
         let reconciled = self.mounted.reconcile();
         core.end_streams();
         self.jobs().settle_all();
-        let _closed = core.freeze_lock.close();
+        let _closed = self.close_without_removed();
         if core.unmounted.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
@@ -261,8 +265,8 @@ impl FileSystem {
             core.space.trim()?;
             return Ok(core.region.cut_journal_off()?);
         }
-        if core.panics.are_any() {
-            // What work has left behind when it panicked is known only to recovery.
+        if core.panics.are_any() || self.mounted.trees().has_removed() {
+            // What work has left behind when it panicked is known only to recovery; so are trees that could not be freed.
             return Ok(core.region.cut_journal_off()?);
         }
         core.free_nameless();
@@ -274,6 +278,18 @@ impl FileSystem {
         core.space.trim()?;
         self.mounted.leave_clean()?;
         Ok(core.region.cut_journal_off()?)
+    }
+
+    /// Closes the freeze lock when all removed trees are freed that can be. Trees that are removed meanwhile are freed too.
+    fn close_without_removed(&self) -> Vec<impl Drop> {
+        loop {
+            // An error leaves what is still there to recovery.
+            let done = self.mounted.trees().end_removing();
+            let closed = self.core().freeze_lock.close();
+            if done.is_err() || self.core().unmounted.load(Ordering::SeqCst) || !self.mounted.trees().can_go_on() {
+                return closed;
+            }
+        }
     }
 
     /// Returns true if the device was mounted read-only.
@@ -510,6 +526,26 @@ impl FileSystem {
     /// Makes this many blocks free, if work can.
     fn make_room_for(&self, blocks: u64) -> Result<()> {
         self.change("clone a tree", || self.core().space.check_free("clone a tree", blocks))
+    }
+
+    /// Removes a directory with all that is below it, by one commit: it has left the name space when this returns, and
+    /// after a crash it is there whole or not at all. [`FileSystem::remove_step`] frees it, and so does whoever needs the
+    /// space. A file below that has a name elsewhere keeps it; one that is open lives on until it is closed. Until their
+    /// turn comes, directories below can still be used by number; what is made in them goes too.
+    ///
+    /// # Errors
+    /// ENOENT, EINVAL for `.` and `..`; ENOTDIR for a file, which `unlink` removes.
+    pub fn remove_tree(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.change("remove a tree", || self.mounted.trees().remove(parent, name))
+    }
+
+    /// Does one step of freeing removed trees, of at most about a millisecond; returns true when there is nothing to do.
+    /// Front ends call it in a loop on their own thread; otherwise it runs when space is needed, and in `unmount`.
+    ///
+    /// # Errors
+    /// EROFS; errors of the device.
+    pub fn remove_step(&self) -> Result<bool> {
+        self.mounted.trees().remove_step()
     }
 
     /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY; EINVAL for moving a directory into itself.

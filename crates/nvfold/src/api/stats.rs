@@ -10,7 +10,7 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, SEGMENT_BYTES};
 use crate::mount::Recovery;
 use crate::space::SegmentWear;
-use crate::words::{IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Skipped, Usage};
+use crate::words::{IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Removing, Skipped, Usage};
 
 /// Statistics of the device, its space and its policies. Sizes are in bytes.
 ///
@@ -92,6 +92,9 @@ pub struct Stats {
     /// Reclamation of segments of packed chunks.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub reclaim: ReclaimStats,
+    /// Removed trees that are not freed yet.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub removing: Removing,
     /// Dedup transactions that began since the device was formatted.
     pub transactions: u64,
     /// The counts of pieces, for each policy that looks for equal blocks while data is written.
@@ -202,6 +205,7 @@ impl FileSystem {
             chunks_filled: core.policies.filler.filled(),
             fill_percent: core.policies.filler.sweeps_at().map(|file| file * 100 / core.table.end().max(file)),
             reclaim: self.jobs().reclaim_stats(),
+            removing: self.mounted.trees().removing(),
             skipped: core.skipped(),
             refused: core.refused(),
             panicked: core.panicked(),

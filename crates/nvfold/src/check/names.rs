@@ -3,10 +3,11 @@
 //!
 //! The pass over the inodes has recorded all names by their target, so nothing is read here.
 
-use super::{ROOT, Survey};
+use super::{DirectoryName, ROOT, Survey};
 use crate::inode::Inode;
+use crate::media::superblock::TREES;
 use crate::words::FileKind;
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 impl Survey<'_> {
     pub(super) fn check_names(&mut self) {
@@ -66,12 +67,20 @@ impl Survey<'_> {
         }
         let mut inodes: Vec<u64> = self.inodes.keys().copied().collect();
         inodes.sort_unstable();
+        let unfinished = self.unfinished(&names);
+        self.report.unfinished = unfinished.len() as u64;
+        if !unfinished.is_empty() && self.superblock_features & TREES == 0 {
+            let what = "a tree is being made or removed, and the superblock does not have the feature flag of that";
+            self.find(0, what.into(), 0);
+        }
         let mut reachable = HashSet::from([ROOT]);
         for ino in inodes {
             let facts = &self.inodes[&ino];
             let (kind, nlink, slot) = (facts.kind, facts.nlink, facts.slot);
             let count = names.get(&ino).map_or(0, Vec::len) as u32;
-            if ino != ROOT && count == 0 && facts.names > 0 {
+            if unfinished.contains(&ino) {
+                self.trace(2, format!("directory {ino} is in a tree that is being made or removed"), slot);
+            } else if ino != ROOT && count == 0 && facts.names > 0 {
                 self.find(3, format!("directory {ino} has no name, and is not empty"), slot);
             } else if ino != ROOT && count == 0 {
                 self.trace(2, format!("inode {ino} has no name"), slot);
@@ -82,6 +91,36 @@ impl Survey<'_> {
                 self.find(3, format!("directory {ino} cannot be reached from the root"), slot);
             }
         }
+    }
+
+    /// Returns the directories of trees that are being made or removed, which recovery frees: those that parents lead up
+    /// from to a directory without a name whose link count is 0. An empty one is of no tree.
+    fn unfinished(&self, names: &HashMap<u64, Vec<DirectoryName>>) -> HashSet<u64> {
+        let directory = |ino: u64| self.inodes.get(&ino).filter(|facts| facts.kind == FileKind::Directory);
+        let is_top = |ino: &u64| {
+            *ino != ROOT && !names.contains_key(ino) && directory(*ino).is_some_and(|facts| facts.nlink == 0)
+        };
+        let mut leads_up: HashMap<u64, bool> = HashMap::new();
+        if !self.inodes.keys().any(is_top) {
+            return HashSet::new();
+        }
+        for ino in self.inodes.keys().copied().filter(|ino| directory(*ino).is_some()) {
+            let (mut at, mut path) = (ino, HashSet::new());
+            let leads = loop {
+                match (leads_up.get(&at), directory(at)) {
+                    (Some(leads), _) => break *leads,
+                    (None, Some(_)) if is_top(&at) => {
+                        path.insert(at);
+                        break true;
+                    }
+                    (None, Some(facts)) if at != ROOT && path.insert(at) => at = facts.parent,
+                    _ => break false,
+                }
+            };
+            leads_up.extend(path.into_iter().map(|ino| (ino, leads)));
+        }
+        let has_place = |ino: &u64| names.contains_key(ino) || self.inodes[ino].names > 0;
+        leads_up.into_iter().filter(|(ino, leads)| *leads && has_place(ino)).map(|(ino, _)| ino).collect()
     }
 
     /// Returns true if the parents of a directory lead to the root; `reachable` remembers directories that do.

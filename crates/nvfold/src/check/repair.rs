@@ -39,6 +39,7 @@ use pmem::Region;
 pub(super) fn recover(region: &Region) -> Result<bool> {
     let recovered = mount::open(region.clone(), &MountOptions::default()).and_then(|mounted| {
         mounted.reconcile()?;
+        mounted.trees().end_removing()?;
         mounted.core.space.trim()?;
         mounted.leave_clean()
     });
@@ -98,6 +99,7 @@ pub(super) fn repair(region: &Region, plan: &RepairPlan) -> Result<Vec<Moved>> {
     make_root(region, &superblock, plan)?;
     let mounted = mount::open_for_repair(region.clone())?;
     mounted.reconcile()?;
+    mounted.trees().end_removing()?;
     let core = &mounted.core;
     let moved = lost_found::put_names_right(core, &mounted.take_nameless())?;
     core.space.trim()?;

@@ -70,6 +70,8 @@ pub struct CheckReport {
     pub clean: bool,
     /// Number of traces of a crash that the next mount, or a repair, removes; 0 if `clean`.
     pub recoverable: u64,
+    /// Number of directories of trees that were being made or removed: recovery frees them. 0 if `clean`.
+    pub unfinished: u64,
     /// Inodes in use.
     pub inodes: u64,
     /// Directories among them.

@@ -3,10 +3,13 @@
 
 use super::Core;
 use crate::inode::extents::Dropped;
+use crate::inode::log::LogPart;
 use crate::inode::{Body, Inode, State, table};
+use crate::media::BlockNumber;
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::superblock::TABLE_GAPS;
 use crate::space::BlockRun;
+use smallvec::{SmallVec, smallvec};
 
 impl Core {
     /// Gives back the segments of the inode table without used slots, wherever they are. Not before reconcile is done.
@@ -15,9 +18,10 @@ impl Core {
         self.table.shrink(&self.space, || self.require_feature(TABLE_GAPS).is_ok());
     }
 
-    /// Frees the inode if it has no name and is not open.
+    /// Frees the inode if it has no name and is not open. A directory that still has names is a removed tree's: that
+    /// work frees it.
     pub(crate) fn free_if_unused(&self, inode: &Inode, state: &mut State) {
-        if state.attributes.nlink == 0 && inode.is_usable() && !inode.is_pinned() {
+        if state.attributes.nlink == 0 && inode.is_usable() && !inode.is_pinned() && !has_names(state) {
             self.free_inode(inode, state);
         }
     }
@@ -36,7 +40,7 @@ impl Core {
         for inodes in self.cache.inodes() {
             for inode in inodes {
                 let mut state = inode.lock();
-                if state.attributes.nlink == 0 && inode.is_usable() {
+                if state.attributes.nlink == 0 && inode.is_usable() && !has_names(&state) {
                     self.free_inode(&inode, &mut state);
                 }
             }
@@ -46,35 +50,67 @@ impl Core {
     /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
     /// reached.
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
+        if let Some(freed) = self.take_apart(inode, state) {
+            table::free_slot(&self.region, inode.slot);
+            self.free_parts(smallvec![freed]);
+        }
+    }
+
+    /// Takes from an inode what it references: nobody can use it any more. Its slot is freed next, then what it
+    /// referenced. Returns `None` if the slot cannot be freed on the media, so that everything stays in use.
+    pub(super) fn take_apart(&self, inode: &Inode, state: &mut State) -> Option<FreedInode> {
         self.keep_freed(inode, state);
         let _: InodeHead = self.region.read(inode.slot);
         inode.set_freed();
         if !self.region.sound_or_forget(inode.slot, INODE_BYTES) {
-            // The slot cannot be freed on the media, so everything that the inode references stays in use.
-            return self.cache.remove(inode.ino);
+            self.cache.remove(inode.ino);
+            return None;
         }
-        table::free_slot(&self.region, inode.slot);
-        let mut mapped = 0;
+        let mut dropped = Dropped::default();
         if let Body::File(extents) = &state.body {
-            mapped = extents.bytes();
             // Other files may reference parts of these chunks.
             if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
-                self.may_be_dead.add(mapped);
+                self.may_be_dead.add(extents.bytes());
             }
-            let mut dropped = Dropped::default();
             extents.iter().for_each(|(_, extent)| dropped.push(&extent));
-            if self.is_walked(inode.ino) {
-                self.chunks.with_recount(|recount| recount.uncount_all(dropped.chunks()));
-            }
-            self.chunks.fetch_entries(&dropped.blocks);
-            self.release(&dropped, &[], 0);
         }
-        self.account_mapped(inode.ino, mapped, 0);
-        state.xattr_blocks().for_each(|start| self.free(BlockRun { start, count: 1 }));
-        self.free_log(std::mem::take(&mut state.log.parts));
+        let (ino, mapped) = (inode.ino, state.mapped_bytes());
+        let (xattr_blocks, log) = (state.xattr_blocks().collect(), std::mem::take(&mut state.log.parts));
         state.body = Body::Other;
         state.clear_xattrs();
-        self.cache.remove(inode.ino);
-        self.table.free(inode.ino);
+        Some(FreedInode { ino, mapped, dropped, xattr_blocks, log })
     }
+
+    /// Frees what these inodes referenced, and their numbers. Their slots are durably free.
+    pub(super) fn free_parts(&self, mut freed: SmallVec<[FreedInode; 1]>) {
+        let mut dropped = Dropped::default();
+        for inode in &mut freed {
+            if self.is_walked(inode.ino) {
+                self.chunks.with_recount(|recount| recount.uncount_all(inode.dropped.chunks()));
+            }
+            dropped.append(&mut inode.dropped);
+        }
+        self.chunks.fetch_entries(&dropped.blocks);
+        self.release(&dropped, &[], 0);
+        for FreedInode { ino, mapped, xattr_blocks, log, .. } in freed {
+            self.account_mapped(ino, mapped, 0);
+            xattr_blocks.into_iter().for_each(|start| self.free(BlockRun { start, count: 1 }));
+            self.free_log(log);
+            self.cache.remove(ino);
+            self.table.free(ino);
+        }
+    }
+}
+
+pub(super) fn has_names(state: &State) -> bool {
+    matches!(&state.body, Body::Directory(directory) if !directory.is_empty())
+}
+
+/// What an inode referenced whose slot is freed.
+pub(super) struct FreedInode {
+    ino: u64,
+    mapped: u64,
+    dropped: Dropped,
+    xattr_blocks: SmallVec<[BlockNumber; 0]>,
+    log: Vec<LogPart>,
 }

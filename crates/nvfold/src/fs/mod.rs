@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `cache` | the inodes that are in DRAM |
 //! | `names`, `rename`, `birth`, `free` | inodes and the names that lead to them |
+//! | `remove`, `doomed` | removing a tree; its files that are about to be freed |
 //! | `attributes`, `xattr`, `policy`, `owner` | attributes; what they say of new data; changing the owner |
 //! | `repair` | what fsck changes |
 //! | `read`, `range`, `extents` | reading; size, reserved space, clones; listing extents |
@@ -19,6 +20,7 @@
 mod attributes;
 mod birth;
 mod cache;
+mod doomed;
 mod extents;
 mod free;
 mod names;
@@ -26,6 +28,7 @@ mod owner;
 mod policy;
 mod range;
 mod read;
+mod remove;
 mod rename;
 mod repair;
 mod streams;
@@ -40,6 +43,7 @@ pub(crate) use xattr::StoredValue;
 
 use crate::store::Store;
 use cache::{Cache, DamagedInodes};
+use doomed::Doomed;
 use nvfold_sync::Mutex;
 use std::ops::Deref;
 use write::OriginTally;
@@ -51,6 +55,7 @@ pub struct Core {
     tree: Mutex<()>,
     pub(crate) cache: Cache,
     pub(crate) damaged: DamagedInodes,
+    pub(crate) doomed: Doomed,
     origin_tally: OriginTally,
 }
 
@@ -61,6 +66,7 @@ impl Core {
             tree: Mutex::new(()),
             cache: Cache::new(),
             damaged: DamagedInodes::default(),
+            doomed: Doomed::default(),
             origin_tally: OriginTally::default(),
         }
     }

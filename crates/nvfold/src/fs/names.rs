@@ -162,6 +162,7 @@ impl Core {
         let (cookie, time) = (names.next_cookie(), self.now());
         self.table.note_name_found(child.ino);
         let mut state = child.write()?;
+        self.doomed.check(child.ino)?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
         let entry = [LogEntry::Name { name: name.to_vec(), ino: child.ino, kind: child.kind, cookie, time }];
@@ -260,6 +261,8 @@ impl Core {
         let inode = self.inode(dir.0)?;
         let state = inode.read()?;
         let names = match &state.body {
+            // It was removed with all its names.
+            Body::Directory(_) if state.attributes.nlink == 0 => return Ok(()),
             Body::Directory(names) => names,
             _ => return Err(posix("readdir", "it is not a directory", errno::ENOTDIR)),
         };

@@ -82,6 +82,12 @@ impl Dropped {
         self.blocks.is_empty() && self.packed.is_empty()
     }
 
+    /// Moves all references of another change here.
+    pub(crate) fn append(&mut self, other: &mut Dropped) {
+        self.blocks.append(&mut other.blocks);
+        self.packed.append(&mut other.packed);
+    }
+
     /// Returns each reference that is lost.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
         let blocks = self.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::Block);

@@ -141,13 +141,7 @@ impl InodeTable {
     /// Returns the first used inode number at or after `from`, or [`InodeTable::end`] if there is none.
     pub(crate) fn next_used(&self, from: u64) -> u64 {
         let used = self.used.lock();
-        let end = used.words.len() as u64 * 64;
-        let Some(first) = used.words.get((from / 64) as usize) else { return end };
-        // In the first word, bits before `from` do not count.
-        let words = std::iter::once(first >> (from % 64) << (from % 64));
-        let words = words.chain(used.words[(from / 64) as usize + 1..].iter().copied());
-        let found = (from / 64..).zip(words).find(|(_, word)| *word != 0);
-        found.map_or(end, |(at, word)| at * 64 + u64::from(word.trailing_zeros()))
+        first_set(&used.words, from).unwrap_or(used.words.len() as u64 * 64)
     }
 
     /// Iterates over the used inode numbers from 1 on, as they are when it comes to them.
@@ -234,15 +228,13 @@ impl InodeTable {
 
     /// Returns the first inode at or after `from` for which no name has been found. The search stays open.
     pub(crate) fn first_unnamed(&self, from: u64) -> Option<u64> {
-        let unnamed = self.unnamed.lock();
-        (from..unnamed.len() as u64 * 64).find(|ino| unnamed[(ino / 64) as usize] & 1 << (ino % 64) != 0)
+        first_set(&self.unnamed.lock(), from)
     }
 
     /// The same, but ends the search if it returns `None`.
     pub(crate) fn next_unnamed(&self, from: u64) -> Option<u64> {
         let mut unnamed = self.unnamed.lock();
-        let is_set = |words: &[u64], ino: u64| words[(ino / 64) as usize] & 1 << (ino % 64) != 0;
-        let found = (from..unnamed.len() as u64 * 64).find(|ino| is_set(&unnamed, *ino));
+        let found = first_set(&unnamed, from);
         if found.is_none() {
             self.looking.store(false, Ordering::Release);
             self.barred_words.store(0, Ordering::Release);
@@ -443,6 +435,15 @@ impl InodeTable {
     }
 }
 
+/// Returns the first set bit at or after `from`.
+fn first_set(words: &[u64], from: u64) -> Option<u64> {
+    let (first, rest) = words.get((from / 64) as usize..)?.split_first()?;
+    // In the first word, bits before `from` do not count.
+    let words = std::iter::once(first >> (from % 64) << (from % 64)).chain(rest.iter().copied());
+    let (at, word) = (from / 64..).zip(words).find(|(_, word)| *word != 0)?;
+    Some(at * 64 + u64::from(word.trailing_zeros()))
+}
+
 /// Returns true if the entry of the next part can tell of all absent ones before it, this one included.
 fn fits_in_note(parts: &[Option<TablePart>], ordinal: usize) -> bool {
     let (before, after) = (parts[..ordinal].iter().rev(), parts[ordinal + 1..].iter());
@@ -497,6 +498,17 @@ pub(crate) fn free_slot(region: &Region, slot: u64) {
     let _ = empty_log(region, slot);
     let line = region.store_u64(slot + USE_WORD, head.freed_use_word()).flush();
     let _ = region.fence(line);
+}
+
+/// Does the same for several slots, with one fence for all of them.
+pub(crate) fn free_slots(region: &Region, slots: &[u64]) {
+    let mut flight = Flight::new();
+    for slot in slots {
+        let head: InodeHead = region.read(*slot);
+        let _ = empty_log(region, *slot);
+        flight.add(region.store_u64(*slot + USE_WORD, head.freed_use_word()).flush());
+    }
+    let _ = region.fence(flight);
 }
 
 /// Empties the log of a free slot, in case a crash cut off the freeing of its last user.

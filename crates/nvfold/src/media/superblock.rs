@@ -44,7 +44,7 @@ pub const TABLE_GAPS: u64 = 32;
 pub(crate) const OWNER_DOMAINS: u64 = 64;
 /// Incompatible feature: a directory that no name leads to may have names, if its link count is 0 or its parents lead up
 /// to such a one: the tree below is being made or removed. Set before the first one is left without a name.
-pub(crate) const TREES: u64 = 128;
+pub const TREES: u64 = 128;
 /// Feature flags that only writers must understand.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be

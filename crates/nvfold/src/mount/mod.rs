@@ -41,7 +41,7 @@ mod tables;
 use crate::error::Result;
 use crate::fs::Core;
 use crate::jobs::{Jobs, JobsState};
-use crate::trees::Trees;
+use crate::trees::{Trees, TreesState};
 use nvfold_sync::Mutex;
 use reconcile::Reconcile;
 
@@ -60,6 +60,7 @@ pub(crate) use tables::Tables;
 pub(crate) struct Mounted {
     pub(crate) core: Core,
     under_way: JobsState,
+    trees: TreesState,
     reconcile: Mutex<Reconcile>,
     /// What the mount found and did.
     recovery: Mutex<Recovery>,
@@ -72,7 +73,15 @@ pub(crate) struct Mounted {
 impl Mounted {
     fn new(core: Core, for_repair: bool) -> Mounted {
         let (reconcile, recovery, nameless) = (Mutex::new(Reconcile::Done), Mutex::default(), Mutex::default());
-        Mounted { core, under_way: JobsState::default(), reconcile, recovery, for_repair, nameless }
+        Mounted {
+            core,
+            under_way: JobsState::default(),
+            trees: TreesState::default(),
+            reconcile,
+            recovery,
+            for_repair,
+            nameless,
+        }
     }
 
     /// Returns the work beside the calls.
@@ -83,7 +92,7 @@ impl Mounted {
 
     /// Returns the operations on trees.
     pub(crate) fn trees(&self) -> Trees<'_> {
-        Trees::new(&self.core)
+        Trees::new(&self.core, &self.trees)
     }
 
     /// Returns the inodes without a name that reconcile has kept, and empties the list.

@@ -9,6 +9,8 @@
 //! ```text
 //! walk      inode after inode: its log areas and pages are in use; its extents count in the recount; its names count;
 //!           log entries that still wait to be shared are queued
+//! trees     directories without a name that belong to a tree which was being made or removed: link count 0, and on the
+//!           list of trees to be freed
 //! unnamed   inodes that no name was found for are freed, with all that they name; so are log areas that no log names
 //! chains    pm index: reorders are ended, and what does not belong to a chain leaves it
 //! exact     segment after segment: each chunk entry is made to say what was counted; blocks whose use is still
@@ -19,7 +21,8 @@
 //! **Damage stays local.** An inode that has a name but cannot be read is kept, and gives EIO. Its references are
 //! unknown, so blocks that no other inode references stay in use, and no count is lowered. Everything else continues:
 //! counts of blocks that other inodes reference become exact, and inodes without a name are freed. The exception is
-//! an unreadable directory, or a non-empty directory without a name. Then names are missing, and an inode without a
+//! an unreadable directory, or a non-empty directory without a name that belongs to no tree which was being made or
+//! removed (the rule: [`crate::trees`]). Then names are missing, and an inode without a
 //! name may belong to that directory. fsck decides about the kept inodes.
 //!
 //! Anything can happen between steps. Operations on inodes that were already walked keep the recount up to date
@@ -34,7 +37,7 @@ use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, PackedNumber, SEGMENT_BLOCKS};
 use crate::panics::Job;
 use crate::space::{BlockRun, Runs};
-use crate::words::{FileKind, InodeNumber};
+use crate::words::{FileId, FileKind, InodeNumber};
 use hashbrown::HashSet;
 use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
@@ -49,6 +52,9 @@ const CHAINS_STEP: u64 = 8192;
 pub(crate) enum Reconcile {
     /// Walking inodes: the next inode, the unreadable ones so far, and the segments to be made exact.
     Walk { next: u64, unreadable: Vec<UnreadableInode>, marked: Vec<u64> },
+    /// Finding trees that were being made or removed, among the inodes without a name from `next` on. No directory of
+    /// them is freed before all are the tops of trees to be freed: their parents are what tells.
+    Trees { next: u64, unfinished: Unfinished, rest: Rest },
     /// Freeing inodes without a name, from `next` on.
     Unnamed { next: u64, rest: Rest },
     /// pm index: repairing chains, from `next` on. This comes before any block is freed, because no chain may link a
@@ -81,6 +87,15 @@ pub(crate) struct Rest {
     keeps_nameless: bool,
 }
 
+/// Trees that were being made or removed.
+#[derive(Default)]
+pub(crate) struct Unfinished {
+    /// Their directories without a name: the tops of what is to be freed.
+    tops: Vec<FileId>,
+    /// These, and directories whose parents lead up to them.
+    known: HashSet<u64>,
+}
+
 /// An inode that could not be read. If it has no name, a crash interrupted its creation: its head reached the media
 /// and the rest did not. If it has a name, it is damaged.
 pub(crate) struct UnreadableInode {
@@ -98,7 +113,9 @@ impl Mounted {
         let inodes = self.core.table.end();
         let (steps_done, segments, stalled) = match &*self.reconcile.lock() {
             Reconcile::Walk { next, marked, .. } => (*next, marked.len(), false),
-            Reconcile::Unnamed { rest, .. } | Reconcile::Chains { rest, .. } => (inodes, rest.marked.len(), false),
+            Reconcile::Trees { rest, .. } | Reconcile::Unnamed { rest, .. } | Reconcile::Chains { rest, .. } => {
+                (inodes, rest.marked.len(), false)
+            }
             Reconcile::SetExact { next, rest } => (inodes + *next as u64, rest.marked.len(), false),
             Reconcile::Packed { rest, .. } => (inodes + rest.marked.len() as u64, rest.marked.len(), false),
             Reconcile::Done => return Recovery { reconciled: true, unreadable, ..recovery },
@@ -146,9 +163,19 @@ impl Mounted {
                 Some(next) => Reconcile::Walk { next, unreadable, marked },
                 None => {
                     let (keeps_blocks, keeps_nameless) = self.judge_unreadable(unreadable)?;
-                    Reconcile::Unnamed { next: 0, rest: Rest { marked, keeps_blocks, keeps_nameless } }
+                    let rest = Rest { marked, keeps_blocks, keeps_nameless };
+                    Reconcile::Trees { next: 0, unfinished: Unfinished::default(), rest }
                 }
             },
+            Reconcile::Trees { next, mut unfinished, mut rest } => {
+                match self.find_unfinished(next, &mut unfinished, &mut rest)? {
+                    Some(next) => Reconcile::Trees { next, unfinished, rest },
+                    None => {
+                        self.trees().add_tops(unfinished.tops);
+                        Reconcile::Unnamed { next: 0, rest }
+                    }
+                }
+            }
             Reconcile::Unnamed { rest, .. } if rest.keeps_nameless => {
                 let mut nameless = self.core.table.take_unnamed_inodes();
                 nameless.retain(|number| !self.free_unnamed_area(*number));
@@ -228,7 +255,7 @@ impl Mounted {
     /// inodes without a name, must be kept.
     fn judge_unreadable(&self, unreadable: Vec<UnreadableInode>) -> Result<(bool, bool)> {
         if unreadable.is_empty() && !self.for_repair {
-            return Ok((false, self.has_nameless_tree()?));
+            return Ok((false, false));
         }
         let directories = self.named_directories();
         let is_unnamed = |inode: &UnreadableInode| inode.ino != ROOT && self.core.table.is_unnamed(inode.ino);
@@ -244,7 +271,7 @@ impl Mounted {
                 keeps_blocks = true;
             }
         }
-        Ok((keeps_blocks, lacks_names || self.for_repair || self.has_nameless_tree()?))
+        Ok((keeps_blocks, lacks_names || self.for_repair))
     }
 
     /// Returns the inodes that names say are directories.
@@ -262,20 +289,45 @@ impl Mounted {
         directories
     }
 
-    /// Returns true if a directory without a name is not empty. No crash leaves that: some directory has lost names.
-    fn has_nameless_tree(&self) -> Result<bool> {
-        let mut from = 0;
-        while let Some(ino) = self.core.table.first_unnamed(from) {
-            if ino > ROOT && self.core.table.is_used(ino) && self.core.table.area(ino).is_none() {
-                let inode = self.core.inode(ino)?;
-                if matches!(&inode.peek().body, Body::Directory(directory) if !directory.is_empty()) {
-                    self.core.damaged.add(ino, inode.slot);
-                    return Ok(true);
-                }
-            }
+    /// Looks at inodes without a name from `from` on; returns the one to continue with. A directory that has names is
+    /// damage, unless it belongs to a tree that was being made or removed: some directory has lost names.
+    fn find_unfinished(&self, from: u64, unfinished: &mut Unfinished, rest: &mut Rest) -> Result<Option<u64>> {
+        let mut from = from;
+        for _ in 0..STEP {
+            let Some(ino) = self.core.table.first_unnamed(from) else { return Ok(None) };
             from = ino + 1;
+            if ino <= ROOT || !self.core.table.is_used(ino) || self.core.table.area(ino).is_some() {
+                continue;
+            }
+            let inode = self.core.inode(ino)?;
+            if !matches!(&inode.peek().body, Body::Directory(directory) if !directory.is_empty()) {
+                continue;
+            }
+            let top =
+                if self.leads_to_top(ino, &mut unfinished.known) { self.core.make_top(&inode).ok() } else { None };
+            if top.is_none() && !rest.keeps_nameless {
+                self.core.damaged.add(ino, inode.slot);
+            }
+            rest.keeps_nameless |= top.is_none();
+            unfinished.tops.extend(top);
         }
-        Ok(false)
+        Ok(Some(from))
+    }
+
+    /// Returns true if a directory is the top of a tree that was being made or removed, or its parents lead up to one.
+    /// The parents of a damaged device may form a loop.
+    fn leads_to_top(&self, ino: u64, known: &mut HashSet<u64>) -> bool {
+        let (mut at, mut path) = (ino, HashSet::new());
+        while !known.contains(&at) {
+            let directory = self.core.inode(at).ok().filter(|inode| inode.kind == FileKind::Directory);
+            let Some(directory) = directory.filter(|_| at != ROOT && path.insert(at)) else { return false };
+            if self.core.table.is_unnamed(at) && directory.peek().attributes.nlink == 0 {
+                break;
+            }
+            at = directory.parent.load(Ordering::Relaxed);
+        }
+        known.extend(path);
+        true
     }
 
     /// Frees an inode whose creation a crash interrupted: it has no name, and its log references nothing.

@@ -1,7 +1,7 @@
 //! A change of entries and attributes of one inode, or of several at once, in one commit.
 
 use super::Store;
-use super::commit::{CommitHandles, Staged, commit_word};
+use super::commit::{CommitHandles, Staged, commit_word, store_words};
 use crate::error::Result;
 use crate::inode::{Changing, Inode, State};
 use crate::media::inode::AttributeLine;
@@ -99,6 +99,32 @@ impl Store {
         for change in changes {
             self.compact_if_worth_it(change.inode, change.state);
         }
+        Ok(())
+    }
+
+    /// Changes the attributes of several inodes, each in a commit of its own; the commits share their fences. A crash
+    /// may leave some of them changed.
+    pub(crate) fn change_each(
+        &self,
+        changes: &mut [(&Inode, &mut State, AttributeLine)],
+        purpose: Purpose,
+    ) -> Result<()> {
+        let (mut flight, mut staged) = (Flight::new(), Vec::with_capacity(changes.len()));
+        for (inode, state, attributes) in changes.iter() {
+            staged.push(self.stage_lines(inode, state, &[], Some(*attributes), purpose, &mut flight)?.0);
+        }
+        self.region.check()?;
+        let named: Vec<CommitHandles<'_, InFlight>> = staged.iter_mut().map(Staged::take_named).collect();
+        let (_, named) = self.region.fence((flight, named));
+        let word = |((inode, state, _), named): (&(&Inode, &mut State, AttributeLine), _)| {
+            commit_word(inode.slot, &state.log, state.selector, named)
+        };
+        let stores: Vec<WordStore> = changes.iter().zip(named).map(word).collect();
+        let changing: Vec<Changing<'_>> =
+            changes.iter().map(|(inode, ..)| Changing::begin(inode, &self.panics)).collect();
+        store_words(&self.region, &stores);
+        changes.iter_mut().zip(staged).for_each(|((_, state, _), staged)| staged.install(state));
+        changing.into_iter().for_each(Changing::done);
         Ok(())
     }
 }

@@ -11,12 +11,15 @@
 //! | `clone` | copying a tree as it was at one instant |
 //! | `instant` | an inode as it was at the instant of a copy |
 //! | `births` | making the inodes of a copy, many at a time |
+//! | `remove` | freeing trees that were taken out of the name space |
 
 mod births;
 mod clone;
 mod instant;
+mod remove;
 
 pub use clone::{CloneCaller, CloneOptions, CloneProgress, Cloned};
+pub(crate) use remove::Removal;
 
 use crate::fs::Core;
 use std::ops::Deref;
@@ -25,11 +28,18 @@ use std::ops::Deref;
 #[derive(Clone, Copy)]
 pub(crate) struct Trees<'c> {
     core: &'c Core,
+    under_way: &'c TreesState,
+}
+
+/// The work on trees that a mount has under way.
+#[derive(Default)]
+pub(crate) struct TreesState {
+    pub(crate) removal: Removal,
 }
 
 impl<'c> Trees<'c> {
-    pub(crate) fn new(core: &'c Core) -> Trees<'c> {
-        Trees { core }
+    pub(crate) fn new(core: &'c Core, under_way: &'c TreesState) -> Trees<'c> {
+        Trees { core, under_way }
     }
 }
 
