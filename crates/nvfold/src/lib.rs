@@ -80,7 +80,8 @@ pub use words::{AllocateMode, Attr, DirEntry, FileKind, InodeNumber, MappedExten
 pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
 
 // Trees: a directory with all that is below it.
-pub use trees::{CloneCaller, CloneOptions, CloneProgress, Cloned};
+pub use trees::{CloneCaller, CloneOptions, CloneProgress, Cloned, Difference, Snapshot, SnapshotUsage};
+pub use words::SNAPSHOTS;
 
 // Errors.
 pub use error::{Error, Result, errno};

@@ -101,6 +101,9 @@ pub struct SetAttr {
     pub times: Times,
 }
 
+/// The names that lead from the root to the directory of the snapshots. The first one is not listed.
+pub const SNAPSHOTS: [&[u8]; 2] = [b".nvfold", b"snapshots"];
+
 /// Type, owner and mode of an inode to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewInode {

@@ -470,3 +470,113 @@ fn a_clone_says_why_it_cannot_be_made() {
     assert!(site.fs.list_xattr(own.ino).unwrap().is_empty());
     site.remount();
 }
+
+/// Every call that would change something of a snapshot fails with EROFS, whoever makes it.
+#[test]
+fn nothing_can_change_a_snapshot() {
+    for policy in POLICIES {
+        let site = Site::new(policy, IndexKind::Dram);
+        let fs = &site.fs;
+        let then = seen(fs, site.at("/a"));
+        fs.create_snapshot(b"first", site.at("/a"), &CloneOptions::default()).unwrap();
+        let top = site.at("/.nvfold/snapshots/first");
+        let name = |name: &str| fs.lookup(top, name.as_bytes()).unwrap().ino;
+        let (file, live) = (fs.open(name("file3")).unwrap(), fs.open(site.at("/a/file3")).unwrap());
+        let snapshots = fs.snapshots().unwrap();
+        assert_eq!(snapshots.iter().map(|found| &found.name[..]).collect::<Vec<_>>(), [b"first"]);
+        let home = site.at("/.nvfold/snapshots");
+        let times = SetAttr { atime: Some(1), ..SetAttr::default() };
+        let refused: Vec<(&str, Result<()>)> = vec![
+            ("create", fs.create(top, b"new", &new(FileKind::Regular, 0o600)).map(drop)),
+            ("mkdir", fs.mkdir(top, b"new", &new(FileKind::Directory, 0o700)).map(drop)),
+            ("symlink", fs.symlink(top, b"new", b"x", &new(FileKind::Symlink, 0o777)).map(drop)),
+            ("link in", fs.link(live.ino(), top, b"new").map(drop)),
+            ("link out", fs.link(file.ino(), ROOT, b"new").map(drop)),
+            ("unlink", fs.unlink(top, b"file0")),
+            ("rmdir", fs.rmdir(top, b"empty")),
+            ("rename in", fs.rename(ROOT, b"b", top, b"b", RenameMode::Replace)),
+            ("rename out", fs.rename(top, b"file0", ROOT, b"new", RenameMode::Replace)),
+            ("exchange", fs.rename(top, b"file0", site.at("/a"), b"file0", RenameMode::Exchange)),
+            ("rename the top", fs.rename(home, b"first", ROOT, b"new", RenameMode::Replace)),
+            ("rename in it", fs.rename(home, b"first", home, b"second", RenameMode::Replace)),
+            ("set attributes", fs.setattr(name("fifo"), &times).map(drop)),
+            ("set xattr", fs.set_xattr(top, b"user.x", b"y", XattrMode::Set)),
+            ("remove xattr", fs.remove_xattr(top, b"user.long")),
+            ("write", file.write_at(0, b"x")),
+            ("append", file.append(b"x").map(drop)),
+            ("write with origins", file.write_at_from(0, b"x", &[]).map(drop)),
+            ("truncate", file.set_len(1)),
+            ("punch", file.allocate(0, 4096, AllocateMode::PunchHole)),
+            ("reserve", file.allocate(1 << 20, 4096, AllocateMode::Reserve)),
+            ("clone into", file.clone_from(&live, 0, 0, 4096).map(drop)),
+            ("remove a tree", fs.remove_tree(top, b"deeper")),
+            ("remove the top", fs.remove_tree(home, b"first")),
+            ("clone a tree into", fs.clone_tree(site.at("/b"), top, b"b", &CloneOptions::default()).map(drop)),
+        ];
+        for (what, result) in refused {
+            assert_eq!(result.map_err(|error| error.errno()), Err(errno::EROFS), "{policy:?}: {what}");
+        }
+        let busy = [fs.remove_tree(ROOT, b".nvfold"), fs.rename(ROOT, b".nvfold", ROOT, b"x", RenameMode::Replace)];
+        assert!(busy.into_iter().all(|result| result.unwrap_err().errno() == errno::EBUSY));
+        // What shares data in the background may move it, and nothing else.
+        (0..20).for_each(|_| site.work());
+        file.dedup_range(0, u64::MAX).unwrap();
+        assert_eq!(first_difference(&then, &seen(fs, top)), None, "{policy:?}");
+        let site = site.crash();
+        assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/.nvfold/snapshots/first"))), None, "{policy:?}");
+        assert_eq!(site.fs.unlink(site.at("/.nvfold/snapshots/first"), b"file0").unwrap_err().errno(), errno::EROFS);
+        site.remount();
+    }
+}
+
+#[test]
+fn a_snapshot_is_restored_in_place_and_deleted_with_what_it_holds_alone() {
+    let mut site = Site::new(Policy::Inline, IndexKind::Dram);
+    let all = CloneOptions::default();
+    let then = seen(&site.fs, site.at("/a"));
+    let stored = site.fs.stats().stored_bytes;
+    site.fs.create_snapshot(b"whole", ROOT, &all).unwrap();
+    site.fs.create_snapshot(b"a", site.at("/a"), &all).unwrap();
+    let reserved = 4 * 2 * BLOCK;
+    assert_eq!(site.fs.only_in_snapshots().unwrap(), 2 * reserved);
+    assert_eq!(site.fs.create_snapshot(b"a", site.at("/a"), &all).unwrap_err().errno(), errno::EEXIST);
+    let of_a = site.at("/.nvfold/snapshots/a");
+    for part in ["/.nvfold", "/.nvfold/snapshots", "/.nvfold/snapshots/a"] {
+        assert_eq!(site.fs.create_snapshot(b"c", site.at(part), &all).unwrap_err().errno(), errno::EINVAL, "{part}");
+    }
+    assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/.nvfold/snapshots/whole/a"))), None);
+    assert!(site.fs.lookup(site.at("/.nvfold/snapshots/whole"), b".nvfold").is_err());
+    // New content, of which only the tree holds the old.
+    let file = site.fs.open(site.at("/a/file3")).unwrap();
+    file.write_at(0, &(0..5 * BLOCK).map(|at| (at / 5 + at / 4099) as u8).collect::<Vec<_>>()).unwrap();
+    site.fs.unlink(site.at("/a"), b"file0").unwrap();
+    let mut different = Vec::new();
+    let mut each = |path: &[u8], difference| {
+        different.push((String::from_utf8(path.to_vec()).unwrap(), difference));
+        true
+    };
+    site.fs.diff_trees(of_a, site.at("/a"), &mut each).unwrap();
+    let expected = [("file0", Difference::Removed), ("file3", Difference::Content)];
+    assert_eq!(different, expected.map(|(path, difference)| (path.to_owned(), difference)));
+    let opened = site.fs.open(site.at("/a/file3")).unwrap();
+    site.fs.restore_snapshot(b"a", ROOT, b"a", &all).unwrap();
+    assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/a"))), None);
+    opened.write_at(0, b"whoever has it open keeps it").unwrap();
+    site.fs.restore_snapshot(b"a", ROOT, b"again", &all).unwrap();
+    assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/again"))), None);
+    site.fs.open(site.at("/again/file3")).unwrap().write_at(0, b"it can be changed").unwrap();
+    for (name, parent, errno) in [(&b"none"[..], ROOT, errno::ENOENT), (b"a", site.at("/a/deeper"), errno::ENOTDIR)] {
+        assert_eq!(site.fs.restore_snapshot(name, parent, b"file1", &all).unwrap_err().errno(), errno);
+    }
+    drop(opened);
+    drop(file);
+    site = site.crash();
+    site.fs.delete_snapshot(b"whole").unwrap();
+    site.fs.delete_snapshot(b"a").unwrap();
+    assert_eq!(site.fs.delete_snapshot(b"a").unwrap_err().errno(), errno::ENOENT);
+    site.fs.remove_tree(ROOT, b"again").unwrap();
+    while !site.fs.remove_step().unwrap() {}
+    assert_eq!((site.fs.snapshots().unwrap(), site.fs.only_in_snapshots().unwrap()), (Vec::new(), 0));
+    assert_eq!(site.fs.stats().stored_bytes, stored, "nothing is left of the snapshots");
+    site.remount();
+}

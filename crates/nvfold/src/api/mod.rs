@@ -9,10 +9,12 @@
 //! | `file` | [`File`]: bytes and ranges of an open file |
 //! | `daemon` | the dedup daemon of policy `denova`, which a front end runs |
 //! | `stats` | statistics of a mount |
+//! | `trees` | directories with all that is below them |
 
 mod daemon;
 mod file;
 mod stats;
+mod trees;
 
 pub use daemon::Daemon;
 pub use file::{File, Origin};
@@ -31,7 +33,6 @@ use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
 use crate::panics::Job;
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
-use crate::trees::{CloneOptions, Cloned};
 use crate::words::*;
 use file::PinnedInode;
 use nvfold_sync::atomic::Ordering;
@@ -489,63 +490,6 @@ impl FileSystem {
     /// Removes an empty directory. ENOENT, ENOTDIR, ENOTEMPTY.
     pub fn rmdir(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change("rmdir", || self.core().rmdir(parent, name))
-    }
-
-    /// Copies a directory with all that is below it to a new name in `parent`, as it is at one instant during this call,
-    /// across all its files. No data is copied: all of it is shared until one side changes. Owners, times, extended
-    /// attributes, holes, reserved space and hard links within the tree are kept ([`CloneOptions::caller`]). The copy is
-    /// there whole or not at all, also after a crash. Writers go on meanwhile; one clone is made at a time.
-    ///
-    /// # Errors
-    /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES or EPERM for what the caller may not copy; ENOSPC; ECANCELED;
-    /// ENOMEM if too much changed while it was made; EMLINK if a chunk has too many references; EIO, EROFS.
-    pub fn clone_tree(
-        &self,
-        source: InodeNumber,
-        parent: InodeNumber,
-        name: &[u8],
-        options: &CloneOptions<'_>,
-    ) -> Result<Cloned> {
-        // References are counted, so the counts must be exact.
-        self.mounted.reconcile()?;
-        let mut room = 0;
-        loop {
-            match self.mounted.trees().clone_tree(source, parent, name, options) {
-                // It is not known how much the whole copy needs, so each attempt gets twice as much.
-                Err(error @ Error::NoSpace { blocks_needed, .. }) => {
-                    room = blocks_needed.max(2 * room).max(ROOM_BLOCKS);
-                    if self.make_room_for(room).is_err() {
-                        return Err(error);
-                    }
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Makes this many blocks free, if work can.
-    fn make_room_for(&self, blocks: u64) -> Result<()> {
-        self.change("clone a tree", || self.core().space.check_free("clone a tree", blocks))
-    }
-
-    /// Removes a directory with all that is below it, by one commit: it has left the name space when this returns, and
-    /// after a crash it is there whole or not at all. [`FileSystem::remove_step`] frees it, and so does whoever needs the
-    /// space. A file below that has a name elsewhere keeps it; one that is open lives on until it is closed. Until their
-    /// turn comes, directories below can still be used by number; what is made in them goes too.
-    ///
-    /// # Errors
-    /// ENOENT, EINVAL for `.` and `..`; ENOTDIR for a file, which `unlink` removes.
-    pub fn remove_tree(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
-        self.change("remove a tree", || self.mounted.trees().remove(parent, name))
-    }
-
-    /// Does one step of freeing removed trees, of at most about a millisecond; returns true when there is nothing to do.
-    /// Front ends call it in a loop on their own thread; otherwise it runs when space is needed, and in `unmount`.
-    ///
-    /// # Errors
-    /// EROFS; errors of the device.
-    pub fn remove_step(&self) -> Result<bool> {
-        self.mounted.trees().remove_step()
     }
 
     /// Renames atomically. ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY; EINVAL for moving a directory into itself.

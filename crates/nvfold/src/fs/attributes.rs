@@ -15,6 +15,7 @@ impl Core {
     pub(crate) fn setattr(&self, ino: InodeNumber, change: &SetAttr, xattrs: &[XattrChange<'_>]) -> Result<Attr> {
         const DOING: &str = "change attributes";
         let inode = self.inode(ino.0)?;
+        inode.check_changeable(DOING)?;
         check_changes(DOING, inode.kind, xattrs)?;
         let (leaves, mut state) = loop {
             let leaves = self.leave_domain(&inode, change.uid)?;

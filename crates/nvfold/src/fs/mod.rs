@@ -8,6 +8,7 @@
 //! | `cache` | the inodes that are in DRAM |
 //! | `names`, `rename`, `birth`, `free` | inodes and the names that lead to them |
 //! | `remove`, `doomed` | removing a tree; its files that are about to be freed |
+//! | `link_tree` | the name of a tree that was made without one |
 //! | `attributes`, `xattr`, `policy`, `owner` | attributes; what they say of new data; changing the owner |
 //! | `repair` | what fsck changes |
 //! | `read`, `range`, `extents` | reading; size, reserved space, clones; listing extents |
@@ -23,6 +24,7 @@ mod cache;
 mod doomed;
 mod extents;
 mod free;
+mod link_tree;
 mod names;
 mod owner;
 mod policy;
@@ -37,7 +39,7 @@ mod write;
 mod xattr;
 
 pub(crate) use birth::next_generation;
-pub(crate) use names::{check_name, directory};
+pub(crate) use names::check_name;
 pub(crate) use write::{InodeOrigin, Ladder};
 pub(crate) use xattr::StoredValue;
 

@@ -14,7 +14,7 @@ use crate::media::inode::{AttributeLine, INODE_BYTES};
 use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX, TARGET_BYTES_MAX};
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, TimeNs, XattrChange};
+use crate::words::{Attr, DirEntry, FileKind, InodeNumber, NewInode, SNAPSHOTS, TimeNs, XattrChange};
 use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use smallvec::SmallVec;
@@ -93,6 +93,7 @@ impl Core {
     ) -> Result<Attr> {
         check_name("create", name)?;
         let parent = self.inode(parent.0)?;
+        parent.check_changeable("create")?;
         let mut parent_state = parent.write()?;
         let names = directory("create", &parent_state)?;
         if names.find(name, &self.region).is_some() {
@@ -151,6 +152,7 @@ impl Core {
     pub(crate) fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
+        [&parent, &child].iter().try_for_each(|inode| inode.check_changeable("link"))?;
         let mut parent_state = parent.write()?;
         let names = directory("link", &parent_state)?;
         if names.find(name, &self.region).is_some() {
@@ -222,12 +224,14 @@ impl Core {
     /// Removes a name. The inode is freed too if this was its last name and it is not open.
     fn remove_name(&self, parent: &Inode, parent_state: &mut State, slot: NameSlot) -> Result<()> {
         let time = self.now();
+        parent.check_changeable("remove a name")?;
         check_no_self(&slot, parent)?;
         let entry = [LogEntry::Unname { cookie: slot.cookie, time }];
         let purpose = Purpose::Promised;
         let Some(child) = self.removable_inode(&slot)? else {
             return self.change(parent, parent_state, &entry, None, purpose, Flight::new());
         };
+        child.check_changeable("remove a name")?;
         check_place(&child, parent)?;
         let mut state = child.write()?;
         check_empty("rmdir", &state)?;
@@ -352,6 +356,17 @@ pub(crate) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns an error for the directory of the snapshots, which stays where it is.
+///
+/// # Errors
+/// EBUSY.
+pub(super) fn check_not_reserved(doing: &'static str, parent: &Inode, name: &[u8]) -> Result<()> {
+    if parent.ino == InodeNumber::ROOT.0 && name == SNAPSHOTS[0] {
+        return Err(posix(doing, "it holds the snapshots of the file system", errno::EBUSY));
+    }
+    Ok(())
 }
 
 /// Returns the names of a directory.

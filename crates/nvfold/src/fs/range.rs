@@ -19,6 +19,7 @@ use std::ops::Range;
 impl Core {
     /// Sets the size of a file. Shrinking unmaps everything past it; growing leaves a hole.
     pub(crate) fn resize(&self, inode: &Inode, state: &mut State, size: u64, time: TimeNs) -> Result<()> {
+        inode.check_changeable("truncate")?;
         self.check_size(state, size)?;
         let attributes = AttributeLine { size, mtime: time, ctime: time, ..state.attributes };
         self.set_attributes(inode, state, &attributes, Some(size), &[], Flight::new())
@@ -85,6 +86,7 @@ impl Core {
         times: Times,
     ) -> Result<()> {
         use AllocateMode::*;
+        inode.check_changeable("fallocate")?;
         let end = range_end("fallocate", offset, length)?;
         if length == 0 {
             return Err(invalid("fallocate", "the length is zero"));
@@ -169,6 +171,7 @@ impl Core {
         length: u64,
         times: Times,
     ) -> Result<u64> {
+        target.check_changeable("clone")?;
         range_end("clone", source_offset, length)?;
         range_end("clone", offset, length)?;
         if source.ino == target.ino {

@@ -19,7 +19,7 @@
 
 use super::Core;
 use super::free::{FreedInode, has_names};
-use super::names::{check_name, check_no_self, check_place, posix};
+use super::names::{check_name, check_no_self, check_not_reserved, check_place, posix};
 use crate::error::{Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, State, table};
@@ -47,6 +47,8 @@ impl Core {
         check_name(DOING, name)?;
         let _tree = self.tree.lock();
         let parent = self.inode(parent.0)?;
+        parent.check_changeable(DOING)?;
+        check_not_reserved(DOING, &parent, name)?;
         let mut parent_state = parent.write()?;
         let slot = self.find(DOING, &parent_state, name)?;
         if slot.kind() != FileKind::Directory {

@@ -1,7 +1,8 @@
 //! Renaming: moves a name, replaces another one, or exchanges two, in one commit of up to four inodes.
 
 use super::Core;
-use super::names::{check_empty, check_name, check_no_self, check_place, directory, posix, show, without_a_name};
+use super::names::without_a_name;
+use super::names::{check_empty, check_name, check_no_self, check_not_reserved, check_place, directory, posix, show};
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Inode, State};
@@ -48,6 +49,8 @@ impl Core {
         }
         let _tree = self.tree.lock();
         let (from, to) = (self.inode(parent.0)?, self.inode(new_parent.0)?);
+        check_not_reserved("rename", &from, name)?;
+        check_not_reserved("rename", &to, new_name)?;
         let mut from_state = from.write()?;
         let mut to_state = (from.ino != to.ino).then(|| to.write()).transpose()?;
         let source = self.find("rename", &from_state, name)?;
@@ -65,6 +68,8 @@ impl Core {
         };
         check_place(&moved, &from)?;
         other.as_ref().map_or(Ok(()), |other| check_place(other, &to))?;
+        let all = [&from, &to, &moved].into_iter().chain(&other);
+        all.map(|inode| inode.check_changeable("rename")).collect::<Result<()>>()?;
         std::iter::once(&moved).chain(&other).for_each(|inode| self.table.note_name_found(inode.ino));
         // Lock the children in the order of their numbers. A directory that is replaced cannot be one of the two
         // parents.

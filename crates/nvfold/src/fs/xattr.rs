@@ -77,6 +77,7 @@ impl Core {
     pub(crate) fn set_xattr(&self, ino: InodeNumber, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         const DOING: &str = "set an extended attribute";
         let inode = self.inode(ino.0)?;
+        inode.check_changeable(DOING)?;
         let changes = [XattrChange { name, value: Some(value) }];
         check_changes(DOING, inode.kind, &changes)?;
         let mut state = inode.write()?;
@@ -169,6 +170,7 @@ impl Core {
     /// ENODATA if it does not exist.
     pub(crate) fn remove_xattr(&self, ino: InodeNumber, name: &[u8]) -> Result<()> {
         let inode = self.inode(ino.0)?;
+        inode.check_changeable("remove an extended attribute")?;
         let mut state = inode.write()?;
         if name.contains(&0) || !state.xattrs.contains_key(name) {
             return Err(posix("remove an extended attribute", "it does not exist", errno::ENODATA));

@@ -22,7 +22,7 @@ pub(crate) mod log;
 pub(crate) mod ranges;
 pub(crate) mod table;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::fingerprint::Domain;
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, IN_USE, INLINE_LOG, INODE_BYTES, InodeHead, READ_ONLY_COPY};
 use crate::media::log_area::KIND_LOG_AREA;
@@ -773,9 +773,23 @@ impl Inode {
         }
     }
 
+    /// Checks that it does not belong to a snapshot.
+    ///
+    /// # Errors
+    /// EROFS.
+    #[inline]
+    pub(crate) fn check_changeable(&self, doing: &'static str) -> Result<()> {
+        if self.is_read_only { Err(of_snapshot(doing)) } else { Ok(()) }
+    }
+
     /// True if the inode is open.
     #[inline]
     pub(crate) fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::SeqCst) > 0
     }
+}
+
+#[cold]
+fn of_snapshot(doing: &'static str) -> Error {
+    Error::Posix { doing, why: "it belongs to a snapshot, which does not change", errno: errno::EROFS }
 }

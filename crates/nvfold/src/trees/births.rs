@@ -35,6 +35,9 @@ use std::ops::Range;
 /// The work of a turn, about that of as many log lines: well below a millisecond.
 const TURN: usize = 1024;
 
+/// The directories that get their names at a time.
+const SHOWN_STEP: usize = 256;
+
 /// A new inode: what it is, and where it stands.
 pub(super) struct Born<'b> {
     pub(super) number: u64,
@@ -237,17 +240,22 @@ impl<'c> Births<'c> {
         directory.parts = log.parts;
     }
 
-    /// Shows the names of new directories, whose inodes and those of all that they name are durable.
+    /// Shows the names of all directories, whose inodes and those of all that they name are durable. This cannot fail, and
+    /// from here on the copy is undone by removing it.
     pub(super) fn show_names(&mut self, directories: &mut [NewDirectory<'c>]) {
-        let mut flight = Flight::new();
-        for directory in directories {
-            flight.add(self.core.region.store_u64(directory.slot + COMMIT_WORD, directory.commit).flush());
-            // Work that looks at all inodes may have read it without names.
-            self.core.cache.remove(directory.number);
-            directory.parts.clear();
-            directory.values.drain(..).for_each(|value| drop(value.keep()));
+        self.end_turn();
+        for some in directories.chunks_mut(SHOWN_STEP) {
+            let _inside = self.core.freeze_lock.enter_background();
+            let mut flight = Flight::new();
+            for directory in some {
+                flight.add(self.core.region.store_u64(directory.slot + COMMIT_WORD, directory.commit).flush());
+                // Work that looks at all inodes may have read it without names.
+                self.core.cache.remove(directory.number);
+                directory.parts.clear();
+                directory.values.drain(..).for_each(|value| drop(value.keep()));
+            }
+            let _ = self.core.region.fence(flight);
         }
-        let _ = self.core.region.fence(flight);
     }
 
     /// Ends the making of the copy. Returns the files of which something is still to be shared.
@@ -256,7 +264,7 @@ impl<'c> Births<'c> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Frees all that was made, and nobody has reached.
+    /// Frees all that was made. No names are shown yet.
     pub(super) fn undo(mut self, directories: Vec<NewDirectory<'c>>) {
         self.end_turn();
         let core = self.core;

@@ -23,18 +23,16 @@ use super::Trees;
 use super::births::{Births, Born, NewDirectory, free_reserved};
 use super::instant::{At, Then};
 use crate::error::{Error, Result, errno};
+use crate::fs::check_name;
 use crate::inode::extents::{Dropped, Extent, Extents};
 use crate::inode::{Inode, State};
 use crate::media::Location;
 use crate::media::inode::AttributeLine;
-use crate::media::log_entry::{LogEntry, NAME_BYTES_MAX};
 use crate::media::superblock::TREES;
-use crate::space::{Purpose, Runs};
-use crate::store::change::Change;
-use crate::store::pending::KeptName;
+use crate::space::Runs;
+use crate::store::pending::{KeptName, Pending};
 use crate::words::{Attr, FileKind, InodeNumber};
 use nvfold_sync::RwLockReadGuard;
-use pmem::Flight;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -88,6 +86,17 @@ pub struct Cloned {
     pub copied: CloneProgress,
 }
 
+/// What kind of copy is made.
+#[derive(Clone, Copy, Default)]
+pub(super) struct CopyKind {
+    /// Flags of all inodes of the copy.
+    pub(super) flags: u16,
+    /// A directory in the top that is left out.
+    pub(super) without: Option<u64>,
+    /// True if the copy takes the place of the directory that has its name, in one commit.
+    pub(super) replaces: bool,
+}
+
 /// A directory of the tree: where it stands, and the next name to copy.
 struct Place {
     source: u64,
@@ -113,6 +122,16 @@ struct Taken {
     last: Option<(u64, Extent)>,
 }
 
+/// An announced copy. If a panic ends it, operations keep nothing any more; what they kept stays in use until the next mount
+/// finds its counts too high.
+struct Announced<'c>(&'c Pending);
+
+impl Drop for Announced<'_> {
+    fn drop(&mut self) {
+        let _released_before = self.0.withdraw();
+    }
+}
+
 /// A walk through the tree of the instant, which makes its copy.
 struct Walk<'c, 'o> {
     core: Trees<'c>,
@@ -125,10 +144,7 @@ struct Walk<'c, 'o> {
     linked: BTreeMap<u64, Linked>,
     pieces: Vec<(u64, Extent)>,
     copied: CloneProgress,
-    /// Flags of all inodes of the copy.
-    flags: u16,
-    /// A directory in the top that is left out.
-    without: Option<u64>,
+    copy: CopyKind,
 }
 
 impl<'c> Trees<'c> {
@@ -145,27 +161,27 @@ impl<'c> Trees<'c> {
         name: &[u8],
         options: &CloneOptions<'_>,
     ) -> Result<Cloned> {
-        self.copy_tree(source, parent, name, options, 0, None)
+        self.copy_tree(source, parent, name, options, CopyKind::default())
     }
 
-    /// The same, with flags for all inodes of the copy, and without one directory of the top.
+    /// The same, of other kinds of copies.
     pub(super) fn copy_tree(
         self,
         source: InodeNumber,
         parent: InodeNumber,
         name: &[u8],
         options: &CloneOptions<'_>,
-        flags: u16,
-        without: Option<u64>,
+        copy: CopyKind,
     ) -> Result<Cloned> {
         let _alone = self.pending.begin();
-        self.check_target(source, parent, name, without)?;
+        self.check_target(source, parent, name, copy)?;
         self.core.change_in_background(DOING, || self.require_feature(TREES))?;
         {
             let _closed = self.freeze_lock.close();
             self.check_changeable(DOING)?;
             self.pending.announce(self.table.end());
         }
+        let announced = Announced(&self.pending);
         let mut walk = Walk {
             core: self,
             options,
@@ -176,33 +192,45 @@ impl<'c> Trees<'c> {
             linked: BTreeMap::new(),
             pieces: Vec::new(),
             copied: CloneProgress::default(),
-            flags,
-            without,
+            copy,
         };
-        let made = self.answer(walk.walk(source, parent, name));
+        let made = walk.walk(source, parent, name);
         walk.births.end_turn();
         self.release_kept(self.pending.withdraw());
-        let linked = made.and_then(|top| {
-            let linked = self.core.change_by(DOING, || self.link_top(top, parent, name));
-            linked.map(|attr| Cloned { attr, copied: walk.copied })
-        });
-        let Walk { births, directories, linked: not_made, .. } = walk;
-        match linked {
-            Ok(cloned) => {
-                births.end().into_iter().try_for_each(|number| self.queue_waiting(number))?;
-                Ok(cloned)
-            }
+        drop(announced);
+        let Walk { mut births, mut directories, linked: not_made, copied, .. } = walk;
+        let top = match made {
+            Ok(top) => top,
             Err(error) => {
                 not_made.values().for_each(|linked| self.table.free(linked.number));
                 births.undo(directories);
+                return Err(error);
+            }
+        };
+        births.show_names(&mut directories);
+        let linked = self.core.change_by(DOING, || match copy.replaces {
+            false => self.link_tree(top, parent, name),
+            true => self.replace_tree(top, parent, name).map(|(attr, old)| {
+                self.add_tops([old]);
+                attr
+            }),
+        });
+        let waiting = births.end();
+        match linked {
+            Ok(attr) => {
+                waiting.into_iter().try_for_each(|number| self.queue_waiting(number))?;
+                Ok(Cloned { attr, copied })
+            }
+            Err(error) => {
+                // It is a removed tree from now on.
+                self.add_tops(self.inode(top).map(|top| top.file_id()));
                 Err(error)
             }
         }
     }
 
-    fn check_target(&self, source: InodeNumber, parent: InodeNumber, name: &[u8], without: Option<u64>) -> Result<()> {
-        crate::fs::check_name(DOING, name)?;
-        debug_assert!(name.len() <= NAME_BYTES_MAX);
+    fn check_target(&self, source: InodeNumber, parent: InodeNumber, name: &[u8], copy: CopyKind) -> Result<()> {
+        check_name(DOING, name)?;
         let top = self.inode(source.0)?;
         if top.kind != FileKind::Directory {
             return Err(posix("it is not a directory; clone a file with cp --reflink=auto", errno::ENOTDIR));
@@ -210,38 +238,15 @@ impl<'c> Trees<'c> {
         if self.inode(parent.0)?.kind != FileKind::Directory {
             return Err(posix("its new place is not a directory", errno::ENOTDIR));
         }
-        if without.is_none() && self.is_below(parent.0, source.0)? {
+        if copy.without.is_none() && self.is_below(parent.0, source.0)? {
             return Err(posix("a directory cannot be cloned into itself", errno::EINVAL));
         }
         match self.entry(parent, name) {
+            Ok(_) if copy.replaces => Ok(()),
             Ok(_) => Err(Error::Exists { what: String::from_utf8_lossy(name).into_owned() }),
             Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
-    }
-
-    /// Gives the copy its name: from here on it can be reached.
-    fn link_top(&self, top: u64, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
-        let (parent, top) = (self.inode(parent.0)?, self.inode(top)?);
-        let mut parent_state = parent.write()?;
-        let names = crate::fs::directory(DOING, &parent_state)?;
-        if names.find(name, &self.region).is_some() {
-            return Err(Error::Exists { what: String::from_utf8_lossy(name).into_owned() });
-        }
-        let (cookie, time) = (names.next_cookie(), self.now());
-        let mut state = top.write()?;
-        let entries = [LogEntry::Name { name: name.to_vec(), ino: top.ino, kind: top.kind, cookie, time }];
-        let attributes = Some(AttributeLine { nlink: 1, ..state.attributes });
-        let purpose = Purpose::Log;
-        self.change_all(
-            &mut [
-                Change { inode: &parent, state: &mut parent_state, entries: &entries, attributes: None, purpose },
-                Change { inode: &top, state: &mut state, entries: &[], attributes, purpose },
-            ],
-            &[],
-            Flight::new(),
-        )?;
-        Ok(top.attr(&state))
     }
 
     /// Releases what was kept for the copy, in steps.
@@ -294,12 +299,7 @@ impl Walk<'_, '_> {
             self.core.pending.settle(source);
             self.breathe()?;
         }
-        self.births.end_turn();
-        for directories in self.directories.chunks_mut(NAMES_STEP) {
-            self.births.enter()?;
-            self.births.show_names(directories);
-            self.births.end_turn();
-        }
+        self.core.region.check()?;
         Ok(top)
     }
 
@@ -311,7 +311,7 @@ impl Walk<'_, '_> {
             let names = self.at_instant(source, |then| then.names(cookie, NAMES_STEP, &region))?;
             let Some((last, _)) = names.last() else { break };
             self.places[at].cookie = *last;
-            let without = self.without.filter(|_| at == 0);
+            let without = self.copy.without.filter(|_| at == 0);
             for (_, name) in names.into_iter().filter(|(_, name)| Some(name.ino) != without) {
                 let number = self.copy_named(&name, at)?;
                 self.births.add_name(&mut self.directories[at], name.name, number, name.kind)?;
@@ -360,8 +360,14 @@ impl Walk<'_, '_> {
         let nlink = u32::from(parent != usize::MAX);
         let number = self.core.allocate_inode()?;
         let (attributes, xattrs) = (self.attributes(&then, nlink), self.xattrs(&then));
-        let born =
-            Born { number, kind: then.kind, parent: parent_number, attributes, xattrs: &xattrs, flags: self.flags };
+        let born = Born {
+            number,
+            kind: then.kind,
+            parent: parent_number,
+            attributes,
+            xattrs: &xattrs,
+            flags: self.copy.flags,
+        };
         let made = self.births.make_directory(&born)?;
         self.unfilled.push(self.directories.len());
         self.directories.push(made);
@@ -390,7 +396,7 @@ impl Walk<'_, '_> {
         }
         let (attributes, xattrs) = (self.attributes(&then, names.unwrap_or(1)), self.xattrs(&then));
         let parent = self.directories[directory].number;
-        let born = Born { number, kind: then.kind, parent, attributes, xattrs: &xattrs, flags: self.flags };
+        let born = Born { number, kind: then.kind, parent, attributes, xattrs: &xattrs, flags: self.copy.flags };
         let mut taken = Taken::default();
         let done = match then.kind {
             FileKind::Regular => self.take_extents(source, &mut taken),

@@ -11,15 +11,21 @@
 //! | `clone` | copying a tree as it was at one instant |
 //! | `instant` | an inode as it was at the instant of a copy |
 //! | `births` | making the inodes of a copy, many at a time |
+//! | `snapshot` | clones that nothing can change |
+//! | `diff` | what differs between two trees |
 //! | `remove` | freeing trees that were taken out of the name space |
 
 mod births;
 mod clone;
+mod diff;
 mod instant;
 mod remove;
+mod snapshot;
 
 pub use clone::{CloneCaller, CloneOptions, CloneProgress, Cloned};
+pub use diff::Difference;
 pub(crate) use remove::Removal;
+pub use snapshot::{Snapshot, SnapshotUsage};
 
 use crate::fs::Core;
 use std::ops::Deref;

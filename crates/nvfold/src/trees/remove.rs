@@ -8,7 +8,7 @@
 //! what a crash between them leaves). The list is a stack, so it holds at most the directories beside one path.
 
 use super::Trees;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::inode::Inode;
 use crate::panics::Job;
 use crate::words::{FileId, InodeNumber, Removing};
@@ -61,6 +61,10 @@ impl Trees<'_> {
     /// # Errors
     /// ENOENT, ENOTDIR, EINVAL; EIO for damage.
     pub(crate) fn remove(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        if self.snapshots_directory()? == Some(parent) {
+            let why = "it belongs to a snapshot, which does not change; `nvfold snapshot delete` removes it";
+            return Err(Error::Posix { doing: "remove a tree", why, errno: errno::EROFS });
+        }
         let top = self.unname_tree(parent, name)?;
         self.add_tops(top);
         Ok(())

@@ -62,6 +62,7 @@ impl Core {
         times: Times,
         ladder: &Ladder,
     ) -> Result<std::result::Result<u64, P::Declined>> {
+        inode.check_changeable("write")?;
         let length = plan.length();
         // The offset of an append is only known under the lock. A wrong guess merely costs preparing again.
         let guess = at.unwrap_or_else(|| inode.peek().attributes.size);

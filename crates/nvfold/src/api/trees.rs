@@ -1,0 +1,150 @@
+//! Directories with all that is below them: clones, snapshots, removal, differences.
+
+use super::{FileSystem, ROOM_BLOCKS};
+use crate::error::{Error, Result};
+use crate::trees::{CloneOptions, Cloned, Difference, Snapshot, SnapshotUsage, Trees};
+use crate::words::InodeNumber;
+
+impl FileSystem {
+    /// Copies a directory with all that is below it to a new name in `parent`, as it is at one instant during this call,
+    /// across all its files. No data is copied: all of it is shared until one side changes. Owners, times, extended
+    /// attributes, holes, reserved space and hard links within the tree are kept ([`CloneOptions::caller`]). The copy is
+    /// there whole or not at all, also after a crash. Writers go on meanwhile; one clone is made at a time.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES or EPERM for what the caller may not copy; ENOSPC; ECANCELED;
+    /// ENOMEM if too much changed while it was made; EMLINK if a chunk has too many references; EIO, EROFS.
+    pub fn clone_tree(
+        &self,
+        source: InodeNumber,
+        parent: InodeNumber,
+        name: &[u8],
+        options: &CloneOptions<'_>,
+    ) -> Result<Cloned> {
+        self.with_room(|trees| trees.clone_tree(source, parent, name, options))
+    }
+
+    /// Copies a tree, and tries again when work has made room for it.
+    fn with_room(&self, copy: impl Fn(Trees<'_>) -> Result<Cloned>) -> Result<Cloned> {
+        // References are counted, so the counts must be exact.
+        self.mounted.reconcile()?;
+        let mut room = 0;
+        loop {
+            match copy(self.mounted.trees()) {
+                // It is not known how much the whole copy needs, so each attempt gets twice as much.
+                Err(error @ Error::NoSpace { blocks_needed, .. }) => {
+                    room = blocks_needed.max(2 * room).max(ROOM_BLOCKS);
+                    if self.make_room_for(room).is_err() {
+                        return Err(error);
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes this many blocks free, if work can.
+    fn make_room_for(&self, blocks: u64) -> Result<()> {
+        self.change("clone a tree", || self.core().space.check_free("clone a tree", blocks))
+    }
+
+    /// Removes a directory with all that is below it, by one commit: it has left the name space when this returns, and
+    /// after a crash it is there whole or not at all. [`FileSystem::remove_step`] frees it, and so does whoever needs the
+    /// space. A file below that has a name elsewhere keeps it; one that is open lives on until it is closed. Until their
+    /// turn comes, directories below can still be used by number; what is made in them goes too.
+    ///
+    /// # Errors
+    /// ENOENT, EINVAL for `.` and `..`; ENOTDIR for a file, which `unlink` removes.
+    pub fn remove_tree(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
+        self.change("remove a tree", || self.mounted.trees().remove(parent, name))
+    }
+
+    /// Does one step of freeing removed trees, of at most about a millisecond; returns true when there is nothing to do.
+    /// Front ends call it in a loop on their own thread; otherwise it runs when space is needed, and in `unmount`.
+    ///
+    /// # Errors
+    /// EROFS; errors of the device.
+    pub fn remove_step(&self) -> Result<bool> {
+        self.mounted.trees().remove_step()
+    }
+
+    /// Makes a snapshot of a directory, or of all the file system: a clone that nothing can change, not even root. It
+    /// stands at `.nvfold/snapshots/NAME` in the root; listings leave `.nvfold` out. Owners stay as they are.
+    ///
+    /// # Errors
+    /// EEXIST; EINVAL for a part of a snapshot; those of [`FileSystem::clone_tree`].
+    pub fn create_snapshot(&self, name: &[u8], source: InodeNumber, options: &CloneOptions<'_>) -> Result<Cloned> {
+        self.with_room(|trees| trees.create_snapshot(name, source, options))
+    }
+
+    /// Returns the snapshots, in the order in which they were made.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn snapshots(&self) -> Result<Vec<Snapshot>> {
+        self.mounted.trees().snapshots()
+    }
+
+    /// Returns a snapshot.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub fn snapshot(&self, name: &[u8]) -> Result<Snapshot> {
+        self.mounted.trees().snapshot(name)
+    }
+
+    /// Returns what a snapshot holds, as far as nothing changes meanwhile. It looks at all of its files.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub fn snapshot_usage(&self, snapshot: &Snapshot) -> Result<SnapshotUsage> {
+        self.mounted.trees().snapshot_usage(snapshot.attr.ino)
+    }
+
+    /// Returns the bytes of blocks and packed chunks that only snapshots reference, as far as nothing changes meanwhile. It
+    /// looks at all files.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn only_in_snapshots(&self) -> Result<u64> {
+        self.mounted.trees().only_in_snapshots()
+    }
+
+    /// Deletes a snapshot, by one commit. [`FileSystem::remove_step`] frees what it held.
+    ///
+    /// # Errors
+    /// ENOENT, EIO, EROFS.
+    pub fn delete_snapshot(&self, name: &[u8]) -> Result<()> {
+        self.change("delete a snapshot", || self.mounted.trees().delete_snapshot(name))
+    }
+
+    /// Makes a directory what a snapshot is: at a new name, or in place of a directory. Then the old one is replaced by one
+    /// commit and freed as a removed tree; whoever has it open keeps it until he closes it.
+    ///
+    /// # Errors
+    /// ENOENT without such a snapshot; ENOTDIR; EBUSY for the root; those of [`FileSystem::clone_tree`].
+    pub fn restore_snapshot(
+        &self,
+        name: &[u8],
+        parent: InodeNumber,
+        target: &[u8],
+        options: &CloneOptions<'_>,
+    ) -> Result<Cloned> {
+        let snapshot = self.snapshot(name)?;
+        self.with_room(|trees| trees.restore_snapshot(snapshot.attr.ino, parent, target, options))
+    }
+
+    /// Calls `each` for every path at which two directories differ, in the order of names, until it returns false. What
+    /// both share is not read. Below a name that only one of them has, nothing is listed.
+    ///
+    /// # Errors
+    /// ENOTDIR, ENOENT; EIO if bytes that have to be compared cannot be read.
+    pub fn diff_trees(
+        &self,
+        one: InodeNumber,
+        other: InodeNumber,
+        each: &mut dyn FnMut(&[u8], Difference) -> bool,
+    ) -> Result<()> {
+        self.mounted.trees().diff(one, other, each)
+    }
+}
