@@ -28,7 +28,8 @@ fn random_operations_of_the_library_match_the_model() {
     for policy in POLICIES {
         let seed = Seed::new("the library against the model");
         for round in 0..LIBRARY_SEQUENCES * soak_factor() {
-            let ops = sequence(seed.value().wrapping_add(round), LIBRARY_OPS, 300);
+            let mut random = fastrand::Rng::with_seed(seed.value().wrapping_add(round));
+            let ops = op::generate_with_trees(&mut random, LIBRARY_OPS, 300);
             shrink::assert_holds(ops, |ops| {
                 let mut library = Library::fresh(DEVICE_MIB, policy);
                 let compared = model::compare(ops, &mut [&mut library]);

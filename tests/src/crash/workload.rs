@@ -4,8 +4,8 @@
 //! two names, extended attributes in the log and in blocks, a log whose inline lines are full, logs that the next
 //! entry makes too long, reserved blocks, directories empty and not.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use nvfold::{AllocateMode, DedupMode, MkfsOptions, MountOptions, Policy, RenameMode, XattrMode};
 use pmem::{Action, Event, Pending};
@@ -125,6 +125,14 @@ pub fn clock_from(first: i64) -> nvfold::Clock {
     Arc::new(move || next.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The trees of a workload.
+struct Trees {
+    /// Before the first operation, and after each.
+    after: Vec<Arc<Tree>>,
+    /// Within each operation, after each of those that are done meanwhile.
+    between: Vec<Vec<Arc<Tree>>>,
+}
+
 impl Base {
     /// Makes the tree.
     pub fn new(setting: &'static Setting) -> Base {
@@ -163,23 +171,24 @@ impl Base {
 
     /// Carries out a workload on a copy of the tree. Every answer must equal the model's.
     pub fn trace(&self, workload: &Workload) -> Trace {
-        let trees = self.trees(workload);
+        let mut trees = self.trees(workload);
         let region = self.image.region(DEVICE_BYTES);
         let mut trace = Trace { name: workload.name.clone(), steps: Vec::new(), crashes_from: 0 };
         let record = |trace: &mut Trace| {
             trace.steps.extend(region.take_recording().events.into_iter().map(Step::Event));
         };
-        trace.steps.push(Step::Outcomes(vec![trees[0].clone()]));
+        trace.steps.push(Step::Outcomes(vec![trees.after[0].clone()]));
         let mut library = Library::on(region.clone(), self.options());
         record(&mut trace);
         for (number, op) in workload.ops.iter().enumerate() {
             if number == workload.crashes_from && number > 0 {
                 trace.crashes_from = trace.steps.len();
             }
-            let (before, after) = (&trees[number], &trees[number + 1]);
+            let between = std::mem::take(&mut trees.between[number]);
+            let (before, after) = (&trees.after[number], &trees.after[number + 1]);
             let during = match self.growth_bytes(&workload.ops[..number], op) {
                 _ if in_steps(op) => vec![Arc::new(before.copy_without_space())],
-                0 => vec![before.clone(), after.clone()],
+                0 => [vec![before.clone(), after.clone()], between].concat(),
                 growth => vec![Arc::new(before.copy_with_growth(growth)), after.clone()],
             };
             trace.steps.push(Step::Outcomes(during));
@@ -193,16 +202,22 @@ impl Base {
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
         }
         let end = Tree::of(library.fs()).expect("a mounted file system can be read").without_space();
-        assert!(end.agrees_with(&trees[workload.ops.len()]), "{}: it is not the same each time", workload.name);
+        assert!(end.agrees_with(&trees.after[workload.ops.len()]), "{}: it is not the same each time", workload.name);
         trace
     }
 
     /// Returns the trees before, between and after the operations of a workload. A separate run reads them, because
     /// reading fills caches that must be cold in the recorded run.
-    fn trees(&self, workload: &Workload) -> Vec<Arc<Tree>> {
+    fn trees(&self, workload: &Workload) -> Trees {
         let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
         let mut model = self.model.clone();
-        let mut trees = vec![self.tree_now(&library, &[])];
+        let between: Arc<Mutex<Vec<Arc<Tree>>>> = Arc::default();
+        let seen = between.clone();
+        library.look_between(Box::new(move |fs| {
+            let tree = Tree::of(fs).expect("a mounted file system can be read");
+            seen.lock().expect("no panic").push(Arc::new(tree.without_space()));
+        }));
+        let mut trees = Trees { after: vec![self.tree_now(&library, &[])], between: Vec::new() };
         for (number, op) in workload.ops.iter().enumerate() {
             let (answer, expected) = (library.apply(op), model.apply(op));
             let name = &workload.name;
@@ -211,7 +226,8 @@ impl Base {
                 let (answer, expected) = (library.apply(&question), model.apply(&question));
                 assert!(answer.agrees_with(&expected), "{name}, {question:?}: {answer:?}, the model has {expected:?}");
             }
-            trees.push(self.tree_now(&library, &workload.ops[..=number]));
+            trees.after.push(self.tree_now(&library, &workload.ops[..=number]));
+            trees.between.push(std::mem::take(&mut *between.lock().expect("no panic")));
         }
         trees
     }
@@ -393,6 +409,12 @@ pub fn singles() -> Vec<Workload> {
         .chain(emptied())
         .chain(absent())
         .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
+    let of_clones = of_trees().into_iter().map(|(name, crashes_from, ops)| Workload {
+        name: name.to_owned(),
+        ops,
+        crashes_from,
+        only: None,
+    });
     let of_denova = offline().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: name.to_owned(),
         ops,
@@ -417,7 +439,15 @@ pub fn singles() -> Vec<Workload> {
         crashes_from,
         only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
     });
-    of_all.chain(of_trim).chain(of_fragments).chain(of_denova).chain(of_deext).chain(of_pieces).chain(of_icid).collect()
+    of_all
+        .chain(of_clones)
+        .chain(of_trim)
+        .chain(of_fragments)
+        .chain(of_denova)
+        .chain(of_deext)
+        .chain(of_pieces)
+        .chain(of_icid)
+        .collect()
 }
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
@@ -712,6 +742,44 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
         }),
         ("dedup, then unlink", [stored_twice(), vec![dedup(NEW), Op::Unlink { path: at(NEW) }]].concat()),
     ]
+}
+
+/// Returns clones and snapshots of a directory with one of everything, by themselves and while it is changed; and what
+/// comes after them. The first number is that of the operation from which on crashes are made.
+fn of_trees() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let into_dir = |name: u8| Op::Rename { from: at(name), to: vec![DIR, 20 + name], mode: RenameMode::NoReplace };
+    let furnished = || [UNSHARED, SHARED, XATTRS, RESERVED, FULL_INLINE, LONG_DIR, SYMLINK].map(into_dir).to_vec();
+    let clone = |from: u8, meanwhile| Op::CloneTree { from: at(from), to: at(NEW), meanwhile };
+    let snapshot = |from: u8, name| Op::Snapshot { from: at(from), name };
+    let within = |name: u8| vec![DIR, 20 + name];
+    let writer = vec![
+        Op::Write { path: within(UNSHARED), offset: 100, len: BLOCK, seed: distinct(17) },
+        Op::Unlink { path: within(SHARED) },
+        Op::Truncate { path: within(FULL_INLINE), size: 3 * BLOCK },
+        Op::Rename { from: vec![DIR, 0], to: at(MORE), mode: RenameMode::NoReplace },
+        Op::RemoveXattr { path: within(XATTRS), name: 1 },
+        Op::Unlink { path: at(TWO_NAMES) },
+    ];
+    let then = |op: Op| vec![clone(DIR, Vec::new()), op];
+    let mut all = vec![
+        ("clone of an empty directory", 0, vec![clone(EMPTY_DIR, Vec::new())]),
+        ("clone of a directory", 0, vec![clone(DIR, Vec::new())]),
+        ("clone of a tree, then a write to it", 1, then(write(SHARED, 0, BLOCK, distinct(18)))),
+        ("clone of a tree, then removals in it", 1, then(Op::Unlink { path: vec![DIR, 2] })),
+        ("clone of a tree, then a write to the copy", 1, {
+            then(Op::Write { path: vec![NEW, 0], offset: 10, len: 50, seed: distinct(18) })
+        }),
+        ("a clone of a clone", 1, then(Op::CloneTree { from: at(NEW), to: at(MORE), meanwhile: Vec::new() })),
+        ("the first snapshot is there, then another", 1, vec![snapshot(EMPTY_DIR, 0), snapshot(DIR, 1)]),
+        ("a snapshot, then its end", 1, vec![snapshot(DIR, 0), Op::DeleteSnapshot { name: 0 }]),
+    ];
+    let mut of_all = furnished();
+    of_all.push(clone(DIR, Vec::new()));
+    all.push(("clone of a tree with one of everything", of_all.len() - 1, of_all));
+    let mut written = furnished();
+    written.push(clone(DIR, writer));
+    all.push(("clone of a tree under a writer", written.len() - 1, written));
+    all
 }
 
 /// Returns operations that meet leftovers of the previous one: a used slot of the journal, freed blocks, counts.

@@ -2,10 +2,13 @@
 
 use nvfold::internals::media::inode::INODES_PER_SEGMENT;
 use nvfold::{
-    Attr, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions, MountOptions, Origin,
-    POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode, errno,
+    Attr, CloneOptions, CloneProgress, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions,
+    MountOptions, Origin, POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode,
+    errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
+use std::cell::RefCell;
+use std::ops::ControlFlow;
 
 use super::op::{self, Answer, EMPTY_SLOT, Kind, NOT_A_FILE, NodePath, Op, SLOTS, Stat};
 use super::{Subject, oracle};
@@ -25,7 +28,12 @@ pub struct Library {
     collects: bool,
     /// The clock of the mount, if it is not the real one.
     time: Option<Time>,
+    /// Called between the operations that are done while a tree is cloned.
+    between: Option<Between>,
 }
+
+/// Sees the file system at a moment.
+pub type Between = Box<dyn Fn(&FileSystem) + Send>;
 
 impl Library {
     /// Makes a file system of `mib` MiB in memory.
@@ -52,6 +60,7 @@ impl Library {
             slots: Default::default(),
             collects: false,
             time: None,
+            between: None,
         }
     }
 
@@ -73,7 +82,13 @@ impl Library {
             slots: Default::default(),
             collects: false,
             time: None,
+            between: None,
         }
+    }
+
+    /// Calls this between the operations that are done while a tree is cloned.
+    pub fn look_between(&mut self, between: Between) {
+        self.between = Some(between);
     }
 
     /// Returns the mounted file system.
@@ -302,6 +317,16 @@ impl Library {
                 let origin = Origin { at: 0, length: *len, source: &from, source_offset: *from_offset };
                 done(to.write_at_from(*to_offset, &op::with_changes(bytes, *changed), &[origin]))
             }
+            Op::CloneTree { from, to, meanwhile } => self.clone_tree(from, to, meanwhile),
+            Op::Snapshot { from, name } => {
+                let top = self.find(from)?.ino;
+                done(self.fs().create_snapshot(&op::name(*name), top, &CloneOptions::default()))
+            }
+            Op::DeleteSnapshot { name } => {
+                done(self.fs().delete_snapshot(&op::name(*name)))?;
+                let step = || self.fs().remove_step();
+                done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
             Op::Sync { path } => done(self.open(path)?.sync()),
             Op::Dedup { path, offset, len } => match self.fs().compression() {
                 Compression::Off => done(self.open(path)?.dedup_range(*offset, *len)),
@@ -417,10 +442,36 @@ impl Library {
         }
     }
 
+    /// Clones a tree in the smallest turns, and does the other operations between them.
+    fn clone_tree(&mut self, from: &NodePath, to: &NodePath, meanwhile: &[Op]) -> Result<Answer, i32> {
+        let (top, (dir, name)) = (self.find(from)?.ino, self.parent(to)?);
+        let fs = self.fs().clone();
+        let slots = std::mem::take(&mut self.slots);
+        let others = Library { slots, time: self.time.clone(), ..Library::below(fs.clone(), self.root) };
+        let (others, left) = (RefCell::new(others), RefCell::new(meanwhile.iter()));
+        let progress = |_: CloneProgress| {
+            if let Some(op) = left.borrow_mut().next() {
+                others.borrow_mut().apply(op);
+                self.between.iter().for_each(|between| between(&fs));
+            }
+            ControlFlow::Continue(())
+        };
+        fs.set_clone_turn(1);
+        let options = CloneOptions { progress: Some(&progress), ..CloneOptions::default() };
+        let cloned = done(fs.clone_tree(top, dir, &name, &options));
+        let mut others = others.into_inner();
+        left.into_inner().filter(|_| cloned.is_ok()).for_each(|op| drop(others.apply(op)));
+        self.slots = std::mem::take(&mut others.slots);
+        cloned
+    }
+
     fn readdir(&self, path: &NodePath) -> Result<Answer, i32> {
         let mut entries = Vec::new();
         let mut collect = |entry: nvfold::DirEntry| {
-            entries.push((entry.name, kind(entry.kind)));
+            // Where the snapshots are.
+            if entry.name != nvfold::SNAPSHOTS[0] {
+                entries.push((entry.name, kind(entry.kind)));
+            }
             true
         };
         number(self.fs().readdir(self.find(path)?.ino, 0, &mut collect))?;

@@ -280,6 +280,22 @@ pub enum Op {
         /// How many bytes are changed.
         changed: u8,
     },
+    /// Clones a directory with all that is below it. The other operations, none of which remounts, are done between the
+    /// steps of the clone, after its instant; those that are left, after it.
+    CloneTree {
+        from: NodePath,
+        to: NodePath,
+        meanwhile: Vec<Op>,
+    },
+    /// Makes a snapshot of a directory. No other operation sees it.
+    Snapshot {
+        from: NodePath,
+        name: u8,
+    },
+    /// Deletes it.
+    DeleteSnapshot {
+        name: u8,
+    },
     Sync {
         path: NodePath,
     },
@@ -490,6 +506,24 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
             }
         })
         .collect()
+}
+
+/// Returns a random sequence in which one operation in fifteen clones a tree, or uses a snapshot. For subjects that are
+/// the library.
+pub fn generate_with_trees(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
+    let mut ops = generate(random, count, remount_every);
+    for op in ops.iter_mut().filter(|op| !matches!(op, Op::Remount | Op::Crash)) {
+        match random.u8(0..60) {
+            0..3 => {
+                let meanwhile = (0..random.usize(0..12)).map(|_| one(random)).collect();
+                *op = Op::CloneTree { from: path(random), to: path(random), meanwhile };
+            }
+            3 => *op = Op::Snapshot { from: path(random), name: random.u8(0..3) },
+            4 => *op = Op::DeleteSnapshot { name: random.u8(0..3) },
+            _ => {}
+        }
+    }
+    ops
 }
 
 fn one(random: &mut fastrand::Rng) -> Op {

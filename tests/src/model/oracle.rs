@@ -1,6 +1,6 @@
 //! The oracle: a file system of maps and vectors, with Linux's errno for each failure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nvfold::errno::*;
 use nvfold::{AllocateMode, POLICY_ATTRIBUTE, Policy, RenameMode, XattrMode};
@@ -16,6 +16,7 @@ const ROOT: Id = 0;
 pub struct Oracle {
     nodes: Vec<Node>,
     slots: [Option<Id>; SLOTS as usize],
+    snapshots: BTreeSet<u8>,
 }
 
 #[derive(Clone)]
@@ -47,7 +48,7 @@ impl Oracle {
     /// Makes an empty file system.
     pub fn new() -> Oracle {
         let root = Node::new(Kind::Directory, 0o755);
-        Oracle { nodes: vec![root], slots: [None; SLOTS as usize] }
+        Oracle { nodes: vec![root], slots: [None; SLOTS as usize], snapshots: BTreeSet::new() }
     }
 
     /// Returns the operations that read everything.
@@ -219,6 +220,25 @@ impl Oracle {
                 self.write(to, *to_offset, &data);
                 Ok(Answer::Done)
             }
+            Op::CloneTree { from, to, meanwhile } => {
+                let cloned = self.clone_tree(from, to);
+                meanwhile.iter().filter(|_| cloned.is_ok()).for_each(|op| drop(self.carry_out(op)));
+                cloned
+            }
+            Op::Snapshot { from, name } => {
+                let id = self.find(from)?;
+                if self.nodes[id].stat.kind != Kind::Directory {
+                    return Err(ENOTDIR);
+                }
+                if self.snapshots.insert(*name) { Ok(Answer::Done) } else { Err(EEXIST) }
+            }
+            Op::DeleteSnapshot { name } => {
+                if self.snapshots.remove(name) {
+                    Ok(Answer::Done)
+                } else {
+                    Err(ENOENT)
+                }
+            }
             Op::Sync { path } | Op::Dedup { path, .. } | Op::Compress { path, .. } | Op::Undedup { path, .. } => {
                 self.find_file(path).map(|_| Answer::Done)
             }
@@ -342,6 +362,49 @@ impl Oracle {
     fn take(&mut self, dir: Id, name: &[u8]) {
         self.nodes[dir].entries.remove(name);
         self.nodes[dir].stat.mtime = None;
+    }
+
+    /// Copies a tree; what is linked in it is linked in the copy.
+    fn clone_tree(&mut self, from: &NodePath, to: &NodePath) -> Result<Answer, i32> {
+        let top = self.find(from)?;
+        let (dir, name) = self.parent(to)?;
+        if self.nodes[top].stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        if self.nodes[dir].stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        if to.starts_with(from) && self.find(&to[..from.len()].to_vec()) == Ok(top) {
+            return Err(EINVAL);
+        }
+        if self.nodes[dir].entries.contains_key(&name) {
+            return Err(EEXIST);
+        }
+        let mut copies = BTreeMap::new();
+        let copy = self.copy_of(top, &mut copies);
+        self.nodes[dir].stat.nlink += 1;
+        self.put(dir, name, copy);
+        Ok(Answer::Done)
+    }
+
+    fn copy_of(&mut self, id: Id, copies: &mut BTreeMap<Id, Id>) -> Id {
+        if let Some(&copy) = copies.get(&id) {
+            self.nodes[copy].stat.nlink += 1;
+            return copy;
+        }
+        let mut node = self.nodes[id].clone();
+        if node.stat.kind != Kind::Directory {
+            node.stat.nlink = 1;
+        }
+        let entries = std::mem::take(&mut node.entries);
+        self.nodes.push(node);
+        let copy = self.nodes.len() - 1;
+        copies.insert(id, copy);
+        for (name, child) in entries {
+            let child = self.copy_of(child, copies);
+            self.nodes[copy].entries.insert(name, child);
+        }
+        copy
     }
 
     fn link(&mut self, from: &NodePath, to: &NodePath) -> Result<Answer, i32> {
