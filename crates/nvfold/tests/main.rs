@@ -31,5 +31,6 @@ mod threads;
 mod times;
 mod vector;
 mod watched;
+mod whiteout;
 mod xattrs;
 mod zeros;

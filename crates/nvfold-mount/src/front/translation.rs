@@ -53,7 +53,7 @@ impl Server for Front {
                 self.removing(parent, name, || self.fs.rmdir(parent, name.as_bytes()))?;
             }
             Operation::Rename { parent, name, new_parent, new_name, flags } => {
-                self.move_name((InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
+                self.move_name(who, (InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
             }
             Operation::ReadLink { ino } => reply.bytes(&self.fs.readlink(InodeNumber(ino)).map_err(convert::errno)?),
 
