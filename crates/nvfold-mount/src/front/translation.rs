@@ -65,6 +65,10 @@ impl Server for Front {
                 }
                 reply.attr(&convert::attr(&self.fs.getattr(ino).map_err(convert::errno)?), BELIEVE);
             }
+            Operation::StatX { .. } if !self.tells_birth => return Err(Errno::ENOSYS),
+            Operation::StatX { ino } => {
+                reply.statx(&convert::statx(&self.fs.getattr(InodeNumber(ino)).map_err(convert::errno)?), BELIEVE);
+            }
             Operation::SetAttr { ino, change } => {
                 let (ino, change) = (InodeNumber(ino), self.set_attr(&change));
                 self.write_back_before(who, ino, &change);
@@ -272,6 +276,7 @@ impl Front {
             Operation::Forget { .. } => Kind::Forget,
             Operation::Lookup { .. } => Kind::Lookup,
             Operation::GetAttr { .. } => Kind::GetAttr,
+            Operation::StatX { .. } => Kind::StatX,
             Operation::SetAttr { .. } => Kind::SetAttr,
             Operation::ReadLink { .. } => Kind::ReadLink,
             Operation::SymLink { .. } => Kind::SymLink,
