@@ -285,11 +285,39 @@ fn an_overlay_in_a_user_namespace_keeps_its_marks_in_user_attributes() {
 }
 
 #[test]
+fn a_container_runs_with_its_root_on_an_overlay() {
+    requires!(root, fuse, overlay, tool("unshare"), tool("setpriv"));
+    on_both(
+        "",
+        r#"
+        for program in sh cat mv rm mkdir; do
+            for file in $(command -v $program) $(ldd $(command -v $program) | grep -o '/[^ ]*'); do
+                mkdir -p $low$(dirname $file); cp $file $low$file
+            done
+        done
+        chmod 755 $low $up; again
+        unshare --mount --pid --ipc --uts --net --fork --root=$all $(command -v sh) -euc "
+            rm -r /dir; mkdir /dir; echo made > /dir/new; mv /one /dir/one; cat /dir/new /dir/one > /also_one
+            ( echo \$\$ ) > /pid
+        "
+        is "$(cat $all/also_one $all/pid)" "$(printf 'made\none\n1')"; is_whiteout $up/one
+        # The programs were run and not copied up.
+        is_absent $up$(dirname $(command -v cat))
+        unshare --user --map-root-user --mount --pid --fork --root=$all $(command -v sh) -euc "
+            echo more >> /also_one; rm /pid; mkdir /mine
+        "
+        is "$(stat -c '%u %F' $all/mine)" "0 directory"; is_absent $all/pid; again; names $all/dir "new one "
+        "#,
+    );
+}
+
+#[test]
 fn an_upper_layer_survives_the_end_of_its_server() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
     let mut mount = Mount::fresh(64, "inline");
     let changes = r#"
-        mv $all/one $all/moved; rm -r $all/dir; mkdir $all/dir; echo new > $all/dir/new; ln $all/dir/new $all/linked; sync
+        mv $all/one $all/moved; rm -r $all/dir; mkdir $all/dir; echo new > $all/dir/new; ln $all/dir/new $all/linked
+        sync -f $up
     "#;
     on_mount(&mount, LOWER, "index=on", changes);
     mount.kill();
