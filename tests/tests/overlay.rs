@@ -5,10 +5,13 @@
 //! runs twice: with the upper layer on tmpfs, which shows that the expectations are right, and on a mount.
 
 use nvfold_tests::mount::{Mount, in_own_namespace};
+use nvfold_tests::random::Seed;
 use nvfold_tests::requires;
 use nvfold_tests::run;
 use nvfold_tests::scratch::Scratch;
 use std::path::Path;
+
+const NOISE_BYTES: usize = 1_000_000;
 
 /// What the scripts share. `$top` is the directory of the upper layer `up` and of the work directory; `$low` is the lower
 /// layer and `$all` the overlay.
@@ -41,6 +44,13 @@ fn script(top: &Path, lower: &str, options: &str, case: &str) -> String {
     format!("top={top}\noptions={options}\n{WORDS}\n{lower}\noverlay\n{case}\numount $all")
 }
 
+/// Makes a file `noise`, which nothing is shared with.
+fn make_noise(dir: &Path, bytes: usize) {
+    let mut noise = vec![0; bytes];
+    Seed::new("overlay").generator().fill(&mut noise);
+    std::fs::write(dir.join("noise"), noise).expect("write");
+}
+
 /// Runs a case with the upper layer on a mount.
 #[track_caller]
 fn on_mount(mount: &Mount, lower: &str, options: &str, case: &str) {
@@ -53,8 +63,10 @@ fn on_mount(mount: &Mount, lower: &str, options: &str, case: &str) {
 #[track_caller]
 fn on_both(options: &str, case: &str) {
     let tmpfs = Scratch::new();
+    make_noise(tmpfs.path(), NOISE_BYTES);
     run::ok(&mut in_own_namespace(tmpfs.path(), &script(&tmpfs.join("top"), LOWER, options, case)));
     let mut mount = Mount::fresh(64, "inline");
+    make_noise(mount.scratch(), NOISE_BYTES);
     on_mount(&mount, LOWER, options, case);
     mount.check();
 }
@@ -66,7 +78,7 @@ fn a_file_of_the_lower_layer_is_copied_up_whole_when_it_changes() {
         "",
         r#"
         before=$(stat -c '%a %Y %h' $low/one)
-        head -c 3000000 /dev/urandom > $low/large; cp $low/large large
+        cat noise noise noise > $low/large; cp $low/large large
         truncate -s 40M $low/sparse; printf data | dd of=$low/sparse bs=1 seek=33000000 conv=notrunc status=none
         names $up ""
         chmod 600 $all/large; cmp large $all/large; cmp large $up/large
@@ -202,7 +214,7 @@ fn a_change_of_attributes_copies_no_data_with_metacopy() {
     on_both(
         "metacopy=on,redirect_dir=on",
         r#"
-        head -c 1000000 /dev/urandom > $low/large; again
+        cp noise $low/large; again
         chmod 600 $all/large; is "$(stat -c %b $up/large)" 0; is "$(stat -c %s $up/large)" 1000000
         cmp $low/large $all/large; mv $all/large $all/moved; again; cmp $low/large $all/moved
         is "$(stat -c '%b %a' $up/moved)" "0 600"
@@ -245,7 +257,7 @@ END
 }
 
 #[test]
-fn users_may_change_the_overlay_as_its_modes_and_acls_say() {
+fn modes_and_acls_decide_which_users_change_an_overlay() {
     requires!(root, fuse, overlay, tool("unshare"), tool("setpriv"), tool("setfacl"));
     on_both(
         "",
@@ -335,11 +347,12 @@ fn an_upper_layer_survives_the_end_of_its_server() {
 fn a_full_upper_layer_gives_enospc_and_loses_nothing() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
     let mut mount = Mount::fresh(32, "inline");
+    make_noise(mount.scratch(), 40 << 20);
     let case = r#"
-        head -c 60M /dev/urandom > $low/large
+        cp noise $low/large
         refused sh -c "echo x >> $all/large"; grep -q 'No space' refusal || fail "$(cat refusal)"
         cmp $low/large $all/large; is_absent $up/large; names $top/work/work ""
-        head -c 9M /dev/urandom > $all/fits; rm $all/large; is_whiteout $up/large
+        head -c 9M noise > $all/fits; rm $all/large; is_whiteout $up/large
         mv $all/one $all/moved; is "$(cat $all/moved)" one
     "#;
     on_mount(&mount, LOWER, "", case);

@@ -1,7 +1,8 @@
 //! The bytes of FUSE requests and replies: the kernel's `struct fuse_*` (include/uapi/linux/fuse.h), in its byte order.
 //!
-//! The layouts are those of protocol version 7.9 and later. Extensions that must be negotiated (FUSE_SETXATTR_EXT,
-//! FUSE_CREATE_SUPP_GROUP) are left out, because the handshake does not ask for them.
+//! The layouts are those of protocol version 7.9 and later. Extensions of requests that must be negotiated
+//! (FUSE_SETXATTR_EXT, FUSE_SECURITY_CTX, FUSE_CREATE_SUPP_GROUP) are left out, because no server of this crate asks for
+//! them. docs/semantics.md lists the whole protocol, with the reason for each part that is left out.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
