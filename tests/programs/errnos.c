@@ -740,6 +740,8 @@ static void renames(void) {
     TRY(MOVE("dir", "dir/inside", RENAME_WHITEOUT));
     TRY(MOVE("dir", "white_dir", RENAME_WHITEOUT | RENAME_NOREPLACE));
     look("dir");
+    TRY(mknod("made_white", S_IFCHR, 0));
+    look("made_white");
 }
 
 static void links(void) {

@@ -2,7 +2,7 @@
 //! renames, hard links, file handles.
 //!
 //! The cases are our own, after the descriptions of xfstests' group overlay. Each is a script with its expectations, and
-//! runs twice: with the upper layer on tmpfs, which shows that the expectations are right, and on a mount.
+//! runs on tmpfs, which shows that the expectations are right, and on mounts.
 
 use nvfold_tests::mount::{Mount, in_own_namespace};
 use nvfold_tests::random::Seed;
@@ -13,11 +13,11 @@ use std::path::Path;
 
 const NOISE_BYTES: usize = 1_000_000;
 
-/// What the scripts share. `$top` is the directory of the upper layer `up` and of the work directory; `$low` is the lower
-/// layer and `$all` the overlay.
+/// What the scripts share. `$top` is the directory of the upper layer `$up` and of the work directory, `$lowest` that of the
+/// lower layer `$low`; `$all` is the overlay.
 const WORDS: &str = r#"
-low=$PWD/low all=$PWD/all up=$top/up
-mkdir -p low all "$up" "$top/work"
+low=$lowest/low all=$PWD/all up=$top/up
+mkdir -p "$low" all "$up" "$top/work"
 overlay() { mount -t overlay -o "lowerdir=$low,upperdir=$up,workdir=$top/work,$options" overlay "$all"; }
 # What is stored is found by a second mount too.
 again() { umount "$all"; overlay; }
@@ -33,15 +33,15 @@ refused() { if "$@" 2>refusal; then fail "$* succeeded"; fi; }
 
 /// A lower layer with files, links and directories.
 const LOWER: &str = r#"
-mkdir -p low/dir/sub low/empty
-echo one > low/one; ln low/one low/also_one; echo two > low/dir/two; echo deep > low/dir/sub/deep
-ln -s one low/link; mkfifo low/fifo; chmod 640 low/one; touch -d 2001-02-03 low/one
+mkdir -p $low/dir/sub $low/empty
+echo one > $low/one; ln $low/one $low/also_one; echo two > $low/dir/two; echo deep > $low/dir/sub/deep
+ln -s one $low/link; mkfifo $low/fifo; chmod 640 $low/one; touch -d 2001-02-03 $low/one
 "#;
 
-/// Returns a script that mounts an overlay whose upper layer is in `top`, and runs a case on it.
-fn script(top: &Path, lower: &str, options: &str, case: &str) -> String {
-    let top = top.display();
-    format!("top={top}\noptions={options}\n{WORDS}\n{lower}\noverlay\n{case}\numount $all")
+/// Returns a script that makes a lower layer in `lowest`, mounts an overlay whose upper layer is in `top`, and runs a case.
+fn script(lowest: &Path, top: &Path, make_lower: &str, options: &str, case: &str) -> String {
+    let (lowest, top) = (lowest.display(), top.display());
+    format!("lowest={lowest}\ntop={top}\noptions={options}\n{WORDS}\n{make_lower}\noverlay\n{case}\numount $all")
 }
 
 /// Makes a file `noise`, which nothing is shared with.
@@ -53,28 +53,32 @@ fn make_noise(dir: &Path, bytes: usize) {
 
 /// Runs a case with the upper layer on a mount.
 #[track_caller]
-fn on_mount(mount: &Mount, lower: &str, options: &str, case: &str) {
-    let script = script(mount.path(), lower, options, case);
+fn on_mount(mount: &Mount, lowest: &Path, make_lower: &str, options: &str, case: &str) {
+    let script = script(lowest, mount.path(), make_lower, options, case);
     let script = format!("{script}\nis \"$(findmnt -no FSTYPE -T $up)\" fuse.nvfold");
     run::ok(&mut in_own_namespace(mount.scratch(), &script));
 }
 
-/// Runs a case with the upper layer on tmpfs, and on a mount, which fsck then finds clean.
+/// Runs a case with both layers on tmpfs, with the upper one on a mount, and with both on one mount; fsck then finds the
+/// device clean.
 #[track_caller]
-fn on_both(options: &str, case: &str) {
+fn on_each(options: &str, case: &str) {
     let tmpfs = Scratch::new();
     make_noise(tmpfs.path(), NOISE_BYTES);
-    run::ok(&mut in_own_namespace(tmpfs.path(), &script(&tmpfs.join("top"), LOWER, options, case)));
-    let mut mount = Mount::fresh(64, "inline");
-    make_noise(mount.scratch(), NOISE_BYTES);
-    on_mount(&mount, LOWER, options, case);
-    mount.check();
+    run::ok(&mut in_own_namespace(tmpfs.path(), &script(tmpfs.path(), &tmpfs.join("top"), LOWER, options, case)));
+    for is_apart in [true, false] {
+        let mut mount = Mount::fresh(64, "inline");
+        make_noise(mount.scratch(), NOISE_BYTES);
+        let lowest = if is_apart { mount.scratch() } else { mount.path() };
+        on_mount(&mount, lowest, LOWER, options, case);
+        mount.check();
+    }
 }
 
 #[test]
 fn a_file_of_the_lower_layer_is_copied_up_whole_when_it_changes() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "",
         r#"
         before=$(stat -c '%a %Y %h' $low/one)
@@ -99,7 +103,7 @@ fn a_file_of_the_lower_layer_is_copied_up_whole_when_it_changes() {
 #[test]
 fn a_removed_name_of_the_lower_layer_becomes_a_whiteout() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "",
         r#"
         rm $all/one $all/fifo $all/dir/sub/deep; rmdir $all/empty $all/dir/sub
@@ -118,7 +122,7 @@ fn a_removed_name_of_the_lower_layer_becomes_a_whiteout() {
 #[test]
 fn a_directory_in_the_place_of_a_lower_one_is_opaque() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "",
         r#"
         rm -r $all/dir; mkdir $all/dir; names $all/dir ""
@@ -135,7 +139,7 @@ fn a_directory_in_the_place_of_a_lower_one_is_opaque() {
 #[test]
 fn renames_of_lower_files_leave_whiteouts() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "",
         r#"
         mv $all/one $all/moved; is_whiteout $up/one; is "$(cat $up/moved)" one
@@ -154,7 +158,7 @@ fn renames_of_lower_files_leave_whiteouts() {
 #[test]
 fn a_lower_directory_is_renamed_by_a_redirection() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "redirect_dir=on",
         r#"
         mv -T $all/dir $all/moved; is "$(attribute $up/moved redirect)" dir; is_whiteout $up/dir
@@ -178,7 +182,7 @@ assert libc.renameat2(-100, sys.argv[1].encode(), -100, sys.argv[2].encode(), 2)
 #[test]
 fn a_lower_directory_is_copied_by_rename_without_redirections() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"), tool("python3"));
-    on_both(
+    on_each(
         "redirect_dir=off",
         r#"
         refused python3 -c 'import os, sys; os.rename(sys.argv[1], sys.argv[2])' $all/dir $all/moved
@@ -192,7 +196,7 @@ fn a_lower_directory_is_copied_by_rename_without_redirections() {
 #[test]
 fn lower_hard_links_stay_links_with_an_index() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "index=on,nfs_export=on",
         r#"
         ino=$(stat -c %i $all/one)
@@ -211,7 +215,7 @@ fn lower_hard_links_stay_links_with_an_index() {
 #[test]
 fn a_change_of_attributes_copies_no_data_with_metacopy() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "metacopy=on,redirect_dir=on",
         r#"
         cp noise $low/large; again
@@ -227,7 +231,7 @@ fn a_change_of_attributes_copies_no_data_with_metacopy() {
 #[test]
 fn nameless_files_and_their_links_work_on_an_overlay() {
     requires!(root, fuse, overlay, tool("unshare"), tool("python3"));
-    on_both(
+    on_each(
         "",
         r#"
         rm $all/one
@@ -259,7 +263,7 @@ END
 #[test]
 fn modes_and_acls_decide_which_users_change_an_overlay() {
     requires!(root, fuse, overlay, tool("unshare"), tool("setpriv"), tool("setfacl"));
-    on_both(
+    on_each(
         "",
         r#"
         chmod 755 .; as() { setpriv --reuid=$1 --regid=$1 --clear-groups "${@:2}"; }
@@ -280,7 +284,7 @@ fn modes_and_acls_decide_which_users_change_an_overlay() {
 #[test]
 fn an_overlay_in_a_user_namespace_keeps_its_marks_in_user_attributes() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
-    on_both(
+    on_each(
         "userxattr",
         r#"
         umount $all; chmod 755 .
@@ -299,7 +303,7 @@ fn an_overlay_in_a_user_namespace_keeps_its_marks_in_user_attributes() {
 #[test]
 fn a_container_runs_with_its_root_on_an_overlay() {
     requires!(root, fuse, overlay, tool("unshare"), tool("setpriv"));
-    on_both(
+    on_each(
         "",
         r#"
         for program in sh cat mv rm mkdir; do
@@ -331,7 +335,7 @@ fn an_upper_layer_survives_the_end_of_its_server() {
         mv $all/one $all/moved; rm -r $all/dir; mkdir $all/dir; echo new > $all/dir/new; ln $all/dir/new $all/linked
         sync -f $up
     "#;
-    on_mount(&mount, LOWER, "index=on", changes);
+    on_mount(&mount, mount.scratch(), LOWER, "index=on", changes);
     mount.kill();
     mount.mount();
     let is_kept = r#"
@@ -339,7 +343,7 @@ fn an_upper_layer_survives_the_end_of_its_server() {
         is "$(cat $all/moved $all/linked)" "$(printf 'one\nnew')"; is "$(stat -c %h $all/linked)" 2
         is_whiteout $up/one; is "$(attribute $up/dir opaque)" y
     "#;
-    on_mount(&mount, "", "index=on", is_kept);
+    on_mount(&mount, mount.scratch(), "", "index=on", is_kept);
     mount.check();
 }
 
@@ -355,6 +359,6 @@ fn a_full_upper_layer_gives_enospc_and_loses_nothing() {
         head -c 9M noise > $all/fits; rm $all/large; is_whiteout $up/large
         mv $all/one $all/moved; is "$(cat $all/moved)" one
     "#;
-    on_mount(&mount, LOWER, "", case);
+    on_mount(&mount, mount.scratch(), LOWER, "", case);
     mount.check();
 }
