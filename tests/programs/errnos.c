@@ -733,6 +733,15 @@ static void renames(void) {
     look("file");
     look("white");
     TRY(MOVE("other", "dir", RENAME_WHITEOUT | RENAME_NOREPLACE));
+    TRY(MOVE("missing", "file", RENAME_WHITEOUT));
+    TRY(MOVE("other", "white", RENAME_WHITEOUT));
+    look("other");
+    look("white");
+    TRY(MOVE("dir", "dir/inside", RENAME_WHITEOUT));
+    TRY(MOVE("dir", "white_dir", RENAME_WHITEOUT | RENAME_NOREPLACE));
+    look("dir");
+    TRY(mknod("made_white", S_IFCHR, 0));
+    look("made_white");
 }
 
 static void links(void) {

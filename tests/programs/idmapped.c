@@ -109,6 +109,9 @@ static void make_all(void) {
     TRY(link("file", "hard"));
     TRY(rename("hard", "moved"));
     look("moved");
+    TRY(renameat2(AT_FDCWD, "moved", AT_FDCWD, "hard", RENAME_WHITEOUT));
+    look("moved");
+    look("hard");
 }
 
 static void own(void) {
@@ -158,6 +161,8 @@ static void strange(void) {
     TRY(made("strange", 0644));
     TRY(mkdir("strange", 0755));
     TRY(symlink("x", "strange"));
+    TRY(renameat2(AT_FDCWD, "hard", AT_FDCWD, "strange", RENAME_WHITEOUT));
+    look("hard");
     TRY(access("file", R_OK));
     TRY(access("secret", R_OK));
     TRY(chmod("file", 0777));

@@ -182,6 +182,19 @@ static void open_and_change(const char *of) {
     close(fd);
 }
 
+// Makes a file without a name in a directory, and gives it one.
+static void name_nameless(const char *dir, const char *as) {
+    mode_t mode = PICK(MODES);
+    int fd = open(dir, O_TMPFILE | O_RDWR | (below(4) ? 0 : O_EXCL), mode);
+    char opened[64];
+    sprintf(opened, "/proc/self/fd/%d", fd);
+    print("nameless in %s %o = %s", dir, mode, fd < 0 ? outcome(fd) : "open");
+    if (fd < 0) return;
+    print(", write %s", outcome(write(fd, "text", 4)));
+    print(", linkat %s %s", as, outcome(linkat(AT_FDCWD, opened, AT_FDCWD, as, AT_SYMLINK_FOLLOW)));
+    close(fd);
+}
+
 static void set_times(const char *of) {
     struct timespec times[2];
     for (int at = 0; at < 2; at++) {
@@ -201,7 +214,7 @@ static void call(void) {
     gid_t gid = PICK(OWNING_GROUPS);
     int flags = below(4);
     char target[256];
-    switch (below(26)) {
+    switch (below(27)) {
     case 0: case 1: case 2: case 3: open_and_change(of); break;
     case 4: print("mkdir %s %o = %s", of, mode, outcome(mkdir(of, mode))); break;
     case 5: print("unlink %s = %s", of, outcome(unlink(of))); break;
@@ -230,7 +243,9 @@ static void call(void) {
     case 25: {
         ssize_t length = readlink(of, target, sizeof target - 1);
         print("readlink %s = %s %.*s", of, outcome(length), length < 0 ? 0 : (int)length, target);
+        break;
     }
+    case 26: name_nameless(PICK(DIRS), of); break;
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Need {
     Fuse,
     /// Requests of FUSE by io_uring.
     Ring,
+    /// overlayfs.
+    Overlay,
     /// A program.
     Tool(&'static str),
 }
@@ -22,9 +24,9 @@ pub enum Need {
 const RING_ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 
 impl Need {
-    /// Returns whether it is a setting of the kernel that the tests do not change.
+    /// Returns whether it is a setting or a part of the kernel that the tests do not change.
     fn is_the_kernels(self) -> bool {
-        matches!(self, Need::Ring)
+        matches!(self, Need::Ring | Need::Overlay)
     }
 
     /// Returns why the need is not met, or `None`.
@@ -42,12 +44,20 @@ impl Need {
                 Ok(_) => Some(format!("needs Y in {RING_ENABLED}: root may write it there")),
                 Err(_) => Some("needs FUSE over io_uring (Linux 6.14)".into()),
             },
+            Need::Overlay if !kernel_has_overlay() => Some("needs overlayfs in the kernel".into()),
             Need::Tool(name) if find_tool(name).is_none() => {
                 Some(format!("needs the program {name}; run scripts/test-deps.sh"))
             }
             _ => None,
         }
     }
+}
+
+/// Returns whether the kernel has overlayfs, as a module that can be loaded or built in.
+fn kernel_has_overlay() -> bool {
+    let is_listed = || std::fs::read_to_string("/proc/filesystems").is_ok_and(|all| all.contains("\toverlay\n"));
+    let loads = || std::process::Command::new("modprobe").args(["-q", "overlay"]).status().is_ok();
+    is_listed() || (loads() && is_listed())
 }
 
 /// Returns the path of a program: first those that scripts/test-deps.sh built, then PATH and the sbin directories.
@@ -87,6 +97,7 @@ pub fn met(needs: &[Need]) -> bool {
 macro_rules! requires {
     (@need root) => { $crate::requires::Need::Root };
     (@need ring) => { $crate::requires::Need::Ring };
+    (@need overlay) => { $crate::requires::Need::Overlay };
     (@need fuse) => { $crate::requires::Need::Fuse };
     (@need tool($name:literal)) => { $crate::requires::Need::Tool($name) };
     ($($need:ident $(($name:literal))?),+ $(,)?) => {

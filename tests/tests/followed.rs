@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use nvfold_tests::mount::{self, Mount, nvfold_json};
+use nvfold_tests::mount::{self, Mount, in_own_namespace, nvfold_json};
 use nvfold_tests::probe::compiled;
 use nvfold_tests::random::{self, Seed};
+use nvfold_tests::scratch::Scratch;
 use nvfold_tests::{requires, run};
 
 const SOURCE_BYTES: usize = 1 << 20;
@@ -272,4 +273,96 @@ fn run_mount_rejects_a_plain_directory_and_warns_of_a_policy_without_origins() {
     assert!(outcome.stderr.contains("policy inline") && outcome.stderr.contains("policy=icid"), "{}", outcome.report());
     let none = run::run(house.followed(&["true"]).arg("x").env("NVFOLD_PRELOAD", "/no/library.so"));
     assert!(none.code() == 1 && none.stderr.contains("hint: `make install`"), "{}", none.report());
+}
+
+#[test]
+fn cp_clones_with_reflink_always_under_run_mount() {
+    requires!(fuse, tool("cc"));
+    for options in ["policy=off,writeback=on", "policy=icid,writeback=off", "policy=inline,cache=none"] {
+        let mut house = House::new(options);
+        let (source, target) = (house.mount.join("source"), house.mount.join("target"));
+        let words = ["cp", "--reflink=always", source.to_str().unwrap(), target.to_str().unwrap()];
+        let refused = run::run(Command::new(words[0]).args(&words[1..]).env("LC_ALL", "C"));
+        assert!(refused.stderr.contains("Operation not supported"), "{}", refused.report());
+        let stored = |house: &House| {
+            let stats = nvfold_json(&["stats", "--json"], &[house.mount.path()]);
+            stats["space"]["stored_bytes"].as_u64().expect("what is stored")
+        };
+        run::ok(Command::new("sync").arg("-f").arg(house.mount.path()));
+        let before = stored(&house);
+        run::ok(&mut house.followed(&words));
+        assert_eq!(stored(&house), before, "{options}: a clone stores nothing");
+        assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap(), "{options}: as cloned");
+        // A clone of a clone, over a longer file.
+        fs::write(&target, vec![1; 2 * SOURCE_BYTES]).unwrap();
+        run::ok(&mut house.followed(&words));
+        house.mount.remount();
+        assert!(fs::read(&target).unwrap() == fs::read(&source).unwrap(), "{options}: as stored");
+        house.mount.check();
+    }
+}
+
+/// Makes clones by ioctl in the working directory, right ones and wrong ones, and prints what becomes of each.
+const CLONES: &str = r#"
+import errno, fcntl, os, struct, zlib
+FICLONE, FICLONERANGE, BLOCK = 0x40049409, 0x4020940d, 4096
+noise = b''.join(b'%8d' % (n * n) for n in range(4 * BLOCK // 8)) + b'the end'
+def make(name, content):
+    with open(name, 'wb') as file: file.write(content)
+def outcome(call, *arguments):
+    try: return call(*arguments)
+    except OSError as error: return errno.errorcode[error.errno]
+def show(*what):
+    print(*what, [(os.path.getsize(name), zlib.crc32(open(name, 'rb').read())) for name in ('source', 'target')])
+def clone(of='source', onto='target', read=os.O_RDONLY, write=os.O_RDWR):
+    make('source', noise); make('target', noise[:BLOCK][::-1] * 4)
+    source, target = os.open(of, read | os.O_NONBLOCK), os.open(onto, write | os.O_NONBLOCK)
+    show('whole', of, onto, read, write, outcome(fcntl.ioctl, target, FICLONE, source))
+    os.close(source); os.close(target)
+def clone_range(source_at, length, target_at, onto='target'):
+    make('source', noise); make('target', noise[:BLOCK][::-1] * 4)
+    source, target = os.open('source', os.O_RDONLY), os.open(onto, os.O_RDWR)
+    os.lseek(source, 5, 0); os.lseek(target, 6, 0)
+    argument = struct.pack('qQQQ', source, source_at, length, target_at)
+    done = outcome(fcntl.ioctl, target, FICLONERANGE, argument)
+    places = os.lseek(source, 0, 1), os.lseek(target, 0, 1)
+    show('range', source_at, length, target_at, onto, done if isinstance(done, str) else 'done', places)
+    os.close(source); os.close(target)
+make('empty', b''); make('readonly', b'x'); os.mkdir('directory'); os.mkfifo('fifo')
+clone(); clone(of='empty'); clone(onto='source'); clone(of='directory'); clone(of='fifo'); clone(onto='fifo')
+clone(onto='directory', write=os.O_RDONLY); clone(write=os.O_RDONLY); clone(read=os.O_WRONLY)
+clone(write=os.O_WRONLY | os.O_APPEND); clone(of='/proc/self/status'); clone(of='/dev/null'); clone(onto='/dev/null')
+for range_ in [(0, 0, 0), (BLOCK, BLOCK, 0), (BLOCK, 0, 2 * BLOCK), (0, BLOCK, 9 * BLOCK), (4 * BLOCK, 7, 6 * BLOCK),
+               (4 * BLOCK, 7, 8 * BLOCK), (0, 5 * BLOCK, 0), (4 * BLOCK, BLOCK, 0), (5 * BLOCK, 0, 0), (9 * BLOCK, BLOCK, 0),
+               (0, BLOCK, 1 << 63), (1 << 63, BLOCK, 0), (0, 1 << 63, 0), (BLOCK, (1 << 64) - BLOCK, 0),
+               (0, BLOCK, (1 << 63) - BLOCK)]:
+    clone_range(*range_)
+for range_ in [(0, BLOCK, BLOCK), (0, 2 * BLOCK, BLOCK), (BLOCK, 2 * BLOCK, 0), (0, BLOCK, 0), (0, BLOCK, 7 * BLOCK)]:
+    clone_range(*range_, onto='source')
+print(outcome(fcntl.ioctl, os.open('target', os.O_RDWR), FICLONE, 999), outcome(fcntl.ioctl, 999, FICLONE, 1))
+"#;
+
+/// FUSE has no request for them: `nvfold run --mount` makes them by copy_file_range.
+#[test]
+fn clones_by_ioctl_under_run_mount_have_the_results_of_btrfs() {
+    requires!(root, fuse, tool("python3"), tool("mkfs.btrfs"));
+    let scratch = Scratch::on_disk();
+    fs::write(scratch.join("clones.py"), CLONES).unwrap();
+    let script = "truncate -s 256M disk
+        mkfs.btrfs -q disk
+        mkdir btrfs
+        mount -o loop disk btrfs
+        (cd btrfs && python3 ../clones.py) > printed
+        umount btrfs";
+    run::ok(&mut in_own_namespace(scratch.path(), script));
+    let expected = fs::read_to_string(scratch.join("printed")).unwrap();
+    let mut mount = Mount::fresh(64, "inline");
+    let script = scratch.join("clones.py");
+    let mut python = followed(mount.path(), &["python3", script.to_str().unwrap()]);
+    let found = run::ok(python.current_dir(mount.path())).stdout;
+    for (expected, found) in expected.lines().zip(found.lines()) {
+        assert_eq!(expected, found, "left: btrfs, right: nvfold");
+    }
+    assert_eq!(expected.lines().count(), found.lines().count());
+    mount.check();
 }

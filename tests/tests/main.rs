@@ -35,6 +35,7 @@ mod names;
 mod neighbours;
 mod nospace;
 mod oracle_defects;
+mod overlay;
 mod pjdfstest;
 mod power_cut;
 mod programs;

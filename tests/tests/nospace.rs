@@ -211,6 +211,7 @@ fn turns() -> Vec<[Op; 2]> {
             Op::Write { path: one.clone(), offset: 0, len: 4096, seed: 1 },
             Op::Clone { from: one.clone(), from_offset: 0, to: one.clone(), to_offset: 8192, len: 4096 },
         ],
+        [rename(&one, &two, op::WHITEOUT), rename(&two, &one, RenameMode::Replace)],
     ]
 }
 
@@ -271,13 +272,14 @@ fn an_inode_table_that_cannot_grow_changes_nothing() {
         }
         let fifo = device::new_inode(FileKind::Fifo, 0o644);
         let link = device::new_inode(FileKind::Symlink, 0o777);
-        let kinds: [(&str, &dyn Fn() -> nvfold::Result<()>); 6] = [
+        let kinds: [(&str, &dyn Fn() -> nvfold::Result<()>); 7] = [
             ("create", &|| fs.create(ROOT, b"new", &device::regular()).map(drop)),
             ("fifo", &|| fs.create(ROOT, b"new", &fifo).map(drop)),
             ("mkdir", &|| fs.mkdir(ROOT, b"new", &device::directory()).map(drop)),
             ("short link", &|| fs.symlink(ROOT, b"new", b"target", &link).map(drop)),
             ("long link", &|| fs.symlink(ROOT, b"new", &[b't'; 4095], &link).map(drop)),
             ("tmpfile", &|| fs.tmpfile(&device::regular()).map(drop)),
+            ("whiteout", &|| fs.rename(ROOT, b"2", ROOT, b"new", op::WHITEOUT)),
         ];
         for (kind, make) in kinds {
             let mut failures = 0;

@@ -24,13 +24,14 @@ use rustix::fs::{
 use rustix::mount::{MountFlags, mount_remount};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Every way to cache writes and pages. Without pages there is no writeback.
+/// Every way to cache writes and pages. Without pages there is no writeback. With `btime` all fields come by another request
+/// (FUSE_STATX).
 const CACHES: [&str; 5] = [
     "writeback=on,cache=auto",
-    "writeback=on,cache=full",
-    "writeback=off,cache=auto",
+    "writeback=on,cache=full,btime",
+    "writeback=off,cache=auto,btime",
     "writeback=off,cache=full",
-    "cache=none",
+    "cache=none,btime",
 ];
 /// The mtime that the program `store` sets after it has stored, ns.
 const TIME_SET: i128 = 1_000_000_001_987_654_321;
@@ -385,4 +386,46 @@ fn the_times_of_a_file_do_not_change_without_a_change_of_the_file() {
     for _ in 0..random::soak_factor() {
         CACHES.iter().for_each(|options| hold_what_stat_tells(options, &mut random));
     }
+}
+
+#[test]
+fn the_time_of_birth_is_shown_with_its_option_and_never_changes() {
+    requires!(root, fuse);
+    let now = || clock_gettime(ClockId::Realtime);
+    let mut mount = Mount::with_options(64, "btime");
+    if !mount.is_real() {
+        return;
+    }
+    let (file, node) = (mount.join("file"), mount.join("node"));
+    let start = now();
+    fs::write(&file, b"content").expect("write");
+    mknodat(CWD, &node, FileType::CharacterDevice, Mode::RUSR, makedev(0x123, 0x4_5678)).expect("mknod");
+    let end = now();
+    let born = |path: &Path| {
+        let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME).expect("statx");
+        assert_ne!(found.stx_mask & StatxFlags::BTIME.bits(), 0, "{}", path.display());
+        (found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
+    };
+    let births = [born(&file), born(&node)];
+    let seconds = start.tv_sec - 1..=end.tv_sec;
+    assert!(births.iter().all(|(at, _)| seconds.contains(at)), "{births:?} {start:?} {end:?}");
+    assert_eq!(fields(&node, AtFlags::empty())["device"], 0x123 << 32 | 0x4_5678);
+
+    let change = |path: &Path| {
+        utimensat(CWD, path, &Timestamps { last_access: start, last_modification: start }, AtFlags::empty())
+            .expect("utimens");
+        fs::rename(path, path.with_extension("new")).expect("rename");
+        fs::rename(path.with_extension("new"), path).expect("rename");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("chmod");
+    };
+    [&file, &node].into_iter().for_each(|path| change(path));
+    fs::write(&file, b"other content").expect("write");
+    assert_eq!([born(&file), born(&node)], births);
+    mount.remount();
+    assert_eq!([born(&file), born(&node)], births, "after an unmount");
+
+    mount.set_options("");
+    mount.remount();
+    assert_eq!(fields(&file, AtFlags::STATX_FORCE_SYNC)["mask"] & i128::from(StatxFlags::BTIME.bits()), 0);
+    mount.check();
 }

@@ -402,7 +402,8 @@ int nvfold_symlink(nvfold_device *device, const char *target, const char *path);
 ssize_t nvfold_readlink(nvfold_device *device, const char *path, void *buffer, size_t size);
 
 /**
- * Renames, in one step. `flags`: 0, RENAME_NOREPLACE (EEXIST when the new name is there) or RENAME_EXCHANGE (swap the two).
+ * Renames, in one step. `flags`: 0, RENAME_NOREPLACE (EEXIST when the new name is there), RENAME_EXCHANGE (swap the two),
+ * RENAME_WHITEOUT (leave a character device 0:0 at the old name), or the first and the last together.
  * ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself and for unknown flags, EBUSY for the root.
  */
 int nvfold_rename(nvfold_device *device, const char *path, const char *new_path, unsigned int flags);

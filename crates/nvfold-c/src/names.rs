@@ -54,14 +54,22 @@ fn holds(fs: &FileSystem, above: InodeNumber, mut directory: InodeNumber) -> boo
     directory == above
 }
 
-/// Returns what the flags of renameat2 ask for. EINVAL.
-pub fn rename_mode(flags: c_uint) -> Outcome<RenameMode> {
+/// Returns what the flags of renameat2 ask for; a whiteout gets this user and group. EINVAL.
+fn rename_mode(flags: c_uint, (uid, gid): (u32, u32)) -> Outcome<RenameMode> {
     match flags {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        _ if flags & !libc::RENAME_NOREPLACE == libc::RENAME_WHITEOUT => {
+            Ok(RenameMode::Whiteout { uid, gid, replaces: flags & libc::RENAME_NOREPLACE == 0 })
+        }
         _ => Err(Failure::invalid(format!("there is no rename with flags {flags:#x}"))),
     }
+}
+
+/// Refuses flags of renameat2 that Linux refuses. EINVAL.
+pub fn check_rename_flags(flags: c_uint) -> Outcome<()> {
+    rename_mode(flags, (0, 0)).map(drop)
 }
 
 /// Refuses what a rename cannot do by the look of its two places, in Linux's order.
@@ -70,15 +78,15 @@ fn check_rename(from: &Place, to: &Place, mode: RenameMode) -> Outcome<()> {
         return Err(Failure::new(libc::EBUSY, "neither the root nor . nor .. can be renamed"));
     }
     if !to.has_own_name() {
-        let errno = if mode == RenameMode::NoReplace { libc::EEXIST } else { libc::EBUSY };
+        let errno = if mode.refuses_target() { libc::EEXIST } else { libc::EBUSY };
         return Err(Failure::new(errno, "the new name is the root, . or .."));
     }
     let what = from.named()?;
     to.check_name()?;
     match mode {
-        RenameMode::NoReplace => check_is_free(to)?,
+        mode if mode.refuses_target() => check_is_free(to)?,
         RenameMode::Exchange => drop(to.existing()?),
-        RenameMode::Replace => {}
+        _ => {}
     }
     let has_slash = from.ends_in_slash || (to.ends_in_slash && mode != RenameMode::Exchange);
     if has_slash && what.kind != FileKind::Directory {
@@ -200,7 +208,7 @@ impl<'n> Name<'n> {
 
     /// Renames, with the flags of renameat2.
     pub fn rename(&self, new: &Name<'_>, flags: c_uint) -> Outcome<()> {
-        let mode = rename_mode(flags)?;
+        let mode = rename_mode(flags, (self.device.uid, self.device.gid))?;
         let place = |name: &Name<'_>| name.on_place(LastLink::Name, |_, place| Ok(place));
         let (from, to) = (place(self)?, place(new)?);
         check_rename(&from, &to, mode).map_err(|failure| failure.at(self.path))?;

@@ -17,7 +17,7 @@ const MINOR: u32 = 40;
 /// The oldest version that the kernel may have (Linux 3.15): before it, the answer was shorter.
 const MINOR_LEAST: u32 = 23;
 /// Features that every server takes: they concern the form of requests alone.
-const ALWAYS: u64 = feature::ASYNC_READ | feature::BIG_WRITES | feature::MAX_PAGES | feature::INIT_EXT;
+pub const ALWAYS: u64 = feature::ASYNC_READ | feature::BIG_WRITES | feature::MAX_PAGES | feature::INIT_EXT;
 /// Room for the first request. The kernel sends nothing to a reader with less than 8 KiB.
 const ROOM: usize = 64 << 10;
 /// The bytes of [`InitIn`] that every kernel sends.

@@ -103,6 +103,10 @@ pub enum Operation<'r> {
         ino: u64,
         has_handle: bool,
     },
+    /// As `GetAttr`, for a process that asks for the time of birth too. After ENOSYS the kernel sends no more of these.
+    StatX {
+        ino: u64,
+    },
     SetAttr {
         ino: u64,
         change: Change,
@@ -257,6 +261,7 @@ pub fn argument_bytes(opcode: u32) -> usize {
     match opcode {
         opcode::FORGET => size_of::<ForgetIn>(),
         opcode::GETATTR => size_of::<GetAttrIn>(),
+        opcode::STATX => size_of::<StatXIn>(),
         opcode::SETATTR => size_of::<SetAttrIn>(),
         opcode::MKNOD => size_of::<MkNodIn>(),
         opcode::MKDIR => size_of::<MkDirIn>(),
@@ -295,6 +300,7 @@ impl<'r> Operation<'r> {
                 let flags = read::<GetAttrIn>(argument)?.flags;
                 Operation::GetAttr { ino, has_handle: flags & GETATTR_HAS_HANDLE != 0 }
             }
+            opcode::STATX => Operation::StatX { ino },
             opcode::SETATTR => Operation::SetAttr { ino, change: change(&read(argument)?) },
             opcode::READLINK => Operation::ReadLink { ino },
             opcode::SYMLINK => Operation::SymLink { parent, name: rest.name()?, target: rest.name()? },
@@ -487,7 +493,7 @@ mod tests {
     fn the_arguments_of_a_request_have_the_size_of_their_structure() {
         // Every request that has an argument is refused without it.
         for opcode in (0..64).filter(|opcode| argument_bytes(*opcode) > 0) {
-            let is_read = !matches!(opcode, opcode::OPEN | opcode::OPENDIR | opcode::RELEASE)
+            let is_read = !matches!(opcode, opcode::OPEN | opcode::OPENDIR | opcode::RELEASE | opcode::STATX)
                 && !matches!(opcode, opcode::FLUSH | opcode::FSYNC | opcode::FSYNCDIR);
             // Aligned, as the kernel's requests are.
             let names = [u64::from_ne_bytes(*b"a\0b\0c\0d\0")];

@@ -95,6 +95,12 @@ impl<'b> Reply<'b> {
         self.put(AttrOut { attr_valid, attr_valid_ns, unused: 0, attr: *attr }.as_bytes());
     }
 
+    /// Adds attributes with the time of birth, and how long they stay valid.
+    pub fn statx(&mut self, stat: &StatX, valid: Duration) {
+        let (attr_valid, attr_valid_ns) = (valid.as_secs(), valid.subsec_nanos());
+        self.put(StatXOut { attr_valid, attr_valid_ns, flags: 0, spare: [0; 2], stat: *stat }.as_bytes());
+    }
+
     /// Adds an open file or directory; `flags` are those of [`open`].
     pub fn opened(&mut self, fh: u64, flags: u32) {
         self.put(OpenOut { fh, open_flags: flags, backing: 0 }.as_bytes());

@@ -36,6 +36,38 @@ pub(crate) fn attr(attr: &Attr) -> protocol::Attr {
     }
 }
 
+/// Converts the attributes of an inode with its time of birth.
+pub(crate) fn statx(attr: &Attr) -> protocol::StatX {
+    let time = |time| {
+        let (seconds, ns) = seconds_and_ns(time);
+        protocol::StatXTime { seconds, ns, reserved: 0 }
+    };
+    let (rdev_major, rdev_minor) = major_and_minor(attr.rdev);
+    protocol::StatX {
+        mask: protocol::statx::BASIC | protocol::statx::BTIME,
+        blksize: BLOCK_BYTES,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: (mode_bits(attr.kind) | attr.mode) as u16,
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major,
+        rdev_minor,
+        ..protocol::StatX::default()
+    }
+}
+
+/// Splits a device number as the kernel encodes it (`new_encode_dev`).
+fn major_and_minor(rdev: u32) -> (u32, u32) {
+    ((rdev & 0xf_ff00) >> 8, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
+}
+
 /// Returns the generation, which tells apart inodes that had the same number. The root has no predecessor, and the
 /// kernel wants 0 for it.
 pub(crate) fn generation(attr: &Attr) -> u64 {

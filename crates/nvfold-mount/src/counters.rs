@@ -39,10 +39,11 @@ pub(crate) enum Kind {
     LSeek,
     IoCtl,
     CopyFileRange,
+    StatX,
 }
 
 impl Kind {
-    const NAMES: [&'static str; 33] = [
+    const NAMES: [&'static str; 34] = [
         "lookup",
         "forget",
         "getattr",
@@ -76,6 +77,7 @@ impl Kind {
         "lseek",
         "ioctl",
         "copy_file_range",
+        "statx",
     ];
 }
 

@@ -80,7 +80,8 @@ fn shake_hands(connection: &OwnedFd, options: &Options, wants_ring: bool, backgr
     })
 }
 
-fn features(options: &Options, wants_ring: bool) -> u64 {
+/// Returns the features that a mount with these options asks for.
+pub(crate) fn features(options: &Options, wants_ring: bool) -> u64 {
     let opening = match options.cache {
         // Without this flag, an older kernel maps files that bypass the page cache read-only.
         Cache::None => feature::DIRECT_IO_ALLOW_MMAP,
@@ -98,10 +99,10 @@ fn features(options: &Options, wants_ring: bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvfold_fuse::handshake::ALWAYS;
 
     /// What Linux 6.18 offers with FUSE over io_uring turned on, and what `nvfold_fuse::handshake` adds.
     const OFFERED: u64 = 0x07fd_73ff_fffb;
-    const ALWAYS: u64 = feature::ASYNC_READ | feature::BIG_WRITES | feature::MAX_PAGES | feature::INIT_EXT;
 
     fn agreed(options: &Options, wants_ring: bool) -> u64 {
         (features(options, wants_ring) | ALWAYS) & OFFERED

@@ -21,6 +21,7 @@
 //! | `mount` | [`Mount`]: what it is made of, how it ends |
 //! | `front` | requests of the kernel become calls of the library |
 //! | `handshake` | what is agreed with the kernel |
+//! | `protocol_page` | a test: docs/semantics.md says what of the protocol is answered |
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
 //! | `notices` | what the server tells the kernel on its own initiative |
@@ -48,6 +49,8 @@ pub mod mounts;
 mod notices;
 mod options;
 mod pages;
+#[cfg(test)]
+mod protocol_page;
 mod reconcile;
 mod reports;
 pub mod requests;

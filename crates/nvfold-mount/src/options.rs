@@ -44,6 +44,9 @@ pub struct Options {
     pub allow_other: bool,
     /// Allow idmapped mounts of this one (Linux 6.12).
     pub idmap: bool,
+    /// Tell processes when files were made (STATX_BTIME, Linux 6.6). The first look at a file by a program that asks for it
+    /// is then a request; those in Rust and in Node always ask.
+    pub btime: bool,
     /// The number of threads that answer requests at the start. More are started when all are busy.
     pub threads: usize,
     /// The largest write request, in bytes: 4096 to 1 MiB, a multiple of 4096.
@@ -73,6 +76,7 @@ impl Default for Options {
             flags: MountFlags::NOSUID | MountFlags::NODEV,
             allow_other: false,
             idmap: false,
+            btime: false,
             threads: processors().clamp(2, 16),
             max_write_bytes: nvfold_fuse::DATA_BYTES_MAX as u32,
             writeback: true,

@@ -187,7 +187,7 @@ pub struct DirEntry {
     pub name: Vec<u8>,
 }
 
-/// How `rename` treats an existing target.
+/// How `rename` treats an existing target, and what the old name refers to afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replace it (POSIX).
@@ -196,6 +196,23 @@ pub enum RenameMode {
     NoReplace,
     /// Swap the two names (RENAME_EXCHANGE).
     Exchange,
+    /// Leave a whiteout at the old name, in the same commit (RENAME_WHITEOUT): a character device 0:0 without permission
+    /// bits, by which an overlay hides a name of its lower layer.
+    Whiteout {
+        /// Owner of the whiteout.
+        uid: u32,
+        /// Group of the whiteout, unless the directory has the set-group-ID bit.
+        gid: u32,
+        /// Replace an existing target; otherwise fail with EEXIST (together with RENAME_NOREPLACE).
+        replaces: bool,
+    },
+}
+
+impl RenameMode {
+    /// Returns true if an existing target is an error (EEXIST).
+    pub fn refuses_target(self) -> bool {
+        matches!(self, RenameMode::NoReplace | RenameMode::Whiteout { replaces: false, .. })
+    }
 }
 
 /// Whether `set_xattr` may create or replace.

@@ -33,5 +33,6 @@ mod times;
 mod trees;
 mod vector;
 mod watched;
+mod whiteout;
 mod xattrs;
 mod zeros;

@@ -452,6 +452,7 @@ pub fn singles() -> Vec<Workload> {
 
 fn renames() -> Vec<(&'static str, Vec<Op>)> {
     use RenameMode::{Exchange, NoReplace, Replace};
+    let alone = RenameMode::Whiteout { uid: 3, gid: 4, replaces: false };
     let rename = |from: &[u8], to: &[u8], mode| vec![Op::Rename { from: from.to_vec(), to: to.to_vec(), mode }];
     vec![
         ("rename", rename(&[UNSHARED], &[NEW], Replace)),
@@ -470,6 +471,16 @@ fn renames() -> Vec<(&'static str, Vec<Op>)> {
         ("exchange between directories", rename(&[UNSHARED], &[DIR, 0], Exchange)),
         ("exchange of a file and a directory", rename(&[UNSHARED], &[DIR, 1], Exchange)),
         ("exchange of directories", rename(&[EMPTY_DIR], &[DIR, 1], Exchange)),
+        ("whiteout", rename(&[UNSHARED], &[NEW], op::WHITEOUT)),
+        ("whiteout that may not replace", rename(&[DIR, 0], &[DIR, 7], alone)),
+        ("whiteout, over a file elsewhere", rename(&[SHARED], &[DIR, 0], op::WHITEOUT)),
+        ("whiteout of a directory that moves into another", rename(&[DIR, 1], &[EMPTY_DIR, 0], op::WHITEOUT)),
+        ("whiteout in a directory whose log is long", {
+            [vec![Op::Create { path: vec![LONG_DIR, 1], mode: 0o644 }], rename(&[LONG_DIR, 1], &[NEW], alone)].concat()
+        }),
+        ("whiteout in the slot of a file that is gone", {
+            [vec![Op::Unlink { path: at(FULL_INLINE) }], rename(&[CLONE], &[NEW], op::WHITEOUT)].concat()
+        }),
     ]
 }
 

@@ -534,6 +534,7 @@ fn kind(kind: FileKind) -> Kind {
         FileKind::Directory => Kind::Directory,
         FileKind::Symlink => Kind::Symlink,
         FileKind::Fifo => Kind::Fifo,
+        FileKind::CharDevice => Kind::Whiteout,
         other => panic!("nothing makes a {other:?} here"),
     }
 }

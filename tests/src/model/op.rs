@@ -413,6 +413,8 @@ pub enum Kind {
     Directory,
     Symlink,
     Fifo,
+    /// A character device 0:0.
+    Whiteout,
 }
 
 /// The part of `stat` that a file system may not choose.
@@ -649,10 +651,14 @@ pub(super) fn dedup_mode(random: &mut fastrand::Rng) -> DedupMode {
     [DedupMode::Inline, DedupMode::Immediate, delayed][random.usize(0..3)]
 }
 
+/// A rename that leaves a whiteout, as root makes it.
+pub const WHITEOUT: RenameMode = RenameMode::Whiteout { uid: 0, gid: 0, replaces: true };
+
 fn rename_mode(random: &mut fastrand::Rng) -> RenameMode {
     match random.u8(0..5) {
         0 => RenameMode::NoReplace,
         1 => RenameMode::Exchange,
+        2 => WHITEOUT,
         _ => RenameMode::Replace,
     }
 }

@@ -71,7 +71,7 @@ impl Oracle {
                 Kind::Regular => Op::Read { path, offset: 0, len: node.bytes.len() as u64 + 1 },
                 Kind::Directory => Op::Readdir { path },
                 Kind::Symlink => Op::Readlink { path },
-                Kind::Fifo => continue,
+                Kind::Fifo | Kind::Whiteout => continue,
             });
         }
         questions
@@ -452,7 +452,7 @@ impl Oracle {
         let source = *self.nodes[from_dir].entries.get(&from_name).ok_or(ENOENT)?;
         let target = self.nodes[to_dir].entries.get(&to_name).copied();
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(EEXIST),
+            (_, Some(_)) if mode.refuses_target() => return Err(EEXIST),
             (RenameMode::Exchange, None) => return Err(ENOENT),
             _ => {}
         }
@@ -471,7 +471,10 @@ impl Oracle {
         }
         self.take(from_dir, &from_name);
         self.move_in(source, from_dir, to_dir, to_name);
-        if let Some(target) = target.filter(|_| exchange) {
+        if let RenameMode::Whiteout { uid, gid, .. } = mode {
+            self.nodes.push(Node::new(Kind::Whiteout, 0).owned_by(uid, gid));
+            self.put(from_dir, from_name, self.nodes.len() - 1);
+        } else if let Some(target) = target.filter(|_| exchange) {
             self.move_in(target, to_dir, from_dir, from_name);
         }
         Ok(Answer::Done)
@@ -581,6 +584,11 @@ impl Node {
             xattrs: BTreeMap::new(),
             policy: None,
         }
+    }
+
+    fn owned_by(mut self, uid: u32, gid: u32) -> Node {
+        (self.stat.uid, self.stat.gid) = (uid, gid);
+        self
     }
 }
 

@@ -110,6 +110,8 @@ impl Posix {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Whiteout { replaces: true, .. } => RenameFlags::WHITEOUT,
+                    RenameMode::Whiteout { .. } => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
                 };
                 done(rustix::fs::renameat_with(CWD, self.path(from), CWD, self.path(to), flags))
             }
@@ -439,6 +441,8 @@ fn kind(file_type: std::fs::FileType) -> Kind {
         Kind::Symlink
     } else if file_type.is_fifo() {
         Kind::Fifo
+    } else if file_type.is_char_device() {
+        Kind::Whiteout
     } else {
         Kind::Regular
     }

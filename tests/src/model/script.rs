@@ -281,8 +281,7 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
     }
 }
 
-const RENAMES: [RenameMode; 4] =
-    [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace, RenameMode::Replace];
+const RENAMES: [RenameMode; 4] = [RenameMode::Replace, RenameMode::Exchange, RenameMode::NoReplace, op::WHITEOUT];
 const XATTRS: [XattrMode; 4] = [XattrMode::Set, XattrMode::Create, XattrMode::Replace, XattrMode::Set];
 const ALLOCATIONS: [AllocateMode; 4] =
     [AllocateMode::Reserve, AllocateMode::ReserveKeepSize, AllocateMode::ZeroRange, AllocateMode::ZeroRangeKeepSize];

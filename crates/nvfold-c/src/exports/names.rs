@@ -102,7 +102,8 @@ pub(super) extern "C" fn nvfold_readlink(
     })
 }
 
-/// Renames, in one step. `flags`: 0, RENAME_NOREPLACE (EEXIST when the new name is there) or RENAME_EXCHANGE (swap the two).
+/// Renames, in one step. `flags`: 0, RENAME_NOREPLACE (EEXIST when the new name is there), RENAME_EXCHANGE (swap the two),
+/// RENAME_WHITEOUT (leave a character device 0:0 at the old name), or the first and the last together.
 /// ENOENT, EEXIST, EISDIR, ENOTDIR, ENOTEMPTY, EINVAL for a directory into itself and for unknown flags, EBUSY for the root.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn nvfold_rename(

@@ -81,6 +81,12 @@ int main(void)
     FAILS(EINVAL, nvfold_readlink(device, "/d", buffer, 300));
     FAILS(EINVAL, nvfold_readlink(device, "/link2", buffer, 0));
     CHECK(nvfold_readlink(device, "/link2", buffer, 3) == 3 && memcmp(buffer, "d/n", 3) == 0);
+    CHECK(nvfold_rename(device, "/link2", "/link3", RENAME_WHITEOUT | RENAME_NOREPLACE) == 0);
+    CHECK(S_ISLNK(stat_of("/link3").st_mode) && stat_of("/link2").st_mode == S_IFCHR && stat_of("/link2").st_rdev == 0);
+    CHECK(stat_of("/link2").st_uid == stat_of("/link3").st_uid && stat_of("/link2").st_nlink == 1);
+    FAILS(EEXIST, nvfold_rename(device, "/link3", "/link2", RENAME_WHITEOUT | RENAME_NOREPLACE));
+    FAILS(EINVAL, nvfold_rename(device, "/link3", "/link2", RENAME_WHITEOUT | RENAME_EXCHANGE));
+    CHECK(nvfold_rename(device, "/link3", "/link2", 0) == 0);
     FAILS(ENOTEMPTY, nvfold_rmdir(device, "/d"));
     FAILS(EINVAL, nvfold_rmdir(device, "/d/."));
     FAILS(EISDIR, nvfold_unlink(device, "/d"));

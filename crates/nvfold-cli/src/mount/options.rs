@@ -43,6 +43,11 @@ const GROUPS: [Group; 4] = [
                  store. Default: owner with allow_other, else all",
             ),
             ("idmap", "Allow idmapped mounts of this one"),
+            (
+                "btime",
+                "Tell programs when files were made. The first look at each file by a program that asks for it, as those in \
+                 Rust and in Node always do, is then a request",
+            ),
         ],
     },
     Group {
@@ -168,6 +173,8 @@ pub(crate) struct Options {
     share: Option<Share>,
     /// Allow idmapped mounts of this one.
     pub idmap: bool,
+    /// Tell programs when files were made.
+    pub btime: bool,
     pub threads: usize,
     /// Give freed memory back to the host; `None`: only if the device is memory.
     pub discard: Option<bool>,
@@ -201,6 +208,7 @@ impl Options {
             allow_other: is_root,
             share: None,
             idmap: false,
+            btime: false,
             threads: processors().clamp(2, 16),
             discard: None,
             device: DeviceOptions::default(),
@@ -239,6 +247,7 @@ impl Options {
             "noallow_other" => self.allow_other = false,
             "share" => self.share = Some(parse_share(value("owner")?).map_err(wrong)?),
             "idmap" => self.idmap = true,
+            "btime" => self.btime = true,
             "threads" => self.threads = number(value("4")?, 1, 256).map_err(wrong)?,
             "discard" => self.discard = Some(true),
             "nodiscard" => self.discard = Some(false),
@@ -370,6 +379,7 @@ impl Options {
             flags: self.flags(),
             allow_other: self.allow_other,
             idmap: self.idmap,
+            btime: self.btime,
             threads: self.threads,
             max_write_bytes: self.max_write_bytes,
             writeback: self.has_writeback(),

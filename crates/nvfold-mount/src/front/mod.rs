@@ -75,6 +75,8 @@ pub(crate) struct Front {
     sync_needed: bool,
     /// True if the kernel opens files without a request.
     no_open: bool,
+    /// True if processes are told when files were made.
+    tells_birth: bool,
     /// True if written data may wait in the kernel's cache. The kernel then keeps the times of regular files (`times`).
     has_writeback: bool,
     notices: Notices,
@@ -109,6 +111,7 @@ impl Front {
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,
             no_open: agreed.no_open,
+            tells_birth: options.btime,
             has_writeback: agreed.writeback,
             notices,
             listings: Listings::new(),

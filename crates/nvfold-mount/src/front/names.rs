@@ -18,6 +18,7 @@ use std::time::Duration;
 /// Flags of renameat2(2).
 const NO_REPLACE: u32 = 1 << 0;
 const EXCHANGE: u32 = 1 << 1;
+const WHITEOUT: u32 = 1 << 2;
 
 /// The attributes that a file without a name takes from its directory.
 const INHERITED: [&[u8]; 2] = [POLICY_ATTRIBUTE, COMPRESSION_ATTRIBUTE];
@@ -131,19 +132,16 @@ impl Front {
         }
     }
 
-    /// Renames. A file that had the new name before loses that name.
+    /// Renames. A file that had the new name before loses that name. A whiteout belongs to the process. Any process may
+    /// make one, and the default ACL of the directory does not apply to it.
     pub(crate) fn move_name(
         &self,
+        who: &Caller,
         (from, name): (InodeNumber, &OsStr),
         (to, new_name): (InodeNumber, &OsStr),
         flags: u32,
     ) -> Answer<()> {
-        let mode = match flags {
-            0 => RenameMode::Replace,
-            NO_REPLACE => RenameMode::NoReplace,
-            EXCHANGE => RenameMode::Exchange,
-            _ => return Err(Errno::EINVAL),
-        };
+        let mode = rename_mode(who, flags)?;
         let rename = || self.with_room(|| self.fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), mode));
         self.removing(to, new_name, rename)?;
         if from != to {
@@ -153,6 +151,21 @@ impl Front {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns what the flags of renameat2(2) ask for. EINVAL for those that Linux refuses too: a whiteout cannot take the place
+/// of a name that another file gets.
+fn rename_mode(who: &Caller, flags: u32) -> Answer<RenameMode> {
+    match flags {
+        0 => Ok(RenameMode::Replace),
+        NO_REPLACE => Ok(RenameMode::NoReplace),
+        EXCHANGE => Ok(RenameMode::Exchange),
+        _ if flags & !NO_REPLACE == WHITEOUT => {
+            check_has_owner(who)?;
+            Ok(RenameMode::Whiteout { uid: who.uid, gid: who.gid, replaces: flags & NO_REPLACE == 0 })
+        }
+        _ => Err(Errno::EINVAL),
     }
 }
 

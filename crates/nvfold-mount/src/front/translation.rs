@@ -53,7 +53,7 @@ impl Server for Front {
                 self.removing(parent, name, || self.fs.rmdir(parent, name.as_bytes()))?;
             }
             Operation::Rename { parent, name, new_parent, new_name, flags } => {
-                self.move_name((InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
+                self.move_name(who, (InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
             }
             Operation::ReadLink { ino } => reply.bytes(&self.fs.readlink(InodeNumber(ino)).map_err(convert::errno)?),
 
@@ -64,6 +64,10 @@ impl Server for Front {
                     self.check_may_write(ino, u64::MAX)?;
                 }
                 reply.attr(&convert::attr(&self.fs.getattr(ino).map_err(convert::errno)?), BELIEVE);
+            }
+            Operation::StatX { .. } if !self.tells_birth => return Err(Errno::ENOSYS),
+            Operation::StatX { ino } => {
+                reply.statx(&convert::statx(&self.fs.getattr(InodeNumber(ino)).map_err(convert::errno)?), BELIEVE);
             }
             Operation::SetAttr { ino, change } => {
                 let (ino, change) = (InodeNumber(ino), self.set_attr(&change));
@@ -272,6 +276,7 @@ impl Front {
             Operation::Forget { .. } => Kind::Forget,
             Operation::Lookup { .. } => Kind::Lookup,
             Operation::GetAttr { .. } => Kind::GetAttr,
+            Operation::StatX { .. } => Kind::StatX,
             Operation::SetAttr { .. } => Kind::SetAttr,
             Operation::ReadLink { .. } => Kind::ReadLink,
             Operation::SymLink { .. } => Kind::SymLink,

@@ -1,11 +1,11 @@
 //! Descriptors: closing and duplicating them, positions, flags, locks, and other calls on an open file as a whole.
 
 use super::serve::{host, on_number};
-use crate::answer::answer;
+use crate::answer::{answer, errno};
 use crate::numbers::{self, File};
-use crate::{device, process};
+use crate::{device, mounted, process};
 use nvfold::FileKind;
-use nvfold_c::failure::{Failure, Outcome};
+use nvfold_c::failure::{Failure, Outcome, set_errno};
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -173,26 +173,64 @@ const FIONBIO: c_ulong = 0x5421;
 const FIONCLEX: c_ulong = 0x5450;
 const FIOCLEX: c_ulong = 0x5451;
 
+impl CloneRange {
+    /// Reads the arguments of a clone; `None` for other requests.
+    ///
+    /// # Safety
+    ///
+    /// The argument is what the request needs.
+    unsafe fn of(request: c_ulong, argument: *mut c_void) -> Option<CloneRange> {
+        match request {
+            FICLONE => Some(CloneRange { source: argument.addr() as i64, source_at: 0, length: 0, target_at: 0 }),
+            // SAFETY: the caller's contract.
+            FICLONERANGE if !argument.is_null() => Some(unsafe { argument.cast::<CloneRange>().read_unaligned() }),
+            _ => None,
+        }
+    }
+}
+
+/// Lets the kernel do an ioctl on a file of the host. Clones that it refuses on a mount are done here.
+///
+/// # Safety
+///
+/// The argument is what the request needs.
+unsafe fn ioctl_on_host(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let before = errno();
+    let answer = host!(libc::ioctl(fd, request, argument));
+    if answer != -1 || !mounted::is_active() || errno() != libc::EOPNOTSUPP {
+        return answer;
+    }
+    // SAFETY: the kernel has just read the argument of a clone.
+    let Some(range) = (unsafe { CloneRange::of(request, argument) }) else { return answer };
+    let source = c_int::try_from(range.source).unwrap_or(-1);
+    let cloned = mounted::clone_range((source, range.source_at), (fd, range.target_at), range.length);
+    set_errno(cloned.err().unwrap_or(before));
+    if cloned.is_ok() { 0 } else { -1 }
+}
+
 /// ioctl(2): clones, and the requests that every file answers.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn nvfold_preload_ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     on_number(
         "ioctl",
         fd,
-        || host!(libc::ioctl(fd, request, argument)),
-        |file| match request {
-            FICLONE => {
-                clone_range(file, CloneRange { source: argument.addr() as i64, source_at: 0, length: 0, target_at: 0 })
-            }
-            FICLONERANGE if !argument.is_null() => {
-                // SAFETY: the program passes a structure for this request, as FICLONERANGE requires.
-                clone_range(file, unsafe { argument.cast::<CloneRange>().read_unaligned() })
-            }
-            FIONBIO => Ok(0),
-            FIOCLEX | FIONCLEX => crate::answer::checked("ioctl", host!(libc::ioctl(fd, request))),
-            _ => Err(Failure::new(libc::ENOTTY, format!("there is no ioctl {request:#x} for files of the device"))),
+        // SAFETY: the arguments are the program's, under the contract of the libc function.
+        || unsafe { ioctl_on_host(fd, request, argument) },
+        // SAFETY: as above.
+        |file| match unsafe { CloneRange::of(request, argument) } {
+            Some(range) => clone_range(file, range),
+            None => other_request(fd, request),
         },
     )
+}
+
+/// The requests that every file answers.
+fn other_request(fd: c_int, request: c_ulong) -> Outcome<c_int> {
+    match request {
+        FIONBIO => Ok(0),
+        FIOCLEX | FIONCLEX => crate::answer::checked("ioctl", host!(libc::ioctl(fd, request))),
+        _ => Err(Failure::new(libc::ENOTTY, format!("there is no ioctl {request:#x} for files of the device"))),
+    }
 }
 
 /// FICLONERANGE; length 0 means up to the end of the source.

@@ -4,7 +4,7 @@ use super::serve::{Side, between, host, on_path, on_paths};
 use nvfold::FileKind;
 use nvfold_c::caller::{CText, OutBytes};
 use nvfold_c::failure::{Failure, Outcome};
-use nvfold_c::names::rename_mode;
+use nvfold_c::names::check_rename_flags;
 use nvfold_c::paths::LastLink;
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -150,7 +150,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_renameat2(
             },
             |path, new| match (path.is_root(), new.is_root()) {
                 (false, false) => path.name().rename(&new.name(), flags).map(|()| 0),
-                (true, true) if flags & libc::RENAME_NOREPLACE == 0 => rename_mode(flags).map(|_| 0),
+                (true, true) if flags & libc::RENAME_NOREPLACE == 0 => check_rename_flags(flags).map(|()| 0),
                 // The name of the prefix is one of the host.
                 _ => Err(rename_across(&Side::Device(path), &Side::Device(new), flags)),
             },
@@ -163,7 +163,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_renameat2(
 /// host, and a mount point.
 fn rename_across(path: &Side<'_>, new: &Side<'_>, flags: c_uint) -> Failure {
     let checked = || {
-        rename_mode(flags)?;
+        check_rename_flags(flags)?;
         let kinds = (path.kind()?, new.kind()?);
         let is_on_host = |side: &Side<'_>| side.is_root() || matches!(side, Side::Host(..));
         if is_on_host(path) && is_on_host(new) {

@@ -5,12 +5,14 @@
 //! it. The idea: every call goes to libc unchanged. The rec-tree records the bytes that a read or a mapping returned.
 //! Before a write its memory is looked up there, and the server gets a hint about the bytes that came from files of
 //! the mount (`nvfold_causality::hint`), by an ioctl on the descriptor that is written to. A hint can only save
-//! space, because the server compares the bytes.
+//! space, because the server compares the bytes. One call has another result than without us: a clone by ioctl works
+//! (`clones`).
 //!
 //! ```text
 //! read, mmap   libc, then: which file? token known? record memory <- (file, offset)
 //! memcpy       recorded by `copies`
 //! write        sources of this memory? no: libc. yes: which file, which offset? ioctl(fd, hint), then libc
+//! FICLONE      libc, which says EOPNOTSUPP, then: copy_file_range (`clones`)
 //! ```
 //!
 //! **Which file** it is comes from the kernel each time, by a statx that asks no server: device and inode. Nothing is
@@ -21,8 +23,11 @@
 //! copy of the tree. A lock that another thread held at the fork stays held in the child, and what it protects is no
 //! longer followed there.
 
+mod clones;
 mod files;
 mod hints;
+
+pub(crate) use clones::clone_range;
 
 use crate::answer::keeping_errno;
 use nvfold_c::causality;

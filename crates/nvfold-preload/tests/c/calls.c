@@ -132,6 +132,13 @@ static void names(void) {
     TELL(rename("d", "d/h"));
     TELL(renameat2(AT_FDCWD, "d/h", AT_FDCWD, "d/f", RENAME_NOREPLACE));
     TELL(renameat2(AT_FDCWD, "d/h", AT_FDCWD, "d/l", RENAME_EXCHANGE));
+    TELL(renameat2(AT_FDCWD, "d/h", AT_FDCWD, "d/white", RENAME_WHITEOUT));
+    TELL(lstat("d/h", &stat));
+    TELL(stat.st_mode);
+    TELL(stat.st_rdev);
+    TELL(renameat2(AT_FDCWD, "d/white", AT_FDCWD, "d/h", RENAME_WHITEOUT | RENAME_NOREPLACE));
+    TELL(renameat2(AT_FDCWD, "d/white", AT_FDCWD, "d/h", RENAME_WHITEOUT | RENAME_EXCHANGE));
+    TELL(renameat2(AT_FDCWD, "d/white", AT_FDCWD, "d/h", 0));
     TELL(rmdir("d"));
     TELL(rmdir("d/f"));
     TELL(unlink("d"));

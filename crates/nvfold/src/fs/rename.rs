@@ -1,6 +1,10 @@
 //! Renaming: moves a name, replaces another one, or exchanges two, in one commit of up to four inodes.
+//!
+//! A whiteout is a new inode, so it is not one of the four: it is written before, and the commit that moves the name
+//! makes it reachable by the old name. A crash leaves both or neither.
 
 use super::Core;
+use super::birth::Birth;
 use super::names::without_a_name;
 use super::names::{check_empty, check_name, check_no_self, check_not_reserved, check_place, directory, posix, show};
 use crate::error::{Error, Result, errno};
@@ -11,7 +15,7 @@ use crate::media::journal::WordStore;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::words::{FileKind, InodeNumber, RenameMode, TimeNs};
+use crate::words::{FileKind, InodeNumber, NewInode, RenameMode, TimeNs};
 use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use std::sync::Arc;
@@ -27,12 +31,18 @@ struct Move<'n> {
     new_name: &'n [u8],
 }
 
+/// The whiteout that a rename leaves at the old name.
+struct Whiteout {
+    ino: u64,
+    new: NewInode,
+}
+
 impl Core {
     /// Moves a name to another directory or name, and replaces or exchanges what has the new name, as `mode` says.
     ///
     /// # Errors
     /// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, EBUSY for `.` and `..`, EINVAL for a move of a directory into
-    /// itself.
+    /// itself, ENOSPC.
     pub(crate) fn rename(
         &self,
         parent: InodeNumber,
@@ -81,8 +91,11 @@ impl Core {
             check_empty("rename", state)?;
         }
 
+        let whiteout = self.number_whiteout(mode)?;
         let time = self.now();
-        let (from_entries, to_entries) = entries_of(&moving, time, &from_state, to_state.as_deref())?;
+        let entries = entries_of(&moving, whiteout.as_ref(), time, &from_state, to_state.as_deref());
+        let (from_entries, to_entries) =
+            entries.inspect_err(|_| whiteout.iter().for_each(|it| self.table.free(it.ino)))?;
         let mut parents = Vec::new();
         if from.ino != to.ino {
             let exchanged = other.as_ref().filter(|_| moving.exchanges);
@@ -93,7 +106,8 @@ impl Core {
             |(inode, parent): &(&Arc<Inode>, u64)| WordStore { offset: inode.slot + PARENT_WORD, value: *parent };
         let words: Vec<WordStore> = parents.iter().map(word).collect();
         let moved_attributes = Some(AttributeLine { ctime: time, ..moved_state.attributes });
-        let purpose = Purpose::Promised;
+        let from_attributes = from_state.attributes;
+        let purpose = if whiteout.is_some() { Purpose::Log } else { Purpose::Promised };
         let mut changes = vec![
             Change { inode: &from, state: &mut from_state, entries: &from_entries, attributes: None, purpose },
             Change { inode: &moved, state: &mut moved_state, entries: &[], attributes: moved_attributes, purpose },
@@ -108,7 +122,15 @@ impl Core {
             };
             changes.push(Change { inode: other, state, entries: &[], attributes: Some(attributes), purpose });
         }
-        self.change_all(&mut changes, &words, Flight::new())?;
+        let mut commit = |flight| self.change_all(&mut changes, &words, flight);
+        match &whiteout {
+            Some(Whiteout { ino, new }) => {
+                let (parent, parent_attributes) = (&from, &from_attributes);
+                let birth = Birth { ino: *ino, parent, parent_attributes, xattrs: &[], new, nlink: 1 };
+                self.with_new_inode(&birth, commit).map(drop)?;
+            }
+            None => commit(Flight::new())?,
+        }
         parents.iter().for_each(|(inode, parent)| inode.parent.store(*parent, Ordering::Relaxed));
         if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
             self.free_if_unused(other, state);
@@ -116,11 +138,18 @@ impl Core {
         Ok(())
     }
 
+    /// Finds an inode number for the whiteout, if `mode` asks for one.
+    fn number_whiteout(&self, mode: RenameMode) -> Result<Option<Whiteout>> {
+        let RenameMode::Whiteout { uid, gid, .. } = mode else { return Ok(None) };
+        let new = NewInode { kind: FileKind::CharDevice, mode: 0, uid, gid, rdev: 0 };
+        Ok(Some(Whiteout { ino: self.allocate_inode()?, new }))
+    }
+
     /// Returns true if the rename changes anything, and an error if it is not allowed.
     fn may_move(&self, moving: &Move<'_>, from: &Inode, to: &Inode, mode: RenameMode) -> Result<bool> {
         let Move { source, target, .. } = moving;
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Error::Exists { what: show(moving.new_name) }),
+            (_, Some(_)) if mode.refuses_target() => return Err(Error::Exists { what: show(moving.new_name) }),
             (RenameMode::Exchange, None) => return Err(Error::NotFound { what: show(moving.new_name) }),
             (_, Some(target)) if target.ino == source.ino => return Ok(false),
             _ => {}
@@ -183,27 +212,24 @@ impl Core {
 /// directory.
 fn entries_of(
     moving: &Move<'_>,
+    whiteout: Option<&Whiteout>,
     time: TimeNs,
     from: &State,
     to: Option<&State>,
 ) -> Result<(Vec<LogEntry>, Vec<LogEntry>)> {
     let next_cookie = |state: &State| directory("rename", state).map(Directory::next_cookie);
-    let named = |name: &[u8], slot: &NameSlot, cookie| LogEntry::Name {
-        name: name.to_vec(),
-        ino: slot.ino,
-        kind: slot.kind(),
-        cookie,
-        time,
-    };
+    let named = |name: &[u8], (ino, kind), cookie| LogEntry::Name { name: name.to_vec(), ino, kind, cookie, time };
+    let inode = |slot: &NameSlot| (slot.ino, slot.kind());
     let unnamed = |slot: &NameSlot| LogEntry::Unname { cookie: slot.cookie, time };
     let cookie = next_cookie(to.unwrap_or(from))?;
     let mut from_entries = vec![unnamed(&moving.source)];
     let mut to_entries: Vec<LogEntry> = moving.target.iter().map(unnamed).collect();
-    let arrives = named(moving.new_name, &moving.source, cookie);
-    let returns = match moving.target.as_ref().filter(|_| moving.exchanges) {
-        Some(target) => {
+    let arrives = named(moving.new_name, inode(&moving.source), cookie);
+    let exchanged = moving.target.as_ref().filter(|_| moving.exchanges).map(inode);
+    let returns = match whiteout.map(|whiteout| (whiteout.ino, whiteout.new.kind)).or(exchanged) {
+        Some(inode) => {
             let cookie = if to.is_none() { cookie + 1 } else { next_cookie(from)? };
-            Some(named(moving.name, target, cookie))
+            Some(named(moving.name, inode, cookie))
         }
         None => None,
     };

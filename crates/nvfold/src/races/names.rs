@@ -61,6 +61,38 @@ fn renames_between_two_directories_in_both_directions_do_not_deadlock() {
 }
 
 #[test]
+fn a_name_that_gets_a_whiteout_is_never_absent() {
+    explore(|| {
+        let device = Device::new();
+        let (left, right) = (device.directory("left"), device.directory("right"));
+        create(&device.fs, left, "a");
+        create(&device.fs, ROOT, "gone");
+        let [one, two, three] = [0; 3].map(|_| device.fs.clone());
+        race([
+            task(move || {
+                let mode = RenameMode::Whiteout { uid: 3, gid: 4, replaces: false };
+                rename(&one, (left, "a"), (right, "b"), mode).unwrap();
+            }),
+            task(move || {
+                let found = two.lookup(left, b"a").unwrap();
+                assert!(
+                    matches!((found.kind, found.uid), (FileKind::Regular, 0) | (FileKind::CharDevice, 3)),
+                    "{found:?}"
+                );
+            }),
+            // The whiteout may get this number.
+            task(move || {
+                let gone = three.lookup(ROOT, b"gone").unwrap().ino;
+                three.unlink(ROOT, b"gone").unwrap();
+                let _ = three.open(gone);
+            }),
+        ]);
+        assert_eq!((names(&device.fs, left), names(&device.fs, right)), (vec!["a".into()], vec!["b".into()]));
+        device.settle();
+    });
+}
+
+#[test]
 fn two_directories_cannot_be_moved_into_each_other() {
     explore(|| {
         let device = Device::new();
