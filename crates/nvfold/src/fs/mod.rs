@@ -36,6 +36,7 @@ mod usage;
 mod write;
 mod xattr;
 
+pub(crate) use remove::{Below, TREE_STEP};
 pub(crate) use write::{InodeOrigin, Ladder};
 
 use crate::store::Store;
