@@ -28,7 +28,7 @@ use crate::media::log_entry::LogEntry;
 use crate::media::superblock::TREES;
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::words::{FileId, FileKind, InodeNumber};
+use crate::words::{FileId, FileKind, InodeNumber, TimeNs};
 use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use smallvec::SmallVec;
@@ -146,7 +146,7 @@ impl Core {
                 _ => self.doom(top, &mut state, name, &child)?,
             }
         }
-        self.make_tops(&directories)?;
+        self.make_tops(&directories, state.attributes.ctime)?;
         below.tops.extend(directories.iter().map(|directory| directory.file_id()));
         Ok(names.last().map(|last| last.cookie).filter(|_| names.len() == TREE_STEP))
     }
@@ -160,7 +160,8 @@ impl Core {
             self.doomed.add(child.ino);
             return Ok(());
         }
-        let (time, purpose) = (self.now(), Purpose::Promised);
+        // The name was lost when the tree was removed, also if recovery finds that.
+        let (time, purpose) = (state.attributes.ctime, Purpose::Promised);
         let entry = [LogEntry::Unname { cookie: name.cookie, time }];
         let nlink = child_state.attributes.nlink - 1;
         let attributes = Some(AttributeLine { nlink, ctime: time, ..child_state.attributes });
@@ -174,8 +175,8 @@ impl Core {
         )
     }
 
-    /// Sets the link counts of these directories to 0. The caller holds the tree lock.
-    fn make_tops(&self, directories: &[Arc<Inode>]) -> Result<()> {
+    /// Sets the link counts of these directories to 0, as of the time of the removal. The caller holds the tree lock.
+    fn make_tops(&self, directories: &[Arc<Inode>], ctime: TimeNs) -> Result<()> {
         let mut states = Vec::with_capacity(directories.len());
         for directory in directories {
             states.push((directory, directory.write()?));
@@ -184,7 +185,7 @@ impl Core {
         for (directory, state) in &mut states {
             self.table.note_name_found(directory.ino);
             if state.attributes.nlink != 0 {
-                let attributes = AttributeLine { nlink: 0, ..state.attributes };
+                let attributes = AttributeLine { nlink: 0, ctime, ..state.attributes };
                 changes.push((&***directory, &mut **state, attributes));
             }
         }
