@@ -1,5 +1,5 @@
 //! The background work of an open device, as on a mount. After a crash it reconciles the counts. Then it computes missing
-//! fingerprints and shares what policy `denova` has queued. Once a second it frees dead space, gives freed memory back to
+//! fingerprints and shares what policy `denova` has queued. Once a second it frees removed trees and dead space, gives freed memory back to
 //! the host, and checks the device. (At level `file`, pmem itself syncs a second after the changes stop, and every 5 s.)
 //!
 //! Each device has one thread. It has a lower priority than the program's threads and works in steps of about a
@@ -66,6 +66,7 @@ fn work(fs: &FileSystem, stop: &AtomicBool) {
             // A lost device answers EIO from then on.
             if fs.region().probe() {
                 // A failure costs space or memory, not data; the next round tries again.
+                while goes_on() && !fs.remove_step().unwrap_or(true) {}
                 while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
                 while goes_on() && !fs.trim_step().unwrap_or(true) {}
             }

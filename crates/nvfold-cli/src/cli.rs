@@ -50,6 +50,7 @@ pub(crate) enum Command {
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),
     Reclaim(reclaim::Reclaim),
+    Remove(remove::Remove),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),

@@ -112,6 +112,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Dedup(command) => dedup::dedup(command, output),
         Command::Undedup(command) => dedup::undedup(command, output),
         Command::Reclaim(command) => reclaim::run(command, output),
+        Command::Remove(command) => remove::run(command, output),
         Command::Policy(command) => policy::run(command, output),
         Command::Tune(command) => tune::run(command, output),
         Command::Fsck(command) => fsck::run(command, output),

@@ -152,6 +152,27 @@ impl Stored {
         }
     }
 
+    /// Looks up a path, and does not follow it if it is a symbolic link.
+    pub(crate) fn find_itself<'p>(&self, path: &'p Path) -> Result<Found<'p>, Refused> {
+        let (Some(fs), Some(name)) = (&self.fs, path.file_name()) else {
+            return match &self.fs {
+                Some(_) => self.find(path),
+                None => on_host(path, &std::fs::symlink_metadata(path)?),
+            };
+        };
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let parent = fs.resolve(parent.as_os_str().as_bytes())?;
+        on_device(path, &fs.lookup(parent.ino, name.as_bytes())?)
+    }
+
+    /// Removes a directory with all that is below it.
+    pub(crate) fn remove_tree(&self, found: &Found<'_>) -> Result<(), Refused> {
+        match &self.fs {
+            Some(fs) => fs.remove_directory(found.ino).map(drop).map_err(Refused::from),
+            None => requests::ask_to_remove(found.path).map_err(Refused::from),
+        }
+    }
+
     /// Calls `each` for the regular files and directories at and below the paths. A file with several names is
     /// visited once. Files that cannot be read are recorded as problems, files that disappear meanwhile are counted.
     pub(crate) fn walk(&self, paths: &[PathBuf], problems: &Problems, each: &mut dyn FnMut(&Found<'_>)) {

@@ -12,6 +12,7 @@ mod messages;
 mod mounts;
 mod nv_dedup;
 mod reclaim;
+mod remove;
 mod run;
 mod sharing;
 mod top;

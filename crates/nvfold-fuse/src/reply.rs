@@ -15,6 +15,7 @@ impl Errno {
     pub const EIO: Errno = Errno(libc::EIO);
     pub const EEXIST: Errno = Errno(libc::EEXIST);
     pub const EAGAIN: Errno = Errno(libc::EAGAIN);
+    pub const EACCES: Errno = Errno(libc::EACCES);
     pub const EISDIR: Errno = Errno(libc::EISDIR);
     pub const EINVAL: Errno = Errno(libc::EINVAL);
     pub const ENXIO: Errno = Errno(libc::ENXIO);

@@ -1,5 +1,5 @@
-//! Housekeeping of a mount, once a second: frees dead space in packed segments, gives freed memory back to the host,
-//! and checks the device.
+//! Housekeeping of a mount, once a second: frees removed trees and dead space in packed segments, gives freed memory back
+//! to the host, and checks the device.
 //!
 //! A device that is lost (truncated under the mount, or on a host without memory for it) answers every request with
 //! EIO and never recovers. So the mount ends: it is detached from the tree.
@@ -64,6 +64,7 @@ impl Told {
 /// Frees space and gives memory back. A failure costs space or memory, never data; the next round tries again.
 fn tidy_up(fs: &FileSystem, access: &Access, stop: &Stop) {
     let goes_on = || !access.is_read_only() && !stop.is_asked();
+    while goes_on() && !fs.remove_step().unwrap_or(true) {}
     while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
     while goes_on() && !fs.trim_step().unwrap_or(true) {}
 }

@@ -127,10 +127,19 @@ impl Lookups {
     /// Records that a name of this file was removed. If it was the last one, the file lives until the kernel forgets
     /// it.
     pub(crate) fn name_removed(&self, file: File) {
-        let ino = file.ino();
-        if file.attr().nlink > 0 {
-            return;
+        if file.attr().nlink == 0 {
+            self.keep(file);
         }
+    }
+
+    /// Returns true if the kernel knows an inode.
+    pub(crate) fn is_known(&self, ino: InodeNumber) -> bool {
+        self.shard(ino).lock().known.contains_key(&ino.0)
+    }
+
+    /// Keeps a file that is about to lose its last name with its directory, until the kernel forgets it.
+    pub(crate) fn keep(&self, file: File) {
+        let ino = file.ino();
         let mut shard = self.shard(ino).lock();
         if shard.known.contains_key(&ino.0) && shard.nameless.insert(ino.0, file).is_none() {
             self.nameless.lock().kept += 1;

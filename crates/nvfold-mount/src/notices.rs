@@ -19,7 +19,8 @@
 //! first_blocks  -> a file has got its first blocks                  never blocks
 //! more_blocks   -> the blocks of a file have changed, every 50 ms   never blocks
 //! pages         -> drop old pages                                   waits for writeback: requests that are answered
-//! names         -> drop names of files with unstored data           waits for the locks of directories
+//! names         -> drop names of files with unstored data, and of   waits for the locks of directories
+//!                  removed trees
 //! ```
 //!
 //! A queue holds equal notices once, and at most [`QUEUED_MAX`]. A request that must know that the kernel has acted
@@ -33,7 +34,7 @@ use nvfold::InodeNumber;
 use nvfold_fuse::Notifier;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::thread;
@@ -99,9 +100,20 @@ impl Notices {
         names.into_iter().for_each(|name| self.names.add(name));
     }
 
+    /// Tells the kernel that a name of an inode is gone: it must drop it, and ask how many others there are.
+    pub(crate) fn has_lost_a_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
+        self.more_blocks.add(ino);
+        self.names.add((dir, name.to_owned()));
+    }
+
     /// Tells the kernel that attributes of a file have changed; returns when it knows.
     pub(crate) fn has_other_attributes(&self, ino: InodeNumber) {
         let _ = self.notifier.forget_inode(ino.0, -1, 0);
+    }
+
+    /// Makes the kernel drop a name, and what it knows below it; returns when it has. It waits for the directory's lock.
+    pub(crate) fn drop_name_now(&self, dir: InodeNumber, name: &OsStr) {
+        let _ = self.notifier.forget_name(dir.0, name);
     }
 
     /// Makes the kernel write back all pages of a file; returns when they were.

@@ -17,6 +17,7 @@
 //!                                              class, stored bytes
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
+//! user.nvfold.remove                        -> the directory is gone, with all below it
 //! user.nvfold.sync                          -> the persistence level, when all that was stored before is durable
 //! ```
 
@@ -39,6 +40,8 @@ const EXTENTS: &str = "user.nvfold.extents.";
 pub const DRAIN: &str = "user.nvfold.drain";
 /// The attribute that asks to free a part of the dead space.
 pub const RECLAIM: &str = "user.nvfold.reclaim";
+/// The attribute of a directory that asks to remove it with all that is below. Whoever may do that by `rm -r` may ask.
+pub const REMOVE: &str = "user.nvfold.remove";
 /// The attribute that asks to make durable what is stored. Every user may ask, as sync(2) allows.
 pub const SYNC: &str = "user.nvfold.sync";
 /// The longest time that a request to drain or reclaim takes. Its thread answers no other request meanwhile.

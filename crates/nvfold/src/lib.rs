@@ -109,7 +109,8 @@ pub use dedup::nv_dedup::options::NvDedupStats;
 pub use dedup::policy::PolicyStats;
 pub use jobs::UndedupPlan;
 pub use space::SegmentWear;
-pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Removing, Reshared, Skipped, Usage};
+pub use words::{FileId, IndexStats, OriginStats, Panicked, ReclaimStats, Refused, Removed, Removing, Reshared};
+pub use words::{Skipped, Usage};
 
 /// What a program needs to bring its own policy ([`MountOptions::custom_policy`]). `tests/tests/toy_policy/` is one in
 /// a single file.

@@ -367,6 +367,20 @@ pub struct Removing {
     pub files: u64,
 }
 
+/// What happens to a file or directory of a removed tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed<'n> {
+    /// It is about to be freed. Whoever opens it now keeps it until it is closed.
+    Freed,
+    /// A name of it is gone with its directory; a file may have others.
+    Name {
+        /// The directory.
+        directory: InodeNumber,
+        /// The name.
+        name: &'n [u8],
+    },
+}
+
 /// Reclamation of segments of packed chunks, since mount (DeEXT III-D).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize), serde(default))]

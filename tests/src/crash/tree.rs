@@ -20,6 +20,8 @@ pub struct Tree {
     drained: Option<u64>,
     /// Bytes that may be stored although no file references them: a crash interrupted the growth of a stream's tail.
     growth_bytes: u64,
+    /// True if recovery goes on with an operation, so that it makes another tree of this one.
+    goes_on: bool,
     digest: OnceLock<u64>,
 }
 
@@ -69,7 +71,14 @@ impl Tree {
         let mut nodes = BTreeMap::new();
         let root = fs.getattr(InodeNumber::ROOT).map_err(|error| format!("the root: {error}"))?;
         collect(fs, Vec::new(), root, &mut nodes)?;
-        Ok(Tree { nodes, space: Some(Space::of(fs)), drained: None, growth_bytes: 0, digest: OnceLock::new() })
+        Ok(Tree {
+            nodes,
+            space: Some(Space::of(fs)),
+            drained: None,
+            growth_bytes: 0,
+            goes_on: false,
+            digest: OnceLock::new(),
+        })
     }
 
     /// Returns the tree with these totals.
@@ -90,7 +99,30 @@ impl Tree {
     /// Returns a copy that allows up to `growth_bytes` stored bytes that no file references.
     pub fn copy_with_growth(&self, growth_bytes: u64) -> Tree {
         let Tree { space, drained, .. } = *self;
-        Tree { nodes: self.nodes.clone(), space, drained, growth_bytes, digest: OnceLock::new() }
+        let goes_on = false;
+        Tree { nodes: self.nodes.clone(), space, drained, growth_bytes, goes_on, digest: OnceLock::new() }
+    }
+
+    /// Returns this tree as it is when a tree was removed from `before`, and no file below has lost a name yet. A crash
+    /// may leave it, but recovery does not.
+    pub fn copy_before_links_go(&self, before: &Tree) -> Tree {
+        let mut tree = self.copy_without_space();
+        for (path, node) in &mut tree.nodes {
+            let Some(before) = before.nodes.get(path).filter(|before| before.attr.ino == node.attr.ino) else {
+                continue;
+            };
+            if node.attr.kind != FileKind::Directory {
+                node.attr = before.attr;
+            }
+        }
+        // No recovered device has so many inodes.
+        let space = Space { logical_bytes: 0, stored_bytes: 0, saved_bytes: None, inodes: u64::MAX };
+        Tree { goes_on: true, ..tree.with_space(space) }
+    }
+
+    /// Returns true if recovery makes another tree of this one.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
     }
 
     /// Returns the tree with the blocks that sharing saves once the queue is empty.
@@ -140,7 +172,7 @@ impl Tree {
             };
             nodes.insert(path, Node { attr, xattrs: BTreeMap::new(), bytes: bytes.clone() });
         }
-        Tree { nodes, space: None, drained: self.drained, growth_bytes: 0, digest: OnceLock::new() }
+        Tree { nodes, space: None, drained: self.drained, growth_bytes: 0, goes_on: false, digest: OnceLock::new() }
     }
 
     /// Returns whether a tree is as expected in everything that is known of both.

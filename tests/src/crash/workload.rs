@@ -187,6 +187,9 @@ impl Base {
             let between = std::mem::take(&mut trees.between[number]);
             let (before, after) = (&trees.after[number], &trees.after[number + 1]);
             let during = match self.growth_bytes(&workload.ops[..number], op) {
+                _ if matches!(op, Op::RemoveTree { .. }) => {
+                    vec![before.clone(), Arc::new(after.copy_before_links_go(before)), after.clone()]
+                }
                 _ if in_steps(op) => vec![Arc::new(before.copy_without_space())],
                 0 => [vec![before.clone(), after.clone()], between].concat(),
                 growth => vec![Arc::new(before.copy_with_growth(growth)), after.clone()],
@@ -359,6 +362,25 @@ pub fn singles() -> Vec<Workload> {
         ("rmdir", vec![Op::Rmdir { path: at(EMPTY_DIR) }]),
         ("rmdir with log pages", vec![Op::Rmdir { path: at(LONG_DIR) }]),
         ("rmdir of what is not empty", vec![Op::Rmdir { path: at(DIR) }]),
+        ("remove of an empty tree", vec![Op::RemoveTree { path: at(EMPTY_DIR) }]),
+        ("remove of a tree", vec![Op::RemoveTree { path: at(DIR) }]),
+        ("remove of a tree with both names of a file", {
+            let moved = Op::Rename { from: at(TWO_NAMES), to: vec![DIR, 1, 8], mode: RenameMode::Replace };
+            vec![moved, Op::RemoveTree { path: at(DIR) }]
+        }),
+        ("remove of a tree with shared data and attributes in blocks", {
+            let into = |name, to| Op::Rename { from: at(name), to: vec![DIR, 1, to], mode: RenameMode::Replace };
+            vec![into(XATTRS, 3), into(SHARED, 4), into(RESERVED, 5), Op::RemoveTree { path: at(DIR) }]
+        }),
+        ("remove of a tree with a directory whose log is long", {
+            let moved = Op::Rename { from: at(LONG_DIR), to: vec![DIR, 1, 3], mode: RenameMode::Replace };
+            vec![moved, Op::RemoveTree { path: at(DIR) }, create(NEW)]
+        }),
+        ("remove of a tree in which a file is open", {
+            let open = Op::Open { path: vec![DIR, 0], slot: 0 };
+            let write = Op::SlotWrite { slot: 0, offset: 50, len: 100, seed: distinct(23) };
+            vec![open, Op::RemoveTree { path: at(DIR) }, write, Op::Close { slot: 0 }]
+        }),
         ("unlink of what is open", vec![open(SHARED), Op::Unlink { path: at(SHARED) }, Op::Close { slot: 0 }]),
         (
             "write to what was unlinked",

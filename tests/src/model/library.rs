@@ -244,6 +244,12 @@ impl Library {
                 let (dir, name) = self.parent(path)?;
                 done(self.fs().rmdir(dir, &name))
             }
+            Op::RemoveTree { path } => {
+                let (dir, name) = self.parent(path)?;
+                number(self.fs().remove_tree(dir, &name))?;
+                let step = || self.fs().remove_step();
+                done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
             Op::Rename { from, to, mode } => self.rename(from, to, *mode),
             Op::Readdir { path } => self.readdir(path),
             Op::Readlink { path } => number(self.fs().readlink(self.find(path)?.ino)).map(Answer::Bytes),

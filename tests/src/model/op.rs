@@ -174,6 +174,10 @@ pub enum Op {
     Rmdir {
         path: NodePath,
     },
+    /// Removes a directory with all that is below it, and frees it.
+    RemoveTree {
+        path: NodePath,
+    },
     Rename {
         from: NodePath,
         to: NodePath,
@@ -546,6 +550,7 @@ fn one(random: &mut fastrand::Rng) -> Op {
         15..17 => Op::Symlink { path, target_len: [1, 30, 200, 4095][random.usize(0..4)] },
         17..21 => Op::Link { from: path, to: self::path(random) },
         21..26 => Op::Unlink { path },
+        27 if seed % 4 == 0 => Op::RemoveTree { path },
         26..28 => Op::Rmdir { path },
         28..36 => Op::Rename { from: path, to: self::path(random), mode: rename_mode(random) },
         36..39 => Op::Readdir { path: prefix(random, path) },

@@ -110,6 +110,7 @@ impl Oracle {
             Op::Link { from, to } => self.link(from, to),
             Op::Unlink { path } => self.unlink(path),
             Op::Rmdir { path } => self.rmdir(path),
+            Op::RemoveTree { path } => self.remove_tree(path),
             Op::Rename { from, to, mode } => self.rename(from, to, *mode),
             Op::Readdir { path } => self.readdir(path),
             Op::Readlink { path } => {
@@ -443,6 +444,26 @@ impl Oracle {
         }
         self.take(dir, &name);
         self.nodes[dir].stat.nlink -= 1;
+        Ok(Answer::Done)
+    }
+
+    fn remove_tree(&mut self, path: &NodePath) -> Result<Answer, i32> {
+        let (dir, name) = self.parent(path)?;
+        let id = *self.nodes[dir].entries.get(&name).ok_or(ENOENT)?;
+        if self.nodes[id].stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        self.take(dir, &name);
+        self.nodes[dir].stat.nlink -= 1;
+        let mut removed = vec![id];
+        while let Some(id) = removed.pop() {
+            for child in std::mem::take(&mut self.nodes[id].entries).into_values() {
+                match self.nodes[child].stat.kind {
+                    Kind::Directory => removed.push(child),
+                    _ => self.nodes[child].stat.nlink -= 1,
+                }
+            }
+        }
         Ok(Answer::Done)
     }
 

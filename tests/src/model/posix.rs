@@ -105,6 +105,10 @@ impl Posix {
             Op::Link { from, to } => done(std::fs::hard_link(self.path(from), self.path(to))),
             Op::Unlink { path } => done(rustix::fs::unlink(self.path(path))),
             Op::Rmdir { path } => done(rustix::fs::rmdir(self.path(path))),
+            Op::RemoveTree { path } => match std::fs::symlink_metadata(self.path(path))?.is_dir() {
+                true => done(std::fs::remove_dir_all(self.path(path))),
+                false => Err(rustix::io::Errno::NOTDIR.into()),
+            },
             Op::Rename { from, to, mode } => {
                 let flags = match mode {
                     RenameMode::Replace => RenameFlags::empty(),

@@ -247,6 +247,7 @@ fn op(record: &[u8; RECORD_BYTES]) -> Op {
         9 => Op::Link { from: path, to: other },
         10 => Op::Unlink { path },
         11 => Op::Rename { from: path, to: other, mode: pick(&RENAMES, extra) },
+        12 if extra % 4 == 3 => Op::RemoveTree { path },
         12 => Op::Rmdir { path },
         13 => Op::Allocate { path, offset, len: len.max(1), mode: pick(&ALLOCATIONS, extra) },
         14 => Op::Allocate { path, offset, len: len.max(1), mode: AllocateMode::PunchHole },

@@ -84,6 +84,8 @@ struct Report {
     clean: bool,
     /// Traces of a crash that the next mount removes by itself.
     recoverable: u64,
+    /// Directories of trees that were being made or removed, among them.
+    unfinished: u64,
     findings: Vec<Finding>,
     findings_unlisted: u64,
     /// What a repair would give up, or has given up.
@@ -251,6 +253,7 @@ impl Report {
             consistent: checked.is_consistent(),
             clean: checked.clean,
             recoverable: checked.recoverable,
+            unfinished: checked.unfinished,
             findings: checked.findings.iter().map(finding).collect(),
             findings_unlisted: checked.findings_unlisted,
             given_up: checked
@@ -308,6 +311,12 @@ fn describe(report: &Report, repair: bool, metadata_only: bool) -> String {
         counted(report.blocks, "block", "blocks"),
         report.seconds
     ));
+    if report.unfinished > 0 {
+        let directories = counted(report.unfinished, "directory", "directories");
+        lines.push(format!(
+            "unfinished: {directories} of trees that were being made or removed; the next mount frees them"
+        ));
+    }
     lines.push(usage_words(&report.usage));
     let left = report.findings.iter().filter(|finding| !finding.repaired).count() as u64 + report.findings_unlisted;
     let errors = counted(left, "error is", "errors are");

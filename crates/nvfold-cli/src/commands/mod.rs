@@ -16,6 +16,7 @@ pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod policy;
 pub(crate) mod reclaim;
+pub(crate) mod remove;
 pub(crate) mod run;
 pub(crate) mod stats;
 pub(crate) mod sync;

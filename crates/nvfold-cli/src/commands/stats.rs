@@ -271,6 +271,12 @@ fn describe(report: &Report, space: &nvfold::Stats) -> String {
     rows.extend(report.statistics.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
     rows.extend(report.statistics.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.skipped.last_error.iter().map(|error| ("skipped last", error.clone())));
+    if space.removing != nvfold::Removing::default() {
+        let nvfold::Removing { directories, files } = space.removing;
+        let words =
+            format!("{}, {}", counted(directories, "directory", "directories"), counted(files, "file", "files"));
+        rows.push(("removed trees, still to be freed", words));
+    }
     if space.refused.count > 0 {
         rows.push(("refused, because of a mistake in nvfold", space.refused.count.to_string()));
     }

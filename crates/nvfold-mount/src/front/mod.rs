@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
+//!                                            +-> removal      removing trees
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -24,6 +25,7 @@ mod causality;
 mod content;
 mod listing;
 mod names;
+mod removal;
 mod times;
 mod translation;
 mod unstored;
@@ -60,7 +62,7 @@ type Answer<T> = Result<T, Errno>;
 pub(crate) struct Front {
     fs: FileSystem,
     clock: Clock,
-    lookups: Lookups,
+    lookups: Arc<Lookups>,
     unstored: FailedWritebacks,
     hints: Hints,
     anchors: Anchors,
@@ -79,7 +81,7 @@ pub(crate) struct Front {
     tells_birth: bool,
     /// True if written data may wait in the kernel's cache. The kernel then keeps the times of regular files (`times`).
     has_writeback: bool,
-    notices: Notices,
+    notices: Arc<Notices>,
     listings: Listings,
     syncs: Syncs,
     turns: Turns,
@@ -97,11 +99,13 @@ impl Front {
     ) -> Front {
         let cache = options.cache;
         let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
+        let (lookups, notices) = (Arc::new(Lookups::new()), Arc::new(notices));
+        removal::keep_what_is_known(&fs, &lookups, &notices);
         Front {
             sync_needed: !is_memory,
             fs,
             clock: options.clock.clone(),
-            lookups: Lookups::new(),
+            lookups,
             unstored: FailedWritebacks::default(),
             hints: Hints::new(Instant::now()),
             anchors: Anchors::default(),

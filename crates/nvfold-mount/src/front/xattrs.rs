@@ -90,6 +90,8 @@ impl Front {
             Some(asked) => self.carry_out(who, ino, asked),
             None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
             None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
+            None if name == requests::REMOVE.as_bytes() && size == 0 => Err(Errno::EINVAL),
+            None if name == requests::REMOVE.as_bytes() => self.remove_tree(who, ino).map(|()| b"removed".to_vec()),
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
             None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
             None if name == requests::SYNC.as_bytes() => {
@@ -141,7 +143,7 @@ impl Front {
     }
 
     /// Returns EROFS on a read-only mount. The kernel lets these requests pass, because they only read an attribute.
-    fn check_not_read_only(&self) -> Answer<()> {
+    pub(super) fn check_not_read_only(&self) -> Answer<()> {
         if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 

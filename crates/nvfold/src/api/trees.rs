@@ -3,7 +3,8 @@
 use super::{FileSystem, ROOM_BLOCKS};
 use crate::error::{Error, Result};
 use crate::trees::{CloneOptions, Cloned, Difference, Snapshot, SnapshotUsage, Trees};
-use crate::words::InodeNumber;
+use crate::words::{InodeNumber, Removed};
+use std::sync::Arc;
 
 impl FileSystem {
     /// Copies a directory with all that is below it to a new name in `parent`, as it is at one instant during this call,
@@ -57,6 +58,26 @@ impl FileSystem {
     /// ENOENT, EINVAL for `.` and `..`; ENOTDIR for a file, which `unlink` removes.
     pub fn remove_tree(&self, parent: InodeNumber, name: &[u8]) -> Result<()> {
         self.change("remove a tree", || self.mounted.trees().remove(parent, name))
+    }
+
+    /// Does the same with the directory that has this number, wherever it is now. Returns the directory and the name that
+    /// it had.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR; EBUSY for the root.
+    pub fn remove_directory(&self, dir: InodeNumber) -> Result<(InodeNumber, Vec<u8>)> {
+        self.change("remove a tree", || self.mounted.trees().remove_directory(dir))
+    }
+
+    /// Has `witness` called for each file and directory of a removed tree that loses a name, or is about to be freed. It
+    /// may open them; no lock is held. So a front end that hands out numbers keeps what is in use.
+    pub fn on_removed(&self, witness: impl Fn(&FileSystem, InodeNumber, Removed<'_>) + Send + Sync + 'static) {
+        let mounted = Arc::downgrade(&self.mounted);
+        self.mounted.trees().set_witness(Arc::new(move |ino, what| {
+            if let Some(mounted) = mounted.upgrade() {
+                witness(&FileSystem { mounted }, ino, what);
+            }
+        }));
     }
 
     /// Does one step of freeing removed trees, of at most about a millisecond; returns true when there is nothing to do.

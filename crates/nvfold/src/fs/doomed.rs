@@ -50,7 +50,7 @@ impl Doomed {
     }
 
     /// Returns the first files, at most `count`.
-    pub(super) fn first(&self, count: usize) -> Vec<u64> {
+    pub(crate) fn first(&self, count: usize) -> Vec<u64> {
         self.files.lock().iter().copied().take(count).collect()
     }
 }

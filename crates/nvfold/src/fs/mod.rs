@@ -40,6 +40,7 @@ mod xattr;
 
 pub(crate) use birth::next_generation;
 pub(crate) use names::check_name;
+pub(crate) use remove::{Below, TREE_STEP};
 pub(crate) use write::{InodeOrigin, Ladder};
 pub(crate) use xattr::StoredValue;
 

@@ -19,8 +19,8 @@
 
 use super::Core;
 use super::free::{FreedInode, has_names};
-use super::names::{check_name, check_no_self, check_not_reserved, check_place, posix};
-use crate::error::{Result, errno};
+use super::names::{check_name, check_no_self, check_not_reserved, check_place, directory, posix};
+use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
 use crate::inode::{Body, Inode, State, table};
 use crate::media::inode::{AttributeLine, INODE_BYTES, InodeHead};
@@ -28,13 +28,25 @@ use crate::media::log_entry::LogEntry;
 use crate::media::superblock::TREES;
 use crate::space::Purpose;
 use crate::store::change::Change;
-use crate::words::{FileId, FileKind, InodeNumber};
+use crate::words::{FileId, FileKind, InodeNumber, TimeNs};
+use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The number of names, or of files, that one step works on: well below a millisecond of work.
 pub(crate) const TREE_STEP: usize = 128;
+
+const DOING: &str = "remove a tree";
+
+/// What a look at the names of a top has found.
+#[derive(Default)]
+pub(crate) struct Below {
+    /// Directories, which are tops from now on.
+    pub(crate) tops: Vec<FileId>,
+    /// The names, and the inodes that they lead to, if somebody wants to know.
+    pub(crate) names: Option<Vec<(u64, Vec<u8>)>>,
+}
 
 impl Core {
     /// Takes a directory out of the name space, with all that is below it. Returns the top of the tree, which is to be
@@ -43,7 +55,6 @@ impl Core {
     /// # Errors
     /// ENOENT, ENOTDIR for a file, EINVAL for `.` and `..`; EIO for damage.
     pub(crate) fn unname_tree(&self, parent: InodeNumber, name: &[u8]) -> Result<Option<FileId>> {
-        const DOING: &str = "remove a tree";
         check_name(DOING, name)?;
         let _tree = self.tree.lock();
         let parent = self.inode(parent.0)?;
@@ -51,12 +62,40 @@ impl Core {
         check_not_reserved(DOING, &parent, name)?;
         let mut parent_state = parent.write()?;
         let slot = self.find(DOING, &parent_state, name)?;
+        self.unname_slot(&parent, &mut parent_state, slot)
+    }
+
+    /// Does the same with the directory that has this number. Returns the directory and the name that it had, too.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EBUSY for the root; EIO for damage.
+    pub(crate) fn unname_directory(&self, dir: InodeNumber) -> Result<(Option<FileId>, InodeNumber, Vec<u8>)> {
+        let _tree = self.tree.lock();
+        let top = self.inode(dir.0)?;
+        directory(DOING, &*top.read()?)?;
+        if dir == InodeNumber::ROOT {
+            return Err(posix(DOING, "the root stays", errno::EBUSY));
+        }
+        top.check_changeable(DOING)?;
+        let parent = self.inode(top.parent.load(Ordering::Relaxed))?;
+        let mut parent_state = parent.write()?;
+        let names = directory(DOING, &parent_state)?;
+        let slot = names.listed_after(0).find(|slot| slot.ino == dir.0).copied();
+        let slot = slot.ok_or_else(|| Error::NotFound { what: format!("a name of inode {}", dir.0) })?;
+        let name = slot.name(&self.region);
+        check_not_reserved(DOING, &parent, &name)?;
+        let top = self.unname_slot(&parent, &mut parent_state, slot)?;
+        Ok((top, InodeNumber(parent.ino), name))
+    }
+
+    /// The caller holds the tree lock.
+    fn unname_slot(&self, parent: &Inode, parent_state: &mut State, slot: NameSlot) -> Result<Option<FileId>> {
         if slot.kind() != FileKind::Directory {
             return Err(posix(DOING, "it is not a directory: unlink removes it", errno::ENOTDIR));
         }
-        check_no_self(&slot, &parent)?;
+        check_no_self(&slot, parent)?;
         let top = self.named_inode(&slot)?;
-        check_place(&top, &parent)?;
+        check_place(&top, parent)?;
         let mut state = top.write()?;
         let is_tree = has_names(&state);
         if is_tree {
@@ -68,7 +107,7 @@ impl Core {
         let (attributes, purpose) = (AttributeLine { nlink: 0, ctime: time, ..state.attributes }, Purpose::Promised);
         self.change_all(
             &mut [
-                Change { inode: &parent, state: &mut parent_state, entries: &entry, attributes: None, purpose },
+                Change { inode: parent, state: parent_state, entries: &entry, attributes: None, purpose },
                 Change { inode: &top, state: &mut state, entries: &[], attributes: Some(attributes), purpose },
             ],
             &[],
@@ -86,11 +125,11 @@ impl Core {
     }
 
     /// Looks at the names of a top after `cookie`, some at a time. Returns the cookie to go on after, or `None` if those
-    /// were the last; adds the directories among them to `tops`.
+    /// were the last; adds what they lead to to `below`.
     ///
     /// # Errors
     /// EIO if a directory cannot be read: the top keeps its names. ENOSPC.
-    pub(crate) fn look_at_names(&self, top: &Inode, cookie: u64, tops: &mut Vec<FileId>) -> Result<Option<u64>> {
+    pub(crate) fn look_at_names(&self, top: &Inode, cookie: u64, below: &mut Below) -> Result<Option<u64>> {
         let _tree = self.tree.lock();
         let mut state = top.write()?;
         let Body::Directory(names) = &state.body else { return Ok(None) };
@@ -100,6 +139,9 @@ impl Core {
             check_no_self(name, top)?;
             // What cannot be read stays in use until fsck has decided.
             let Some(child) = self.removable_inode(name)? else { continue };
+            if let Some(names) = &mut below.names {
+                names.push((child.ino, name.name(&self.region)));
+            }
             match child.kind {
                 FileKind::Directory => {
                     check_place(&child, top)?;
@@ -108,12 +150,12 @@ impl Core {
                 _ => self.doom(top, &mut state, name, &child)?,
             }
         }
-        self.make_tops(&directories)?;
-        tops.extend(directories.iter().map(|directory| directory.file_id()));
+        self.make_tops(&directories, state.attributes.ctime)?;
+        below.tops.extend(directories.iter().map(|directory| directory.file_id()));
         Ok(names.last().map(|last| last.cookie).filter(|_| names.len() == TREE_STEP))
     }
 
-    /// Dooms a file, or removes this name of it if it has others.
+    /// Dooms a file; if it has other names, removes this one instead.
     fn doom(&self, top: &Inode, state: &mut State, name: &NameSlot, child: &Inode) -> Result<()> {
         // A file that a panic has made unusable stays in use.
         let Ok(mut child_state) = child.write() else { return Ok(()) };
@@ -122,7 +164,8 @@ impl Core {
             self.doomed.add(child.ino);
             return Ok(());
         }
-        let (time, purpose) = (self.now(), Purpose::Promised);
+        // The name was lost when the tree was removed, also if recovery finds that.
+        let (time, purpose) = (state.attributes.ctime, Purpose::Promised);
         let entry = [LogEntry::Unname { cookie: name.cookie, time }];
         let nlink = child_state.attributes.nlink - 1;
         let attributes = Some(AttributeLine { nlink, ctime: time, ..child_state.attributes });
@@ -136,8 +179,8 @@ impl Core {
         )
     }
 
-    /// Sets the link counts of these directories to 0. The caller holds the tree lock.
-    fn make_tops(&self, directories: &[Arc<Inode>]) -> Result<()> {
+    /// Sets the link counts of these directories to 0, as of the time of the removal. The caller holds the tree lock.
+    fn make_tops(&self, directories: &[Arc<Inode>], ctime: TimeNs) -> Result<()> {
         let mut states = Vec::with_capacity(directories.len());
         for directory in directories {
             states.push((directory, directory.write()?));
@@ -146,7 +189,7 @@ impl Core {
         for (directory, state) in &mut states {
             self.table.note_name_found(directory.ino);
             if state.attributes.nlink != 0 {
-                let attributes = AttributeLine { nlink: 0, ..state.attributes };
+                let attributes = AttributeLine { nlink: 0, ctime, ..state.attributes };
                 changes.push((&***directory, &mut **state, attributes));
             }
         }
@@ -172,12 +215,11 @@ impl Core {
         self.compact(top, &mut state).inspect_err(|_| state.body = names)
     }
 
-    /// Frees some of the doomed files, which have no names any more. Returns true if none are left.
-    pub(crate) fn free_doomed(&self) -> bool {
-        let doomed = self.doomed.first(TREE_STEP);
+    /// Frees some doomed files, which have no names any more.
+    pub(crate) fn free_doomed(&self, doomed: &[u64]) {
         let mut freed: SmallVec<[FreedInode; 1]> = SmallVec::new();
         let mut slots: SmallVec<[u64; TREE_STEP]> = SmallVec::new();
-        for ino in &doomed {
+        for ino in doomed {
             // One that cannot be read stays in use until fsck has decided.
             let Ok(inode) = self.inode(*ino) else { continue };
             let mut state = inode.lock();
@@ -199,7 +241,6 @@ impl Core {
         }
         table::free_slots(&self.region, &slots);
         self.free_parts(freed);
-        self.doomed.remove(&doomed);
-        self.doomed.len() == 0
+        self.doomed.remove(doomed);
     }
 }

@@ -9,11 +9,13 @@
 
 use super::Trees;
 use crate::error::{Error, Result, errno};
+use crate::fs::{Below, TREE_STEP};
 use crate::inode::Inode;
 use crate::panics::Job;
-use crate::words::{FileId, InodeNumber, Removing};
+use crate::words::{FileId, InodeNumber, Removed, Removing};
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 /// The removed trees of a mount that are not freed yet.
 #[derive(Default)]
@@ -21,7 +23,14 @@ pub(crate) struct Removal {
     list: Mutex<RemovalList>,
     /// The number of directories in the list. Only looked at.
     directories: AtomicU64,
+    /// Held during a step, outside of the freeze lock.
+    stepping: Mutex<()>,
+    /// Is told of what happens to files and directories.
+    witness: Mutex<Option<Witness>>,
 }
+
+/// What a front end is told of removed trees, with no lock held that an operation takes.
+pub(crate) type Witness = Arc<dyn Fn(InodeNumber, Removed<'_>) + Send + Sync>;
 
 #[derive(Default)]
 struct RemovalList {
@@ -70,6 +79,16 @@ impl Trees<'_> {
         Ok(())
     }
 
+    /// Does the same with the directory that has this number; returns the directory and the name that it had.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EBUSY for the root; EIO for damage.
+    pub(crate) fn remove_directory(&self, dir: InodeNumber) -> Result<(InodeNumber, Vec<u8>)> {
+        let (top, parent, name) = self.unname_directory(dir)?;
+        self.add_tops(top);
+        Ok((parent, name))
+    }
+
     /// Adds tops of trees that are to be freed.
     pub(crate) fn add_tops(&self, tops: impl IntoIterator<Item = FileId>) {
         let mut list = self.under_way.removal.list.lock();
@@ -85,19 +104,48 @@ impl Trees<'_> {
         if !self.has_removed() {
             return Ok(true);
         }
-        self.change_in_background("free a removed tree", || {
+        let Removal { stepping, list, .. } = &self.under_way.removal;
+        let _only = stepping.lock();
+        let witness = self.under_way.removal.witness.lock().clone();
+        let (directory, going) = self.about_to_change();
+        for ino in &going {
+            witness.iter().for_each(|tell| tell(InodeNumber(*ino), Removed::Freed));
+        }
+        let mut below = Below { names: witness.is_some().then(Vec::new), ..Below::default() };
+        let done = self.change_in_background("free a removed tree", || {
             // A copy that is being made may still need the names; it takes less time than this.
             if self.pending.is_any() {
                 return Ok(true);
             }
-            let mut list = self.under_way.removal.list.lock();
-            let done = match self.panics.contain(Job::Remove, None, || self.advance(&mut list)) {
+            let mut list = list.lock();
+            let done = match self.panics.contain(Job::Remove, None, || self.advance(&mut list, &going, &mut below)) {
                 Err(Error::Panicked { .. }) => Ok(true),
                 done => done,
             };
+            list.tops.append(&mut below.tops);
             self.count(&list);
             done
-        })
+        });
+        for (ino, name) in below.names.into_iter().flatten() {
+            let what = Removed::Name { directory, name: &name };
+            witness.iter().for_each(|tell| tell(InodeNumber(ino), what));
+        }
+        done
+    }
+
+    /// Sets who is told of what happens to files and directories.
+    pub(crate) fn set_witness(&self, witness: Witness) {
+        *self.under_way.removal.witness.lock() = Some(witness);
+    }
+
+    /// Returns the directory whose names the next step looks at, and the inodes that it frees.
+    fn about_to_change(&self) -> (InodeNumber, Vec<u64>) {
+        match self.under_way.removal.list.lock().at {
+            RemovalPlace::Names(top, _) => (InodeNumber(top.number), Vec::new()),
+            RemovalPlace::End(top) => (InodeNumber(top.number), vec![top.number]),
+            RemovalPlace::Doomed => (InodeNumber(0), self.doomed.first(TREE_STEP)),
+            RemovalPlace::Between => (InodeNumber(0), Vec::new()),
+        }
     }
 
     /// Frees all that can be freed now.
@@ -138,15 +186,15 @@ impl Trees<'_> {
         self.under_way.removal.directories.store(list.directories() as u64, Ordering::Relaxed);
     }
 
-    fn advance(&self, list: &mut RemovalList) -> Result<bool> {
+    /// Does a step. `going` are the inodes that it may free.
+    fn advance(&self, list: &mut RemovalList, going: &[u64], below: &mut Below) -> Result<bool> {
         match list.at {
             RemovalPlace::Between => match list.tops.pop().or_else(|| list.waiting.pop()) {
                 Some(top) => list.at = RemovalPlace::Names(top, 0),
                 None => return Ok(true),
             },
             RemovalPlace::Names(top, cookie) => {
-                let tops = &mut list.tops;
-                let done = self.at_top(top, |inode| self.look_at_names(inode, cookie, tops));
+                let done = self.at_top(top, |inode| self.look_at_names(inode, cookie, below));
                 list.at = match done {
                     Ok(Some(Some(cookie))) => RemovalPlace::Names(top, cookie),
                     Ok(Some(None)) => RemovalPlace::End(top),
@@ -162,9 +210,8 @@ impl Trees<'_> {
                 }
             }
             RemovalPlace::Doomed => {
-                if self.free_doomed() {
-                    list.at = RemovalPlace::Between;
-                }
+                self.free_doomed(going);
+                list.at = self.after_top();
             }
         }
         Ok(false)
