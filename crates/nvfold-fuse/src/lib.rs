@@ -17,9 +17,10 @@
 //! the kernel does only after it has got answers to other requests, it says so ([`Caller::while_waiting`]).
 //!
 //! Before the first request stand [`mount`] and the handshake ([`handshake`]); beside the requests the server sends
-//! notices ([`Notifier`]).
+//! notices ([`Notifier`]). A program can ask the server something that no system call means ([`ask()`]).
 #![deny(unsafe_code)]
 
+mod ask;
 mod device;
 pub mod handshake;
 mod listeners;
@@ -33,6 +34,7 @@ mod ring;
 mod sys;
 mod workers;
 
+pub use ask::{ASK, ASK_BYTES, ask};
 pub use notices::Notifier;
 pub use operation::{Caller, Change, Operation, Time, UNKNOWN_ID};
 pub use reply::{Entry, Errno, Reply};

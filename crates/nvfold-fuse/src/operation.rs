@@ -404,6 +404,7 @@ impl<'r> Operation<'r> {
             Operation::FSync | Operation::FSyncDir | Operation::FAllocate { .. } | Operation::CopyFileRange { .. } => {
                 true
             }
+            Operation::Ioctl { number, .. } => *number == crate::ASK,
             _ => false,
         }
     }

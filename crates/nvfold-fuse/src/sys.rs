@@ -1,7 +1,8 @@
-//! The unsafe code of this crate: memory shared with the kernel, and two system calls that no crate wraps.
+//! The unsafe code of this crate: memory shared with the kernel, and system calls that no crate wraps.
 #![allow(unsafe_code)]
 
 use crate::DATA_BYTES_MAX;
+use crate::ask::ASK_BYTES;
 use crate::protocol::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingEntryInOut};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{Mode, OFlags};
@@ -186,6 +187,20 @@ pub(crate) fn run_when_idle(thread: i32) -> io::Result<()> {
     // SAFETY: the kernel reads the parameters only during the call.
     match unsafe { libc::sched_setscheduler(thread, libc::SCHED_IDLE, &raw const parameters) } {
         0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Passes a message to the server of a FUSE file system, and its answer back, by an ioctl on a file. The caller has checked
+/// that it is a regular file or a directory of such a file system, not a device node, and `number` says how long the
+/// message is.
+pub(crate) fn ask_fuse(file: BorrowedFd<'_>, number: u32, message: &mut [u8; ASK_BYTES]) -> io::Result<()> {
+    debug_assert_eq!(number >> 16 & 0x3fff, ASK_BYTES as u32);
+    // SAFETY: for files and directories the kernel's FUSE reads and writes at the argument exactly as many bytes as the
+    // number says, or fails, and it keeps no pointer; the message has so many bytes. For a file of any other kind the
+    // number means nothing to the kernel, unless a driver has chosen the same: the caller rules that out.
+    match unsafe { libc::ioctl(file.as_raw_fd(), number as libc::Ioctl, message.as_mut_ptr()) } {
+        0.. => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
