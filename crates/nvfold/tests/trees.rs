@@ -1,6 +1,8 @@
 //! Clones of trees: whatever is written, removed or moved while one is made, it is the tree of one instant.
 
 use nvfold::check::{CheckOptions, check};
+use nvfold::internals::media::SEGMENT_BYTES;
+use nvfold::internals::media::inode::{INODE_BYTES, InodeHead};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::cell::{Cell, RefCell};
@@ -578,5 +580,39 @@ fn a_snapshot_is_restored_in_place_and_deleted_with_what_it_holds_alone() {
     while !site.fs.remove_step().unwrap() {}
     assert_eq!((site.fs.snapshots().unwrap(), site.fs.only_in_snapshots().unwrap()), (Vec::new(), 0));
     assert_eq!(site.fs.stats().stored_bytes, stored, "nothing is left of the snapshots");
+    site.remount();
+}
+
+/// An inode below a snapshot that can be changed, and one that cannot elsewhere, are found and put right.
+#[test]
+fn fsck_finds_what_is_of_a_snapshot_by_its_place_only_or_by_its_flag_only() {
+    let site = Site::new(Policy::Inline, IndexKind::Dram);
+    site.fs.create_snapshot(b"first", site.at("/a"), &CloneOptions::default()).unwrap();
+    let then = seen(&site.fs, site.at("/a"));
+    let inside = site.at("/.nvfold/snapshots/first/deeper/file0");
+    let outside = site.at("/a/file0");
+    let Site { region, policy, fs } = site;
+    fs.unmount().unwrap();
+    let first = read_superblock(&region).unwrap().1.first_segment() * SEGMENT_BYTES;
+    for (ino, flags) in [(inside, 0), (outside, 1)] {
+        let slot = first + ino.0 * INODE_BYTES;
+        let head: InodeHead = region.read(slot);
+        assert_eq!(head.ino, ino.0, "the table is one segment");
+        let _ = region.fence(region.write(slot, &head.with_flags(flags)).flush());
+    }
+    let what = |repair| {
+        let report = check(&region, &CheckOptions { data: true, repair }).unwrap();
+        report.findings.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+    };
+    let found = [
+        format!("inode {} cannot be changed, and is in no snapshot", outside.0),
+        format!("inode {} is in a snapshot, and can be changed", inside.0),
+    ];
+    assert_eq!((what(false), what(true), what(false)), (found.to_vec(), found.to_vec(), Vec::new()));
+    let site = Site::checked(region, policy);
+    let file = site.fs.open(site.at("/.nvfold/snapshots/first/deeper/file0")).unwrap();
+    assert_eq!(file.write_at(0, b"x").unwrap_err().errno(), errno::EROFS);
+    assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/a"))), None);
+    site.fs.open(site.at("/a/file0")).unwrap().write_at(0, b"x").unwrap();
     site.remount();
 }

@@ -216,9 +216,11 @@ impl Base {
         let mut model = self.model.clone();
         let between: Arc<Mutex<Vec<Arc<Tree>>>> = Arc::default();
         let seen = between.clone();
+        // How much a crash leaves to share is not known here.
+        let drained = (self.setting.policy == Policy::DeNova).then_some(0);
         library.look_between(Box::new(move |fs| {
             let tree = Tree::of(fs).expect("a mounted file system can be read");
-            seen.lock().expect("no panic").push(Arc::new(tree.without_space()));
+            seen.lock().expect("no panic").push(Arc::new(tree.without_space().with_drained(drained)));
         }));
         let mut trees = Trees { after: vec![self.tree_now(&library, &[])], between: Vec::new() };
         for (number, op) in workload.ops.iter().enumerate() {

@@ -186,7 +186,10 @@ impl Library {
 
     fn find(&self, path: &NodePath) -> Result<Attr, i32> {
         if path.is_empty() {
-            return number(self.fs().getattr(self.root));
+            let mut attr = number(self.fs().getattr(self.root))?;
+            // The directory of the snapshots is not a part of the model.
+            attr.nlink -= u32::from(self.fs().lookup(self.root, nvfold::SNAPSHOTS[0]).is_ok());
+            return Ok(attr);
         }
         let (dir, name) = self.parent(path)?;
         number(self.fs().lookup(dir, &name))

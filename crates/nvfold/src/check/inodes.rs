@@ -84,12 +84,14 @@ impl Survey<'_> {
 
     fn live_inode(&mut self, inode: Inode, slot: u64) {
         let (ino, kind, parent) = (inode.ino, inode.kind, inode.parent.load(Ordering::Relaxed));
+        let is_read_only = inode.is_read_only;
         self.dedupe_flags(&inode);
         let state = inode.into_state();
         self.report.inodes += 1;
         self.domains.add_owner(state.attributes.uid);
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
-        self.inodes.insert(ino, Facts { slot, kind, nlink: state.attributes.nlink, parent, names });
+        let nlink = state.attributes.nlink;
+        self.inodes.insert(ino, Facts { slot, kind, nlink, parent, names, is_read_only });
         self.named_areas.extend(state.log.areas().map(|area| (area, ino)));
         self.report.log_lines += state.log.lines;
         for block in state.log.pages().chain(state.xattr_blocks()) {

@@ -29,6 +29,7 @@
 //! | `tables.rs` | superblocks, TX_ID generators, segment table | 0 |
 //! | `inodes.rs` | the pass over the inode table; later steps check what it records | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
+//! | `snapshots.rs` | inodes of snapshots | 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
 //! | `domains.rs` | in whose domain a weak fingerprint may be | 5 |
 //! | `packed.rs`, `packed_survey.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
@@ -56,6 +57,7 @@ mod plan;
 mod range_map;
 mod repair;
 mod report;
+mod snapshots;
 mod space;
 mod tables;
 mod undo;
@@ -193,6 +195,8 @@ struct Facts {
     parent: u64,
     /// Number of names in a directory.
     names: usize,
+    /// True if it belongs to a snapshot.
+    is_read_only: bool,
 }
 
 struct Survey<'r> {

@@ -19,6 +19,9 @@ pub(super) struct RepairPlan {
     pub(super) condemned: BTreeMap<u64, (Option<u64>, String)>,
     /// Paths of these inodes, if names lead to them.
     pub(super) paths: BTreeMap<u64, PathBuf>,
+    /// Slots of inodes that belong to a snapshot by their place and not by their flag, or the other way round, with the
+    /// flags that they must have.
+    pub(super) flags: BTreeMap<u64, u16>,
     /// Blocks whose chunk entries are wrong.
     pub(super) entries: BTreeSet<u64>,
     /// TX_ID generators that are behind, and their corrected next sequences.

@@ -89,6 +89,10 @@ pub(super) fn repair(region: &Region, plan: &RepairPlan) -> Result<Vec<Moved>> {
             let _ = region.fence(region.stream_zeros(slot, INODE_BYTES));
         }
     }
+    for (slot, flags) in plan.flags.iter().filter(|(slot, _)| region.check_writable(**slot, INODE_BYTES).is_ok()) {
+        let head: InodeHead = region.read(*slot);
+        let _ = region.fence(region.write(*slot, &head.with_flags(*flags)).flush());
+    }
     for block in &plan.entries {
         let entry = geometry.chunk_entry_offset(BlockNumber(*block));
         if region.check_writable(entry, LINE).is_ok() {

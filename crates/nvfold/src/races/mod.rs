@@ -23,6 +23,7 @@ mod packed;
 mod parts;
 mod recovery;
 mod space;
+mod trees;
 
 use crate::check::{CheckOptions, check};
 use crate::inode::table::{read_entries, table_parts, uses_of};
