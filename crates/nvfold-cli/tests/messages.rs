@@ -189,7 +189,8 @@ fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
         &["tune", "dev", "--index", "pm"],
         &["estimate", "tree"],
         &["export", "dev", "out"],
-        &["remove", "dev", "--at", "/tree"],
+        &["import", "dev", "tree", "--to", "/second"],
+        &["remove", "dev", "--at", "/second"],
         &["fsck", "dev"],
         &["fsck", "-p", "dev"],
     ] {
