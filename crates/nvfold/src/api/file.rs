@@ -331,6 +331,37 @@ mod tests {
         assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
     }
 
+    /// Between the commit and the release, counts are too high.
+    #[test]
+    fn a_crash_and_an_unmount_release_what_a_change_has_postponed() {
+        const SMALL_BYTES: u64 = 64 << 20;
+        let device = || Region::create(&DeviceSpec::Memory, SMALL_BYTES, &OpenOptions::default()).unwrap();
+        let region = device();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        let free = fs.statfs().blocks_free;
+        let large = file(&fs, "large");
+        large.allocate(0, 40 << 20, AllocateMode::Reserve).unwrap();
+        drop(large);
+        {
+            let _inside = fs.core().freeze_lock.enter();
+            fs.core().unlink(ROOT, b"large").unwrap();
+        }
+        assert!(fs.statfs().blocks_free < free - 4096, "only the first are released");
+        let (crashed, mut bytes) = (device(), vec![0; SMALL_BYTES as usize]);
+        region.read_into(0, &mut bytes);
+        let _ = crashed.fence(crashed.write(0, &bytes[..]).flush());
+        let recovered = FileSystem::mount(crashed.clone(), MountOptions::default()).unwrap();
+        recovered.reconcile().unwrap();
+        assert_eq!(recovered.statfs().blocks_free, free);
+        recovered.unmount().unwrap();
+        fs.unmount().unwrap();
+        for region in [crashed, region] {
+            let report = check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
+        }
+    }
+
     #[test]
     fn a_long_clone_is_done_in_steps_and_a_wrong_one_changes_nothing() {
         let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
