@@ -189,6 +189,8 @@ fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
         &["tune", "dev", "--index", "pm"],
         &["estimate", "tree"],
         &["export", "dev", "out"],
+        &["import", "dev", "tree", "--to", "/second"],
+        &["remove", "dev", "--at", "/second"],
         &["fsck", "dev"],
         &["fsck", "-p", "dev"],
     ] {
@@ -261,6 +263,9 @@ fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
         &["dedup", "--pause", "dev"],
         &["dedup", "dev", "noise"],
         &["reclaim", "dir"],
+        &["remove", "dir"],
+        &["remove", "dev"],
+        &["remove", "dev", "--at", "/none"],
         &["tune", "dev"],
         &["tune", "dev", "--method", "auto"],
         &["tune", "dev", "--index", "dram", "--weak", "md5"],

@@ -230,7 +230,7 @@ fn a_write_without_space_gets_that_of_a_removed_tree() {
 }
 
 #[test]
-fn the_removal_of_a_file_or_of_nothing_fails_and_says_why() {
+fn a_removal_fails_for_a_file_and_for_a_missing_name() {
     let region = device();
     let fs = mount(&region);
     drop(file(&fs, ROOT, "file", b"1"));

@@ -70,6 +70,7 @@ const VERBS: &[Verb] = &[
     writes(&["undedup", "DEVICE"]),
     writes(&["policy", "DEVICE", "off", "--recursive"]),
     writes(&["reclaim", "DEVICE"]),
+    writes(&["remove", "DEVICE", "--at", "/imported", "--at", "/again"]),
     writes(&["tune", "DEVICE", "--index", "pm"]),
     writes(&["tune", "DEVICE", "--index", "dram"]),
     // 125: the device cannot be opened.

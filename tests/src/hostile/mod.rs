@@ -430,6 +430,10 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     while damages.of(fs.drain_step()) == Some(false) {}
     while damages.of(fs.reorder_step()) == Some(false) {}
     while damages.of(fs.fill_step()) == Some(false) {}
+    for entry in entries(fs, root, &mut damages) {
+        damages.of(fs.remove_tree(root, &entry.name));
+    }
+    while damages.of(fs.remove_step()) == Some(false) {}
     damages.of(fs.sync());
     damages.of(fs.trim());
     let _ = fs.stats();

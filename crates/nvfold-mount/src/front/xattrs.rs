@@ -148,7 +148,7 @@ impl Front {
     }
 
     /// Returns EROFS on a read-only mount. The kernel lets these requests pass, because they only read an attribute.
-    pub(super) fn check_not_read_only(&self) -> Answer<()> {
+    fn check_not_read_only(&self) -> Answer<()> {
         if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 

@@ -6,10 +6,14 @@ use crate::error::{Error, Result};
 use crate::fs::{self, Core, Ladder};
 use crate::inode::Inode;
 use crate::jobs::{Jobs, ReshareStep};
+use crate::media::BLOCK_BYTES;
 use crate::mount::Mounted;
 use crate::words::{AllocateMode, Attr, InodeNumber, MappedExtent, Reshared, Times, Whence};
 use nvfold_sync::atomic::Ordering;
 use std::sync::Arc;
+
+/// The longest range that is cloned in one step.
+const CLONE_STEP_BYTES: u64 = 64 << 20;
 
 /// An open file, by its bytes. It keeps an unlinked inode alive until the last clone is dropped.
 #[derive(Clone)]
@@ -66,10 +70,12 @@ impl Drop for PinnedInode {
             }
         }
         if is_last && self.inode.peek().attributes.nlink == 0 {
-            let _inside = core.freeze_lock.enter();
+            let inside = core.freeze_lock.enter();
             if !core.unmounted.load(Ordering::Relaxed) {
                 core.free_if_unused(&self.inode, &mut self.inode.lock());
             }
+            drop(inside);
+            core.release_postponed();
         }
     }
 }
@@ -173,10 +179,23 @@ impl File {
 
     /// Shares any byte range of `source` by changing metadata only, whatever the policy. Returns the number of bytes
     /// cloned, which is less than `len` where the source ends. Both may be the same file if the ranges do not overlap
-    /// (else EINVAL).
+    /// (else EINVAL). A clone of up to 64 MiB is atomic; a longer one is done in steps of that, and completed steps stay
+    /// after an error or a crash.
     pub fn clone_from(&self, source: &File, source_offset: u64, offset: u64, len: u64) -> Result<u64> {
-        let source = &source.pin.inode;
-        self.change("clone", |core, inode| core.clone_range(source, source_offset, inode, offset, len, self.times))
+        let (source, target) = (&source.pin.inode, &self.pin.inode);
+        self.core().check_clone((source, source_offset), (target, offset), len)?;
+        let mut done = 0;
+        loop {
+            let (from, to) = (source_offset + done, offset + done);
+            // No block of the source is in two steps.
+            let step = (len - done).min(CLONE_STEP_BYTES - from % BLOCK_BYTES);
+            let cloned =
+                self.change("clone", |core, inode| core.clone_range(source, from, inode, to, step, self.times))?;
+            done += cloned;
+            if cloned < step || done == len {
+                return Ok(done);
+            }
+        }
     }
 
     /// Shares the blocks that begin in a range with equal blocks of any file, whatever the policy, and makes holes of
@@ -247,5 +266,122 @@ impl File {
         let of_inode = Error::of(|| format!("inode {}", self.pin.inode.ino));
         self.core().region.check().map_err(of_inode)?;
         result
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use crate::api::FileSystem;
+    use crate::check::{CheckOptions, check};
+    use crate::mount::{MkfsOptions, MountOptions};
+    use crate::words::{FileKind, NewInode, RenameMode, SetAttr};
+    use pmem::{DeviceSpec, OpenOptions, Region};
+
+    const BYTES: u64 = 1 << 30;
+    const NEW: NewInode = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+    const ROOT: InodeNumber = InodeNumber::ROOT;
+
+    fn file(fs: &FileSystem, name: &str) -> File {
+        fs.open(fs.create(ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap()
+    }
+
+    /// Returns a file of 262,144 reserved blocks.
+    fn large_file(fs: &FileSystem) -> File {
+        let large = file(fs, "large");
+        large.allocate(0, BYTES, AllocateMode::Reserve).unwrap();
+        large
+    }
+
+    /// Returns how often the freeze lock was entered meanwhile. All blocks are free when the call returns.
+    fn entries(fs: &FileSystem, call: impl FnOnce()) -> u64 {
+        let before = fs.core().freeze_lock.entered();
+        call();
+        assert!(fs.statfs().blocks_free > BYTES / BLOCK_BYTES, "{:?}", fs.statfs());
+        fs.core().freeze_lock.entered() - before
+    }
+
+    #[test]
+    fn calls_that_free_a_large_file_leave_the_freeze_lock_between_steps() {
+        let region = Region::create(&DeviceSpec::Memory, BYTES + (64 << 20), &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        let size = |size| SetAttr { size: Some(size), ..SetAttr::default() };
+        let large = large_file(&fs);
+        let truncate = || assert_eq!(fs.setattr(large.ino(), &size(4096)).unwrap().size, 4096);
+        assert!(entries(&fs, truncate) > 60);
+        large.allocate(0, BYTES, AllocateMode::Reserve).unwrap();
+        assert!(entries(&fs, || large.allocate(0, BYTES, AllocateMode::PunchHole).unwrap()) > 60);
+        large.allocate(0, BYTES, AllocateMode::Reserve).unwrap();
+        drop(large);
+        assert!(entries(&fs, || fs.unlink(ROOT, b"large").unwrap()) > 60);
+        let large = large_file(&fs);
+        fs.unlink(ROOT, b"large").unwrap();
+        assert!(entries(&fs, || drop(large)) > 60);
+        drop((large_file(&fs), file(&fs, "small")));
+        let replace = || fs.rename(ROOT, b"small", ROOT, b"large", RenameMode::Replace).unwrap();
+        assert!(entries(&fs, replace) > 60);
+        fs.unlink(ROOT, b"large").unwrap();
+        // What an unmount frees.
+        let open = large_file(&fs);
+        fs.unlink(ROOT, b"large").unwrap();
+        fs.unmount().unwrap();
+        drop(open);
+        let report = check(&region, &CheckOptions::default()).unwrap();
+        assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
+    }
+
+    /// Between the commit and the release, counts are too high.
+    #[test]
+    fn a_crash_and_an_unmount_release_what_a_change_has_postponed() {
+        const SMALL_BYTES: u64 = 64 << 20;
+        let device = || Region::create(&DeviceSpec::Memory, SMALL_BYTES, &OpenOptions::default()).unwrap();
+        let region = device();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = FileSystem::mount(region.clone(), MountOptions::default()).unwrap();
+        let free = fs.statfs().blocks_free;
+        let large = file(&fs, "large");
+        large.allocate(0, 40 << 20, AllocateMode::Reserve).unwrap();
+        drop(large);
+        {
+            let _inside = fs.core().freeze_lock.enter();
+            fs.core().unlink(ROOT, b"large").unwrap();
+        }
+        assert!(fs.statfs().blocks_free < free - 4096, "only the first are released");
+        let (crashed, mut bytes) = (device(), vec![0; SMALL_BYTES as usize]);
+        region.read_into(0, &mut bytes);
+        let _ = crashed.fence(crashed.write(0, &bytes[..]).flush());
+        let recovered = FileSystem::mount(crashed.clone(), MountOptions::default()).unwrap();
+        recovered.reconcile().unwrap();
+        assert_eq!(recovered.statfs().blocks_free, free);
+        recovered.unmount().unwrap();
+        fs.unmount().unwrap();
+        for region in [crashed, region] {
+            let report = check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
+        }
+    }
+
+    #[test]
+    fn a_long_clone_is_done_in_steps_and_a_wrong_one_changes_nothing() {
+        let region = Region::create(&DeviceSpec::Memory, 32 << 20, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+        let (source, target) = (file(&fs, "source"), file(&fs, "target"));
+        source.write_at(0, b"the beginning").unwrap();
+        source.write_at((200 << 20) - 5, b"end").unwrap();
+        let before = fs.core().freeze_lock.entered();
+        assert_eq!(target.clone_from(&source, 3, 7, BYTES).unwrap(), (200 << 20) - 5);
+        assert!(fs.core().freeze_lock.entered() - before >= 4);
+        let mut bytes = [0; 10];
+        target.read_at(7, &mut bytes).unwrap();
+        assert_eq!(&bytes, b" beginning");
+        assert_eq!(target.read_at((200 << 20) - 1, &mut bytes).unwrap(), 3);
+        assert_eq!(&bytes[..3], b"end");
+        let overlapping = target.clone_from(&target, 0, 100 << 20, 150 << 20);
+        assert!(matches!(overlapping, Err(Error::Posix { errno: crate::errno::EINVAL, .. })));
+        let too_far = target.clone_from(&source, 0, u64::MAX / 2 - 4096, BYTES);
+        assert!(matches!(too_far, Err(Error::Posix { errno: crate::errno::EFBIG, .. })));
+        assert_eq!(target.attr().size, (200 << 20) + 2);
     }
 }

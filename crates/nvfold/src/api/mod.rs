@@ -84,6 +84,8 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&La
     let mut may_give_up = true;
     loop {
         match core.change_by(doing, || operation(&ladder)) {
+            // Another call has dropped it, and releases it now.
+            Err(Error::NoSpace { .. }) if core.release_postponed() => {}
             // Room where it is stored best, before other places are tried.
             Err(Error::NoSpace { .. }) if ladder.has_stopped() => {
                 if !jobs.make_segment(&effort) {
@@ -271,6 +273,7 @@ impl FileSystem {
             return Ok(core.region.cut_journal_off()?);
         }
         core.free_nameless();
+        core.release_all_postponed();
         if let Some(index) = core.chunks.index.fact() {
             index.end_reordering();
         }

@@ -90,6 +90,7 @@ impl Core {
             }
             dropped.append(&mut inode.dropped);
         }
+        self.postpone(self.split_postponed(&mut dropped));
         self.chunks.fetch_entries(&dropped.blocks);
         self.release(&dropped, &[], 0);
         for FreedInode { ino, mapped, xattr_blocks, log, .. } in freed {

@@ -157,6 +157,24 @@ impl Core {
         Ok(())
     }
 
+    /// Checks the ranges of a clone.
+    ///
+    /// # Errors
+    /// EINVAL if the ranges overlap in one file, EFBIG past the largest file size.
+    pub(crate) fn check_clone(
+        &self,
+        (source, source_offset): (&Inode, u64),
+        (target, offset): (&Inode, u64),
+        length: u64,
+    ) -> Result<()> {
+        let source_end = range_end("clone", source_offset, length)?;
+        let end = range_end("clone", offset, length)?;
+        if source.ino == target.ino && offset < source_end && source_offset < end {
+            return Err(invalid("clone", "the ranges overlap"));
+        }
+        Ok(())
+    }
+
     /// Clones a range: makes `offset..` of `target` map the bytes that `source` maps at `source_offset`. Returns the
     /// number of bytes, which is smaller than `length` if the source ends before.
     ///
@@ -172,12 +190,8 @@ impl Core {
         times: Times,
     ) -> Result<u64> {
         target.check_changeable("clone")?;
-        range_end("clone", source_offset, length)?;
-        range_end("clone", offset, length)?;
+        self.check_clone((source, source_offset), (target, offset), length)?;
         if source.ino == target.ino {
-            if offset < source_offset.saturating_add(length) && source_offset < offset.saturating_add(length) {
-                return Err(invalid("clone", "the ranges overlap"));
-            }
             let mut state = target.write()?;
             let (mapped, length) = self.cloned_extents(&state, source_offset, offset, length)?;
             return self.clone_into(target, &mut state, offset..offset + length, &mapped, times);

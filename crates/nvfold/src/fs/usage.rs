@@ -26,6 +26,7 @@ impl Core {
         if self.is_reconciling() || self.damaged.count() > 0 {
             return Ok(None);
         }
+        self.release_all_postponed();
         let mut coverage = Coverage::default();
         for ino in self.table.used() {
             let slot = self.table.slot(ino).expect("in the table");

@@ -88,6 +88,27 @@ impl Dropped {
         self.packed.append(&mut other.packed);
     }
 
+    /// Returns the number of references that are lost.
+    pub(crate) fn references(&self) -> u64 {
+        self.blocks.iter().map(|run| run.count).sum::<u64>() + self.packed.len() as u64
+    }
+
+    /// Splits off all references but the first `kept`.
+    pub(crate) fn split_off(&mut self, kept: u64) -> Dropped {
+        let (mut left, mut rest) = (kept, Dropped::default());
+        self.blocks.retain(|run| {
+            let count = run.count.min(left);
+            left -= count;
+            if count < run.count {
+                rest.blocks.push(BlockRun { start: BlockNumber(run.start.0 + count), count: run.count - count });
+            }
+            run.count = count;
+            count > 0
+        });
+        rest.packed.extend(self.packed.drain(self.packed.len().min(left as usize)..));
+        rest
+    }
+
     /// Returns each reference that is lost.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
         let blocks = self.blocks.iter().flat_map(|run| run.blocks()).map(ChunkRef::Block);

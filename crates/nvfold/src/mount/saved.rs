@@ -38,6 +38,7 @@ pub(crate) fn leave_clean(jobs: Jobs<'_>) -> Result<()> {
 
 /// Saves the DRAM state as [`leave_clean`] does, and sets the state of the device to `state`.
 pub(crate) fn leave(jobs: Jobs<'_>, state: u32) -> Result<()> {
+    jobs.release_all_postponed();
     jobs.end_reclaiming();
     let (superblock, _) = read_superblock(&jobs.region)?;
     jobs.chunks.flush_decreases(jobs.space.marked_segments());

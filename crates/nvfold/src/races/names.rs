@@ -155,6 +155,61 @@ fn the_last_name_of_a_file_is_removed_while_another_is_made() {
     });
 }
 
+#[test]
+fn a_file_gets_another_name_and_a_directory_a_file_while_their_tree_is_removed() {
+    explore(|| {
+        let device = Device::new();
+        let directory = device.directory("d");
+        let below = device.fs.mkdir(directory, b"below", &new_inode()).unwrap().ino;
+        let ino = device.fs.create(below, b"a", &new_inode()).unwrap().ino;
+        let fs = [0; 3].map(|_| device.fs.clone());
+        let [one, two, three] = fs;
+        race([
+            task(move || {
+                one.remove_tree(ROOT, b"d").unwrap();
+                while !one.remove_step().unwrap() {}
+            }),
+            task(move || allow(two.link(ino, ROOT, b"b"), &[errno::ENOENT])),
+            task(move || allow(three.create(below, b"late", &new_inode()), &[errno::ENOENT])),
+        ]);
+        if let Some(attr) = allow(device.fs.lookup(ROOT, b"b"), &[errno::ENOENT]) {
+            assert_eq!((attr.ino, attr.nlink), (ino, 1));
+        }
+        assert_eq!(device.fs.stats().removing, Removing::default());
+        assert!(device.fs.getattr(below).is_err() && device.fs.getattr(directory).is_err());
+        device.settle();
+    });
+}
+
+/// What leaves the tree in time is kept, and what comes into it goes.
+#[test]
+fn names_move_out_of_a_tree_and_into_it_while_it_is_removed() {
+    explore(|| {
+        let device = Device::new();
+        let directory = device.directory("d");
+        let below = device.fs.mkdir(directory, b"below", &new_inode()).unwrap().ino;
+        device.fs.mkdir(below, b"out", &new_inode()).unwrap();
+        create(&device.fs, ROOT, "in");
+        let fs = [0; 3].map(|_| device.fs.clone());
+        let [one, two, three] = fs;
+        race([
+            task(move || {
+                one.remove_tree(ROOT, b"d").unwrap();
+                while !one.remove_step().unwrap() {}
+            }),
+            task(move || allow(rename(&two, (below, "out"), (ROOT, "out"), RenameMode::Replace), &[errno::ENOENT])),
+            task(move || allow(rename(&three, (ROOT, "in"), (below, "in"), RenameMode::Replace), &[errno::ENOENT])),
+        ]);
+        for (name, nlink) in [(&b"out"[..], 2), (b"in", 1)] {
+            if let Some(attr) = allow(device.fs.lookup(ROOT, name), &[errno::ENOENT]) {
+                assert_eq!(attr.nlink, nlink);
+            }
+        }
+        assert_eq!(device.fs.stats().removing, Removing::default());
+        device.settle();
+    });
+}
+
 /// The inode number of the removed file is reused at once.
 #[test]
 fn a_lookup_never_returns_another_file() {

@@ -21,6 +21,7 @@
 //! | `compact` | rewriting a log |
 //! | `compare` | comparing what a rewrite publishes with what it replaces |
 //! | `release` | dropping references, and freeing what nothing references |
+//! | `postponed` | dropping many of them in steps, after the locks of a change are left |
 //! | `queued` | log entries that wait to be shared |
 //! | `fingerprints` | fingerprints for chunks that are stored already |
 //! | `content` | what extents map: reading it |
@@ -40,6 +41,8 @@
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
 //!    journal slot, superblock, work queue, the list of growing files, what is kept for a copy of a tree
+//!
+//! What was dropped and is released later is released under a lock outside of the freeze lock (`postponed`).
 //!
 //! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
 //! only try them and never wait for them; `jobs` takes them for the usage while it has closed the freeze lock, when
@@ -68,6 +71,7 @@ pub(crate) mod locked;
 pub(crate) mod packed;
 pub(crate) mod pending;
 pub(crate) mod placer;
+mod postponed;
 mod publish;
 pub(crate) mod queued;
 mod release;
@@ -105,6 +109,7 @@ use nvfold_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvfold_sync::{Padded, RwLockReadGuard, Sum};
 use pending::Pending;
 use pmem::Region;
+use postponed::Postponed;
 use release::MayBeDead;
 use std::sync::Arc;
 
@@ -134,6 +139,7 @@ pub struct Store {
     /// How new packed chunks are stored.
     pub(crate) compression: Compression,
     features: Features,
+    postponed: Postponed,
     /// Counts what background work skipped.
     skipped: Mutex<Skipped>,
     /// Counts changes that were refused.
@@ -200,6 +206,7 @@ impl Store {
             packed_ends_max,
             compression,
             features: Features::default(),
+            postponed: Postponed::default(),
             skipped: Mutex::default(),
             refusals: Refusals::default(),
             panics: Panics::default(),
@@ -247,9 +254,12 @@ impl Store {
     /// operation.
     #[inline]
     pub(crate) fn change_by<T>(&self, doing: &'static str, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _inside = self.freeze_lock.enter();
+        let inside = self.freeze_lock.enter();
         self.check_changeable(doing)?;
-        self.answer(operation())
+        let done = self.answer(operation());
+        drop(inside);
+        self.release_postponed();
+        done
     }
 
     /// The same for background work, which the freeze lock does not count as an operation.
@@ -258,9 +268,12 @@ impl Store {
         doing: &'static str,
         operation: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let _inside = self.freeze_lock.enter_background();
+        let inside = self.freeze_lock.enter_background();
         self.check_changeable(doing)?;
-        self.answer(operation())
+        let done = self.answer(operation());
+        drop(inside);
+        self.release_postponed();
+        done
     }
 
     /// Enters the freeze lock for a step of the copy of a tree.

@@ -147,7 +147,10 @@ impl Store {
         claims: &mut Claims<'_>,
     ) -> Result<Concurrent> {
         let state = locked.state();
-        let dropped = self.plan(state, remap, claims)?;
+        let mut dropped = self.plan(state, remap, claims)?;
+        // Reserved blocks that are filled are kept, and the daemon changes little at once.
+        let may_postpone = L::IS_EXCLUSIVE && claims.reserved().is_empty();
+        let later = if may_postpone { self.split_postponed(&mut dropped) } else { Dropped::default() };
         let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe());
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
@@ -212,6 +215,7 @@ impl Store {
         if is_daemons {
             self.complete(locked.state(), queued, &logged);
         }
+        self.postpone(later);
         Ok(claims.published(inode.ino, &dropped))
     }
 
