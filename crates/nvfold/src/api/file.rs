@@ -274,8 +274,9 @@ mod tests {
     use super::*;
     use crate::api::FileSystem;
     use crate::check::{CheckOptions, check};
+    use crate::dedup::policy::Policy;
     use crate::mount::{MkfsOptions, MountOptions};
-    use crate::words::{FileKind, NewInode, RenameMode, SetAttr};
+    use crate::words::{FileKind, IndexKind, NewInode, RenameMode, SetAttr};
     use pmem::{DeviceSpec, OpenOptions, Region};
 
     const BYTES: u64 = 1 << 30;
@@ -329,6 +330,37 @@ mod tests {
         drop(open);
         let report = check(&region, &CheckOptions::default()).unwrap();
         assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
+    }
+
+    /// Blocks that can be found in either index, half of them shared: what is postponed leaves the index like the rest.
+    #[test]
+    fn a_large_file_that_is_cut_off_leaves_nothing_behind_in_the_index() {
+        for index in [IndexKind::Dram, IndexKind::Pm] {
+            let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
+            FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
+            let options = MountOptions { policy: Policy::Inline, ..MountOptions::default() };
+            let fs = FileSystem::mount(region.clone(), options).unwrap();
+            let mut bytes = vec![0; 24 << 20];
+            let number = |at: usize| (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+            bytes.chunks_mut(8).enumerate().for_each(|(at, word)| word.copy_from_slice(&number(at)));
+            let (large, half) = (file(&fs, "large"), file(&fs, "half"));
+            large.write_at(0, &bytes).unwrap();
+            half.write_at(0, &bytes[12 << 20..]).unwrap();
+            assert_eq!(fs.stats().stored_bytes, 24 << 20);
+            large.set_len(0).unwrap();
+            assert_eq!(fs.stats().stored_bytes, 12 << 20);
+            large.write_at(0, &bytes).unwrap();
+            let mut read = vec![0; bytes.len()];
+            large.read_at(0, &mut read).unwrap();
+            assert!(read == bytes && fs.stats().stored_bytes == 24 << 20, "{index:?}: {:?}", fs.stats());
+            drop((large, half));
+            fs.unlink(ROOT, b"large").unwrap();
+            fs.unlink(ROOT, b"half").unwrap();
+            assert_eq!((fs.stats().stored_bytes, fs.stats().index.entries), (0, 0));
+            fs.unmount().unwrap();
+            let report = check(&region, &CheckOptions::default()).unwrap();
+            assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
+        }
     }
 
     /// Between the commit and the release, counts are too high.

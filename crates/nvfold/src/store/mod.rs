@@ -40,9 +40,11 @@
 //! 6. a TX_ID generator; a set of open packed segments or the table of packed entries. The latter two are held while
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
-//!    journal slot, superblock, work queue, the list of growing files, what is kept for a copy of a tree
+//!    journal slot, superblock, work queue, the list of growing files, that of doomed files, what is kept for a copy of
+//!    a tree
 //!
-//! What was dropped and is released later is released under a lock outside of the freeze lock (`postponed`).
+//! Two locks are outside of the freeze lock: that of a step which frees removed trees, then that under which dropped
+//! references are released later (`postponed`). The list of removed trees is taken after the freeze lock, before inodes.
 //!
 //! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
 //! only try them and never wait for them; `jobs` takes them for the usage while it has closed the freeze lock, when
