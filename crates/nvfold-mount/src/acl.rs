@@ -28,6 +28,17 @@ struct Entry {
     id: u32,
 }
 
+/// Whom entries of an ACL are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// A named user.
+    User(u32),
+    /// The group of the file, and named groups.
+    AnyGroup,
+    /// All others.
+    Other,
+}
+
 /// An ACL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl {
@@ -95,6 +106,29 @@ impl Acl {
         let granted = mode & (self.mode(0) | !0o777);
         let acl = self.with_mode(granted);
         (granted, (!acl.is_a_mode()).then_some(acl))
+    }
+
+    /// Returns the permissions of a class, in the order of its entries, as the mask leaves them.
+    pub(crate) fn permissions_of(&self, class: Class) -> impl Iterator<Item = u32> {
+        let mask = self.permissions(MASK).unwrap_or(7);
+        self.entries.iter().filter_map(move |entry| {
+            match (class, entry.tag) {
+                (Class::User(id), USER) if entry.id == id => Some(entry.permissions & mask),
+                (Class::AnyGroup, GROUP_OBJ | GROUP) => Some(entry.permissions & mask),
+                (Class::Other, OTHER) => Some(entry.permissions),
+                _ => None,
+            }
+            .map(u32::from)
+        })
+    }
+
+    /// Returns the groups of these entries, in their order; `None` is the group of the file.
+    pub(crate) fn group_ids(&self) -> impl Iterator<Item = Option<u32>> {
+        self.entries.iter().filter_map(|entry| match entry.tag {
+            GROUP_OBJ => Some(None),
+            GROUP => Some(Some(entry.id)),
+            _ => None,
+        })
     }
 
     fn permissions(&self, tag: u16) -> Option<u16> {

@@ -22,10 +22,11 @@
 //! | `front` | requests of the kernel become calls of the library |
 //! | `handshake` | what is agreed with the kernel |
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
+//! | [`clones`], `moves` | clones of trees: what a command asks; what moves meanwhile |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
 //! | `notices` | what the server tells the kernel on its own initiative |
 //! | `lookups`, `pages`, `hints`, `syncs`, `turns` | what is remembered between requests, all of it bounded |
-//! | `acl`, `convert` | ACLs; conversions between the types of FUSE and of the library |
+//! | `acl`, `rights`, `convert` | ACLs, and what a user may do by them; conversions between the types of FUSE and of the library |
 //! | `options`, `reports`, `events`, `counters`, `memory`, [`mounts`] | options, reports, counts; limits; the mount table |
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
@@ -33,6 +34,7 @@
 mod access;
 mod acl;
 mod background;
+pub mod clones;
 mod convert;
 mod counters;
 mod daemon;
@@ -45,12 +47,14 @@ mod lookups;
 mod memory;
 mod mount;
 pub mod mounts;
+mod moves;
 mod notices;
 mod options;
 mod pages;
 mod reconcile;
 mod reports;
 pub mod requests;
+mod rights;
 mod settings;
 mod syncs;
 mod turns;

@@ -31,6 +31,8 @@ struct Known {
     parent: InodeNumber,
     /// True if the kernel may have pages of the inode.
     pages: bool,
+    /// The directory in which it was made without a name, if it never had one.
+    made_in: Option<InodeNumber>,
 }
 
 #[derive(Default)]
@@ -70,7 +72,7 @@ impl Lookups {
     /// sent.
     pub(crate) fn count_lookup(&self, ino: InodeNumber, parent: InodeNumber) {
         let mut shard = self.shard(ino).lock();
-        let known = shard.known.entry(ino.0).or_insert(Known { times: 0, parent, pages: false });
+        let known = shard.known.entry(ino.0).or_insert(Known { times: 0, parent, pages: false, made_in: None });
         known.times += 1;
         // The name `.` stands for a file handle, whose directory is not known.
         if parent != ino {
@@ -88,6 +90,30 @@ impl Lookups {
     /// Returns the directory in which an inode had a name when the kernel last learned of it.
     pub(crate) fn parent(&self, ino: InodeNumber) -> Option<InodeNumber> {
         self.shard(ino).lock().known.get(&ino.0).map(|known| known.parent)
+    }
+
+    /// Returns true if the kernel knows an inode.
+    pub(crate) fn is_known(&self, ino: InodeNumber) -> bool {
+        self.shard(ino).lock().known.contains_key(&ino.0)
+    }
+
+    /// Records that an inode was made without a name in a directory (O_TMPFILE).
+    pub(crate) fn made_nameless(&self, ino: InodeNumber, directory: InodeNumber) {
+        if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
+            known.made_in = Some(directory);
+        }
+    }
+
+    /// Records that an inode has got a name.
+    pub(crate) fn named(&self, ino: InodeNumber) {
+        if let Some(known) = self.shard(ino).lock().known.get_mut(&ino.0) {
+            known.made_in = None;
+        }
+    }
+
+    /// Returns the directory in which an inode was made without a name, if it never had one.
+    pub(crate) fn made_in(&self, ino: InodeNumber) -> Option<InodeNumber> {
+        self.shard(ino).lock().known.get(&ino.0)?.made_in
     }
 
     /// Records that the kernel has, or is about to get, pages of an inode. Must be called before the pages are read.

@@ -33,7 +33,7 @@ use nvfold::InodeNumber;
 use nvfold_fuse::Notifier;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::thread;
@@ -102,6 +102,11 @@ impl Notices {
     /// Tells the kernel that attributes of a file have changed; returns when it knows.
     pub(crate) fn has_other_attributes(&self, ino: InodeNumber) {
         let _ = self.notifier.forget_inode(ino.0, -1, 0);
+    }
+
+    /// Makes the kernel drop a name, and what it knows below it; returns when it has. It waits for the directory's lock.
+    pub(crate) fn drop_name_now(&self, dir: InodeNumber, name: &OsStr) {
+        let _ = self.notifier.forget_name(dir.0, name);
     }
 
     /// Makes the kernel write back all pages of a file; returns when they were.

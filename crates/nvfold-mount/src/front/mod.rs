@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
+//!                                            +-> trees        clones of trees
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -26,6 +27,7 @@ mod listing;
 mod names;
 mod times;
 mod translation;
+mod trees;
 mod unstored;
 mod xattrs;
 
@@ -35,6 +37,7 @@ use crate::counters::Counters;
 use crate::handshake::Agreed;
 use crate::hints::Hints;
 use crate::lookups::Lookups;
+use crate::moves::Moves;
 use crate::notices::Notices;
 use crate::options::{Cache, Options};
 use crate::pages::Pages;
@@ -48,6 +51,7 @@ use nvfold_fuse::protocol::open;
 use nvfold_fuse::{Entry, Errno};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use trees::Clones;
 use unstored::FailedWritebacks;
 
 /// How long the kernel may cache names and attributes. Only the mount changes them, so this can be long.
@@ -81,6 +85,8 @@ pub(crate) struct Front {
     listings: Listings,
     syncs: Syncs,
     turns: Turns,
+    moves: Moves,
+    clones: Clones,
 }
 
 impl Front {
@@ -114,6 +120,8 @@ impl Front {
             listings: Listings::new(),
             syncs: Syncs::default(),
             turns: Turns::default(),
+            moves: Moves::default(),
+            clones: Clones::new(),
         }
     }
 

@@ -69,6 +69,7 @@ impl Front {
         self.counters.change();
         let attr = file.attr();
         self.lookups.count_lookup(attr.ino, parent);
+        self.lookups.made_nameless(attr.ino, parent);
         self.lookups.name_removed(file);
         Ok(attr)
     }
@@ -90,6 +91,7 @@ impl Front {
     /// Gives an inode another name.
     pub(crate) fn make_link(&self, ino: InodeNumber, parent: InodeNumber, name: &OsStr) -> Answer<Attr> {
         let linked = self.with_room(|| self.fs.link(ino, parent, name.as_bytes()));
+        self.lookups.named(ino);
         self.counters.change();
         linked.map_err(convert::errno)
     }

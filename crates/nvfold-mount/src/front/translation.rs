@@ -41,6 +41,7 @@ impl Server for Front {
                 reply.entry(&self.tell(parent, &self.make_symlink(who, parent, name, target)?));
             }
             Operation::Link { ino, parent, name } => {
+                let _moving = self.before_move(who, || vec![InodeNumber(ino)]);
                 let parent = InodeNumber(parent);
                 reply.entry(&self.tell(parent, &self.make_link(InodeNumber(ino), parent, name)?));
             }
@@ -53,6 +54,8 @@ impl Server for Front {
                 self.removing(parent, name, || self.fs.rmdir(parent, name.as_bytes()))?;
             }
             Operation::Rename { parent, name, new_parent, new_name, flags } => {
+                let names = [(InodeNumber(parent), name), (InodeNumber(new_parent), new_name)];
+                let _moving = self.before_move(who, || self.inodes_of(&names));
                 self.move_name((InodeNumber(parent), name), (InodeNumber(new_parent), new_name), flags)?;
             }
             Operation::ReadLink { ino } => reply.bytes(&self.fs.readlink(InodeNumber(ino)).map_err(convert::errno)?),
@@ -126,7 +129,12 @@ impl Server for Front {
                 let (from, to) = ((InodeNumber(source), source_offset), (InodeNumber(target), target_offset));
                 reply.written(self.clone_range(who, from, to, length)?);
             }
-            // All ioctls are hints: what a process will write, and from where it copied the data.
+            Operation::Ioctl { ino, number: nvfold_fuse::ASK, passed } => {
+                let answer = self.asked_about_clone(who, InodeNumber(ino), passed)?;
+                reply.ioctl(0);
+                reply.bytes(&answer);
+            }
+            // All other ioctls are hints: what a process will write, and from where it copied the data.
             Operation::Ioctl { ino, number, passed } => {
                 self.take_hint(who, InodeNumber(ino), number, passed)?;
                 reply.ioctl(0);
@@ -189,6 +197,12 @@ impl Front {
     fn made(&self, who: &Caller, parent: u64, name: &OsStr, wanted: &Wanted) -> Answer<Entry> {
         let parent = InodeNumber(parent);
         Ok(self.tell(parent, &self.make(who, parent, name, wanted)?))
+    }
+
+    /// Returns the inodes to which names lead.
+    fn inodes_of(&self, names: &[(InodeNumber, &OsStr)]) -> Vec<InodeNumber> {
+        let entry = |(parent, name): &(InodeNumber, &OsStr)| self.fs.entry(*parent, name.as_bytes()).ok();
+        names.iter().filter_map(entry).map(|entry| entry.ino).collect()
     }
 
     fn forget(&self, ino: InodeNumber, times: u64) {

@@ -4,6 +4,7 @@
 //! user.nvfold.stats                     the report of the mount     read only, for others without figures
 //! user.nvfold.usage                     what each byte is for       read only
 //! user.nvfold.token                     names a file in hints       read only, `causality`
+//! user.nvfold.clone-source              names a tree to clone       read only, `trees`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
 //! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
 //! system.posix_acl_access               stored; the mode follows    `acl`
@@ -17,6 +18,7 @@
 use super::attributes::{SET_GROUP_ID, in_group};
 use super::{Answer, Front};
 use crate::acl::{self, Acl};
+use crate::clones::SOURCE_ATTRIBUTE;
 use crate::convert;
 use crate::reports::{REPORT_ATTRIBUTE, Reader, USAGE_ATTRIBUTE};
 use crate::requests::{self, Request as Asked};
@@ -109,6 +111,9 @@ impl Front {
         if name == TOKEN_ATTRIBUTE.as_bytes() {
             return self.token(who, ino);
         }
+        if name == SOURCE_ATTRIBUTE.as_bytes() {
+            return self.clone_source(who, ino);
+        }
         if let Some(setting) = Setting::named(name) {
             return Ok(setting.get(&self.fs).into_bytes());
         }
@@ -141,7 +146,7 @@ impl Front {
     }
 
     /// Returns EROFS on a read-only mount. The kernel lets these requests pass, because they only read an attribute.
-    fn check_not_read_only(&self) -> Answer<()> {
+    pub(super) fn check_not_read_only(&self) -> Answer<()> {
         if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 
@@ -192,7 +197,7 @@ fn asked_by_root(name: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns true for attributes whose value is made when they are read.
 fn is_read_only(name: &[u8]) -> bool {
-    [REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
+    [REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE, SOURCE_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
 }
 
 /// Refuses names outside the namespaces that can be stored (EOPNOTSUPP), and those of a namespace itself (EINVAL).

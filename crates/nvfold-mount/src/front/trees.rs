@@ -1,0 +1,269 @@
+//! Clones of trees: who may, what the kernel has to write back before, and what it has to learn afterwards.
+//!
+//! The problem: the library clones what it has. Written data may still be in the kernel's cache, whoever asks may see less
+//! than the library does, and the kernel may know that there is no such name as the new one.
+//!
+//! The idea: in the order of a clone,
+//!
+//! ```text
+//! may he?      token and permit (`clones`): the kernel has checked both directories; each file below: `rights`
+//! write back   every regular file of the tree that the kernel knows: a notice about each (`notices`). The kernel does not
+//!              say which ones it has pages of, and no system call waits for the pages of a whole FUSE file system:
+//!              since Linux 6.18.21, syncfs(2) only begins to write. What moves meanwhile is written back too (`moves`)
+//! clone        the library's; another thread asks how far it is, or cancels it
+//! learn        the kernel forgets that the name is missing, and the listing of its directory
+//! ```
+//!
+//! Pages that a program has written are passed on by requests that other threads answer. A clone takes a turn of its user
+//! (`turns`), and says that it waits, so there is always one.
+
+use super::{Answer, Front};
+use crate::clones::{self, Question, Refusal, SourceToken};
+use crate::convert;
+use crate::moves::Moving;
+use crate::rights::{READ, Rights, SEARCH};
+use nvfold::{Attr, CloneCaller, CloneOptions, CloneProgress, Error, FileKind, InodeNumber};
+use nvfold_fuse::{Caller, Errno, UNKNOWN_ID};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A token is valid in the period in which it was issued and in the next one.
+const TOKEN_PERIOD: Duration = Duration::from_secs(30);
+
+/// A clone that is under way.
+#[derive(Default)]
+struct Running {
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    is_cancelled: AtomicBool,
+}
+
+/// The clones of a mount that are under way, and what proves tokens.
+pub(crate) struct Clones {
+    /// Makes proofs that no process can guess.
+    secret: RandomState,
+    /// Periods of tokens are counted from here.
+    began: Instant,
+    /// By the inode number of the permit.
+    running: Mutex<HashMap<u64, Arc<Running>>>,
+}
+
+/// Takes a clone off the list when it ends.
+struct Listed<'c> {
+    clones: &'c Clones,
+    permit: InodeNumber,
+    running: Arc<Running>,
+}
+
+impl Clones {
+    pub(super) fn new() -> Clones {
+        Clones { secret: RandomState::new(), began: Instant::now(), running: Mutex::default() }
+    }
+
+    fn proof(&self, directory: &Attr, user: u32, period: u64) -> u64 {
+        self.secret.hash_one((directory.ino.0, directory.generation, user, period))
+    }
+
+    fn period(&self) -> u64 {
+        self.began.elapsed().as_secs() / TOKEN_PERIOD.as_secs()
+    }
+
+    /// Returns true if the token of this directory was issued to this user lately.
+    fn is_proven(&self, directory: &Attr, user: u32, proof: u64) -> bool {
+        let now = self.period();
+        [now, now.saturating_sub(1)].iter().any(|period| self.proof(directory, user, *period) == proof)
+    }
+
+    /// Lists a clone; `None` if this permit is in use.
+    fn list(&self, permit: InodeNumber) -> Option<Listed<'_>> {
+        let running = Arc::new(Running::default());
+        let mut listed = self.running.lock();
+        if listed.contains_key(&permit.0) {
+            return None;
+        }
+        listed.insert(permit.0, running.clone());
+        Some(Listed { clones: self, permit, running })
+    }
+
+    fn of(&self, permit: InodeNumber) -> Option<Arc<Running>> {
+        self.running.lock().get(&permit.0).cloned()
+    }
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.clones.running.lock().remove(&self.permit.0);
+    }
+}
+
+impl Running {
+    fn progress(&self) -> CloneProgress {
+        CloneProgress { entries: self.entries.load(Ordering::Relaxed), bytes: self.bytes.load(Ordering::Relaxed) }
+    }
+
+    /// Notes how far it is; breaks if it is to end.
+    fn reached(&self, progress: CloneProgress) -> ControlFlow<()> {
+        self.entries.store(progress.entries, Ordering::Relaxed);
+        self.bytes.store(progress.bytes, Ordering::Relaxed);
+        if self.is_cancelled.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+impl Front {
+    /// Returns the token that names a directory as the source of a clone; ENODATA if it is none.
+    pub(crate) fn clone_source(&self, who: &Caller<'_>, ino: InodeNumber) -> Answer<Vec<u8>> {
+        let directory = self.fs.getattr(ino).map_err(convert::errno)?;
+        if directory.kind != FileKind::Directory {
+            return Err(Errno::ENODATA);
+        }
+        let proof = self.clones.proof(&directory, who.uid, self.clones.period());
+        Ok(SourceToken { ino: ino.0, proof }.to_bytes().to_vec())
+    }
+
+    /// Answers a question about a clone, which came by a permit. EINVAL if it is none.
+    pub(crate) fn asked_about_clone(&self, who: &Caller<'_>, permit: InodeNumber, question: &[u8]) -> Answer<Vec<u8>> {
+        let done = match Question::decode(question).ok_or(Errno::EINVAL)? {
+            Question::Clone { source, name } => self.clone_tree(who, permit, source, name),
+            Question::Progress => Ok(self.clones.of(permit).map(|running| running.progress()).unwrap_or_default()),
+            Question::Cancel => {
+                let running = self.clones.of(permit);
+                running.iter().for_each(|running| running.is_cancelled.store(true, Ordering::Relaxed));
+                Ok(CloneProgress::default())
+            }
+        };
+        Ok(clones::answer(&done))
+    }
+
+    fn clone_tree(
+        &self,
+        who: &Caller<'_>,
+        permit: InodeNumber,
+        token: SourceToken,
+        name: &[u8],
+    ) -> Result<CloneProgress, Refusal> {
+        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        let (parent, owner) = self.permitted(who, permit)?;
+        let (source, user) = self.named_source(who, token)?;
+        let Some(_turn) = self.turns.take(owner.uid) else {
+            return Err(refusal(Errno::EAGAIN, "this user has too many long requests"));
+        };
+        let Some(listed) = self.clones.list(permit) else {
+            return Err(refusal(Errno::EINVAL, "one permit is for one clone at a time"));
+        };
+        let running = &listed.running;
+        let _cloning = self.moves.begin_clone();
+        self.write_back_below(who, source, &|| running.is_cancelled.load(Ordering::Relaxed));
+        let rights = Rights::of(who, owner.uid);
+        let may_read = |attr: &Attr, acl: Option<&[u8]>| may_copy(&rights, attr, acl);
+        let caller = CloneCaller { uid: owner.uid, gid: owner.gid, may_read: &may_read };
+        let progress = |progress| running.reached(progress);
+        let options = CloneOptions { caller: (user != 0).then_some(caller), progress: Some(&progress) };
+        let cloned = self.fs.clone_tree(source, parent, name, &options).map_err(refused)?;
+        self.counters.change();
+        who.while_waiting(permit.0, || {
+            self.notices.drop_name_now(parent, OsStr::from_bytes(name));
+            // The pages of a directory are its listing.
+            self.notices.write_back(parent);
+        });
+        Ok(cloned.copied)
+    }
+
+    /// Returns the directory in which the caller may make names, as the kernel has found, and the owner of what he makes
+    /// there.
+    fn permitted(&self, who: &Caller<'_>, permit: InodeNumber) -> Result<(InodeNumber, Attr), Refusal> {
+        let none = || refusal(Errno::EPERM, "a clone must be asked for by a file of its own, made with O_TMPFILE");
+        let parent = self.lookups.made_in(permit).ok_or_else(none)?;
+        let owner = self.fs.getattr(permit).map_err(refused)?;
+        // Another user's permit may have been reached through /proc.
+        if who.is_known() && who.uid != owner.uid {
+            return Err(none());
+        }
+        if self.fs.getattr(parent).map_err(refused)?.nlink == 0 {
+            return Err(refusal(Errno::ENOENT, "its directory has been removed"));
+        }
+        Ok((parent, owner))
+    }
+
+    /// Returns the directory that a token names, and the user to whom it was issued: where requests do not tell who sends
+    /// them, he is root if the kernel has let him use a name that only root may use.
+    fn named_source(&self, who: &Caller<'_>, token: SourceToken) -> Result<(InodeNumber, u32), Refusal> {
+        let stale = || refusal(Errno::ESTALE, "the directory to clone has been removed, or asking took too long");
+        let directory = self.fs.getattr(InodeNumber(token.ino)).map_err(|_| stale())?;
+        let users = if who.is_known() { vec![who.uid] } else { vec![0, UNKNOWN_ID] };
+        let user = users.into_iter().find(|user| self.clones.is_proven(&directory, *user, token.proof));
+        Ok((directory.ino, user.ok_or_else(stale)?))
+    }
+
+    /// Makes the kernel write back the pages of an inode, or of all files below a directory, as far as it knows them.
+    fn write_back_below(&self, who: &Caller<'_>, top: InodeNumber, is_cancelled: &dyn Fn() -> bool) {
+        let Ok(attr) = self.fs.getattr(top) else { return };
+        if attr.kind != FileKind::Directory {
+            return self.write_back_all(who, &[top]);
+        }
+        let mut directories = vec![top];
+        while let Some(directory) = directories.pop().filter(|_| !is_cancelled()) {
+            let mut cookie = 0;
+            let end = self.fs.last_cookie(directory).unwrap_or(0);
+            // A directory that is gone has no names.
+            while cookie < end
+                && let Ok(entries) = self.names_after(directory, cookie)
+            {
+                let Some(last) = entries.last() else { break };
+                cookie = last.cookie;
+                directories
+                    .extend(entries.iter().filter(|entry| entry.kind == FileKind::Directory).map(|entry| entry.ino));
+                let files = entries.iter().filter(|entry| entry.kind == FileKind::Regular).map(|entry| entry.ino);
+                self.write_back_all(who, &files.filter(|ino| self.lookups.is_known(*ino)).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    fn write_back_all(&self, who: &Caller<'_>, files: &[InodeNumber]) {
+        if let Some(first) = files.first() {
+            who.while_waiting(first.0, || files.iter().for_each(|ino| self.notices.write_back(*ino)));
+        }
+    }
+
+    /// Must be called before a name is moved or made of these inodes, and the result be held until that is done: while a
+    /// tree is cloned, the kernel writes back first what may get into the tree.
+    pub(crate) fn before_move(&self, who: &Caller<'_>, moved: impl FnOnce() -> Vec<InodeNumber>) -> Moving<'_> {
+        let moving = self.moves.begin_move();
+        if moving.is_beside_clone() {
+            moved().into_iter().for_each(|ino| self.write_back_below(who, ino, &|| false));
+        }
+        moving
+    }
+}
+
+/// Returns true if a user may copy a file: what he copies of a fifo or a socket is no more than he sees.
+fn may_copy(rights: &Rights, attr: &Attr, acl: Option<&[u8]>) -> bool {
+    match attr.kind {
+        FileKind::Directory => rights.allow(attr, acl, READ | SEARCH),
+        FileKind::Regular => rights.allow(attr, acl, READ),
+        _ => true,
+    }
+}
+
+fn refusal(errno: Errno, why: &str) -> Refusal {
+    Refusal { errno: errno.0, path: Vec::new(), why: why.to_owned() }
+}
+
+fn refused(error: Error) -> Refusal {
+    let errno = error.errno();
+    match error {
+        // The first name is that of the copy.
+        Error::Denied { what, why, .. } => {
+            let path = what.split_once('/').map_or("", |(_, path)| path);
+            Refusal { errno, path: path.as_bytes().to_vec(), why: why.to_owned() }
+        }
+        Error::Posix { why, .. } => Refusal { errno, path: Vec::new(), why: why.to_owned() },
+        error => Refusal { errno, path: Vec::new(), why: error.to_string() },
+    }
+}
