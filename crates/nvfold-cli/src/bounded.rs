@@ -101,7 +101,7 @@ pub(crate) fn attribute(path: &Path, name: &str, value: &mut [u8]) -> rustix::io
 
 /// Makes a call with the name of an attribute. Root takes the name that the kernel lets only root use, so that a server
 /// that is not told who asks knows him (`-o idmap`); root of a container may not.
-fn as_root_asks<T>(name: &str, mut ask: impl FnMut(&str) -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+pub(crate) fn as_root_asks<T>(name: &str, mut ask: impl FnMut(&str) -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     let is_root = rustix::process::geteuid().is_root();
     let of_root = name.strip_prefix("user.nvfold.").filter(|_| is_root).map(|rest| format!("trusted.nvfold.{rest}"));
     match of_root.map(|name| ask(&name)) {

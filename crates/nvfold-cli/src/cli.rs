@@ -46,6 +46,7 @@ pub(crate) enum Command {
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
     Top(top::Top),
+    Clone(clone::Clone),
     Policy(policy::Policy),
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),

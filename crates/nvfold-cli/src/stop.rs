@@ -41,7 +41,8 @@ impl Stop {
         self.signal().is_some()
     }
 
-    fn signal(&self) -> Option<i32> {
+    /// Returns the signal that asked for a stop.
+    pub(crate) fn signal(&self) -> Option<i32> {
         Some(self.0.load(Ordering::Relaxed) as i32).filter(|signal| *signal != 0)
     }
 

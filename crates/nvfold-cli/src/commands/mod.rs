@@ -1,6 +1,7 @@
 //! The commands, one file for each: its arguments, its work, its report.
 
 pub(crate) mod bench;
+pub(crate) mod clone;
 pub(crate) mod completions;
 pub(crate) mod dedup;
 pub(crate) mod dedup_stats;

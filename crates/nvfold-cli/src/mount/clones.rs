@@ -1,0 +1,96 @@
+//! Asks the server of a mount to clone a tree, from a command; [`nvfold_mount::clones`] says how.
+
+use crate::bounded;
+use nvfold::{CloneProgress, errno};
+use nvfold_fuse::{ASK_BYTES, ask};
+use nvfold_mount::clones::{Question, SOURCE_ATTRIBUTE, SourceToken, answered};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+pub(crate) use nvfold_mount::clones::Refusal;
+
+/// How long a clone that was refused because its user has too many requests waits before it is asked for again.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+
+/// The directory for a new name on a mount, where this process may make names: see the module.
+pub(crate) struct Permit(OwnedFd);
+
+/// Returns the token of an open directory.
+///
+/// # Errors
+/// ENODATA and EOPNOTSUPP if it is not on a mount of nvfold that can clone trees; EACCES if it may not be read.
+pub(crate) fn source(directory: &File) -> rustix::io::Result<SourceToken> {
+    let mut value = [0; 16];
+    match bounded::as_root_asks(SOURCE_ATTRIBUTE, |name| rustix::fs::fgetxattr(directory, name, &mut value))? {
+        16 => Ok(SourceToken::of_bytes(&value)),
+        _ => Err(Errno::NODATA),
+    }
+}
+
+impl Permit {
+    /// Asks the kernel whether this process may make a name in a directory.
+    ///
+    /// # Errors
+    /// Those of open(2): EACCES, EROFS, ENOSPC; EOPNOTSUPP before Linux 6.1.
+    pub(crate) fn to_make_names_in(directory: &Path) -> rustix::io::Result<Permit> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map(Permit)
+    }
+
+    /// Clones the tree of an open directory to a name in this directory. `wait` is called every so often with how far it
+    /// is, and answers whether to go on.
+    pub(crate) fn clone_tree(
+        &self,
+        directory: &File,
+        name: &OsStr,
+        every: Duration,
+        mut wait: impl FnMut(CloneProgress) -> bool,
+    ) -> io::Result<Result<CloneProgress, Refusal>> {
+        loop {
+            let question = Question::Clone { source: source(directory)?, name: name.as_bytes() };
+            match self.answer_watched(question, every, &mut wait)? {
+                Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
+                    thread::sleep(TRY_AGAIN);
+                }
+                done => return Ok(done),
+            }
+        }
+    }
+
+    /// Asks for a clone in a thread of its own: once the server has the request, nothing but its answer ends the wait.
+    fn answer_watched(
+        &self,
+        question: Question<'_>,
+        every: Duration,
+        wait: &mut dyn FnMut(CloneProgress) -> bool,
+    ) -> io::Result<Result<CloneProgress, Refusal>> {
+        thread::scope(|scope| {
+            let (ended, end) = mpsc::channel();
+            scope.spawn(move || ended.send(self.answer(question)));
+            loop {
+                if let Ok(done) = end.recv_timeout(every) {
+                    return done;
+                }
+                let progress = self.answer(Question::Progress)?.unwrap_or_default();
+                if !wait(progress) {
+                    let _ = self.answer(Question::Cancel)?;
+                }
+            }
+        })
+    }
+
+    fn answer(&self, question: Question<'_>) -> io::Result<Result<CloneProgress, Refusal>> {
+        let mut message: Box<[u8; ASK_BYTES]> = question.to_message();
+        ask(self.0.as_fd(), &mut message)?;
+        answered(&message[..]).ok_or_else(|| io::Error::from_raw_os_error(errno::EINVAL))
+    }
+}
