@@ -9,6 +9,7 @@
 
 mod badinput;
 mod cgroup;
+mod clones;
 mod copies;
 mod crash;
 mod crash_states;
