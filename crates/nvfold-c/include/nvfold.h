@@ -408,6 +408,14 @@ ssize_t nvfold_readlink(nvfold_device *device, const char *path, void *buffer, s
 int nvfold_rename(nvfold_device *device, const char *path, const char *new_path, unsigned int flags);
 
 /**
+ * Copies a directory with all that is below it to a new name, as it is at one instant of the call, whatever other threads
+ * write meanwhile. No data is copied; it is shared until one of the two changes. Owners, times, attributes, holes and hard
+ * links within the tree are kept. The copy is there whole or not at all. EEXIST, ENOENT, ENOTDIR, EINVAL into itself,
+ * ENOSPC; ENOMEM when too much is changed meanwhile.
+ */
+int nvfold_clone_tree(nvfold_device *device, const char *path, const char *new_path);
+
+/**
  * Sets the size of a file; growing leaves a hole.
  */
 int nvfold_truncate(nvfold_device *device, const char *path, off_t length);

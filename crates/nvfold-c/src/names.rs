@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::files::new_inode;
 use crate::paths::{self, LastLink, Place, Start};
 use crate::shared;
-use nvfold::{Attr, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
+use nvfold::{Attr, CloneOptions, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
 use std::ffi::c_uint;
 use std::sync::Arc;
 
@@ -148,6 +148,17 @@ impl<'n> Name<'n> {
             check_takes_a_file(&place)?;
             let new = NewInode { rdev, ..new_inode(self.device, kind, mode) };
             Ok(fs.create(place.directory, &place.name, &new).map(drop)?)
+        })
+    }
+
+    /// Clones the directory with all that is below it.
+    pub fn clone_tree(&self, new: &Name<'_>) -> Outcome<()> {
+        let source = self.on(LastLink::Follow, |_, attr| Ok(attr.ino))?;
+        // What was stored to shared mappings before belongs to the copy.
+        shared::write_back_all()?;
+        new.on_place(LastLink::Name, |fs, place| {
+            check_is_free(&place)?;
+            Ok(fs.clone_tree(source, place.directory, &place.name, &CloneOptions::default()).map(drop)?)
         })
     }
 

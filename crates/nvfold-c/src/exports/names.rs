@@ -114,6 +114,15 @@ pub(super) extern "C" fn nvfold_rename(
     on_both("nvfold_rename", (device, path, new_path), |name, new| name.rename(new, flags))
 }
 
+/// Copies a directory with all that is below it to a new name, as it is at one instant of the call, whatever other threads
+/// write meanwhile. No data is copied; it is shared until one of the two changes. Owners, times, attributes, holes and hard
+/// links within the tree are kept. The copy is there whole or not at all. EEXIST, ENOENT, ENOTDIR, EINVAL into itself,
+/// ENOSPC; ENOMEM when too much is changed meanwhile.
+#[unsafe(no_mangle)]
+pub(super) extern "C" fn nvfold_clone_tree(device: DeviceHandle, path: CText<'_>, new_path: CText<'_>) -> c_int {
+    on_both("nvfold_clone_tree", (device, path, new_path), |name, new| name.clone_tree(new))
+}
+
 /// Sets the size of a file; growing leaves a hole.
 #[unsafe(no_mangle)]
 pub(super) extern "C" fn nvfold_truncate(device: DeviceHandle, path: CText<'_>, length: libc::off_t) -> c_int {

@@ -86,6 +86,22 @@ int main(void)
     FAILS(EISDIR, nvfold_unlink(device, "/d"));
     FAILS(ENOTDIR, nvfold_rmdir(device, "/d/new"));
 
+    /* Clones of trees: both sides go on by themselves, and links within the tree stay links. */
+    CHECK(nvfold_link(device, "/d/new", "/d/second") == 0 && nvfold_pwrite(fd, "stored", 6, 60) == 6);
+    CHECK(nvfold_clone_tree(device, "/d", "/clone/") == 0 && stat_of("/clone/new").st_size == 200000);
+    CHECK(nvfold_pwrite(fd, "after.", 6, 60) == 6);
+    CHECK(stat_of("/clone/new").st_ino == stat_of("/clone/second").st_ino && stat_of("/clone/new").st_nlink == 2);
+    CHECK(stat_of("/clone/new").st_ino != stat_of("/d/new").st_ino);
+    int cloned = nvfold_open(device, "/clone/new", O_RDWR, 0);
+    CHECK(nvfold_pread(cloned, buffer, 300, 0) == 300 && memcmp(buffer + 60, "stored", 6) == 0);
+    CHECK(nvfold_pread(fd, buffer, 300, 0) == 300 && memcmp(buffer + 60, "after.", 6) == 0);
+    CHECK(nvfold_close(cloned) == 0 && nvfold_unlink(device, "/d/second") == 0);
+    FAILS(EEXIST, nvfold_clone_tree(device, "/d", "/clone"));
+    FAILS(EINVAL, nvfold_clone_tree(device, "/d", "/d/below"));
+    FAILS(ENOTDIR, nvfold_clone_tree(device, "/d/new", "/other"));
+    FAILS(ENOENT, nvfold_clone_tree(device, "/none", "/other"));
+    FAILS(EFAULT, nvfold_clone_tree(device, "/d", NULL));
+
     /* Attributes. */
     CHECK(nvfold_chmod(device, "/d/new", 0400) == 0 && nvfold_fchmod(fd, 0444) == 0);
     CHECK(stat_of("/d/new").st_mode == (S_IFREG | 0444));
