@@ -42,6 +42,7 @@ fn file_system_errors() -> Vec<Error> {
     vec![
         Error::NotFound { what: "notes.txt".into() },
         Error::Exists { what: "notes.txt".into() },
+        Error::Denied { what: "tree/secret".into(), why: "no permission to read it, so nothing was cloned", errno: 13 },
         Error::Posix { doing: "rmdir", why: "the directory is not empty", errno: 39 },
         Error::NoSpace { doing: "write", blocks_needed: 256, blocks_free: 191 },
         Error::ReadOnly { doing: "write" },
@@ -69,7 +70,7 @@ fn file_system_errors() -> Vec<Error> {
 
 /// One of each variant of the errors of trees.
 fn tree_errors() -> Vec<host::TreeError> {
-    let full = || file_system_errors().remove(3);
+    let full = || file_system_errors().remove(4);
     vec![
         host::TreeError::Host { doing: "import", path: "/srv/tree".into(), source: missing() },
         host::TreeError::FileSystem { doing: "export", path: "/tree".into(), source: file_system_errors().remove(0) },
@@ -261,6 +262,10 @@ fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
         &["dedup", "--pause", "dev"],
         &["dedup", "dev", "noise"],
         &["reclaim", "dir"],
+        &["clone", "dir", "copy"],
+        &["clone", "none", "copy"],
+        &["clone", "dev", "copy"],
+        &["clone", "dir", "dir/.."],
         &["tune", "dev"],
         &["tune", "dev", "--method", "auto"],
         &["tune", "dev", "--index", "dram", "--weak", "md5"],
@@ -344,12 +349,19 @@ fn every_command_on_a_mount_reports_its_result_or_the_reason_of_its_failure() {
         scratch.nvfold(&["info", "mnt", "--json"]).ok().json()["recovery"]["fill_percent"].is_null()
     });
     fs::write(scratch.path("mnt/one"), vec![7; 8192]).unwrap();
+    fs::create_dir(scratch.path("mnt/tree")).unwrap();
+    fs::write(scratch.path("mnt/tree/two"), vec![8; 8192]).unwrap();
     let held = fs::File::open(scratch.path("mnt/one")).unwrap();
     for call in [
         &["mount", "dev", "mnt"][..],
         &["mount", "dev", "."],
         &["info", "mnt"],
         &["policy", "mnt/one"],
+        &["clone", "mnt/tree", "mnt/copy"],
+        &["clone", "mnt/tree", "mnt/copy"],
+        &["clone", "mnt/tree", "mnt/tree/copy"],
+        &["clone", "mnt/tree", "copy"],
+        &["clone", "mnt/one", "mnt/two"],
         // A daemon that is paused leaves the queue to the drain, which counts it.
         &["dedup", "--pause", "mnt"],
         &["dedup", "--drain", "mnt"],

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How often progress is asked for, and a signal noticed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Copy a directory with all that is below it, as it is at one instant, on the same mount
 ///

@@ -9,7 +9,7 @@
 //! may he?      token and permit (`clones`): the kernel has checked both directories; each file below: `rights`
 //! write back   every regular file of the tree that the kernel knows: a notice about each (`notices`). The kernel does not
 //!              say which ones it has pages of, and no system call waits for the pages of a whole FUSE file system:
-//!              since Linux 6.18.21, syncfs(2) only begins to write. What moves meanwhile is written back too (`moves`)
+//!              syncfs(2) only begins to write there (measured with Linux 6.18.44). What moves meanwhile is written back too (`moves`)
 //! clone        the library's; another thread asks how far it is, or cancels it
 //! learn        the kernel forgets that the name is missing, and the listing of its directory
 //! ```
