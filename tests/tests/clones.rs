@@ -315,7 +315,7 @@ fn a_caller_who_asks_the_server_itself_gets_no_more_than_the_command() {
 }
 
 #[test]
-fn a_clone_that_cannot_be_made_says_why() {
+fn a_refused_clone_names_the_reason() {
     requires!(root, fuse, tool("unshare"));
     let mut mount = Mount::with_options(64, "policy=inline");
     shell(mount.path(), "mkdir -p work/sub view && echo x > file && echo y > work/file");

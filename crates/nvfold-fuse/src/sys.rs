@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use crate::DATA_BYTES_MAX;
-use crate::ask::ASK_BYTES;
 use crate::protocol::{InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingEntryInOut};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{Mode, OFlags};
@@ -194,8 +193,8 @@ pub(crate) fn run_when_idle(thread: i32) -> io::Result<()> {
 /// Passes a message to the server of a FUSE file system, and its answer back, by an ioctl on a file. The caller has checked
 /// that it is a regular file or a directory of such a file system, not a device node, and `number` says how long the
 /// message is.
-pub(crate) fn ask_fuse(file: BorrowedFd<'_>, number: u32, message: &mut [u8; ASK_BYTES]) -> io::Result<()> {
-    debug_assert_eq!(number >> 16 & 0x3fff, ASK_BYTES as u32);
+pub(crate) fn ask_fuse(file: BorrowedFd<'_>, number: u32, message: &mut [u8]) -> io::Result<()> {
+    assert_eq!((number >> 16 & 0x3fff) as usize, message.len());
     // SAFETY: for files and directories the kernel's FUSE reads and writes at the argument exactly as many bytes as the
     // number says, or fails, and it keeps no pointer; the message has so many bytes. For a file of any other kind the
     // number means nothing to the kernel, unless a driver has chosen the same: the caller rules that out.

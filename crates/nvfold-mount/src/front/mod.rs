@@ -143,6 +143,11 @@ impl Front {
         }
     }
 
+    /// Returns EROFS on a read-only mount, for requests that the kernel lets pass: to it they read an attribute, or ask.
+    fn check_not_read_only(&self) -> Answer<()> {
+        if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     /// Returns the flags with which the kernel opens a file.
     fn open_flags(&self) -> u32 {
         if self.keeps_pages { open::KEEP_CACHE } else { open::DIRECT_IO }
