@@ -1,5 +1,7 @@
 //! `nvfold clone`: copies a tree on a mount as it is at one instant, by sharing all its data.
 
+use crate::dedup_options::DedupOptions;
+use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::clones::{self, Permit, Refusal};
 use crate::mounts;
@@ -10,9 +12,10 @@ use crate::size;
 use crate::stop::Stop;
 use crate::text::counted;
 use clap::Args;
-use nvfold::{CloneProgress, errno};
+use nvfold::{CloneOptions, CloneProgress, Error, FileKind, errno};
 use rustix::io::Errno;
 use serde::Serialize;
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -39,6 +42,11 @@ pub(crate) struct Clone {
     /// Name of the copy, on the same mount; it must not exist
     #[arg(value_name = "DST")]
     target: PathBuf,
+    /// Unmounted device on which SRC and DST are paths
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<PathBuf>,
+    #[command(flatten)]
+    device_options: DeviceOptions,
 }
 
 #[derive(Serialize)]
@@ -54,9 +62,21 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(clone: &Clone, output: &Output) -> Outcome<u8> {
-    let Clone { source, target } = clone;
+    let Clone { source, target, device, device_options } = clone;
     let stop = Stop::on_signals()?;
     let started = Instant::now();
+    let progress = Progress::new(output.progress, "clone", 0);
+    let CloneProgress { entries, bytes } = match device {
+        None => on_mount(source, target, progress, &stop)?,
+        Some(device) => on_device(device, device_options, (source, target), progress, &stop)?,
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let report = Report { source: mounts::show(source), target: mounts::show(target), entries, bytes, seconds };
+    report::emit(output.json, "clone", &report, || describe(&report))?;
+    Ok(0)
+}
+
+fn on_mount(source: &Path, target: &Path, mut progress: Progress, stop: &Stop) -> Outcome<CloneProgress> {
     let (parent, name) = place_of(target)?;
     let directory = open_source(source)?;
     check_same_mount(source, &directory, target, parent)?;
@@ -65,19 +85,54 @@ pub(crate) fn run(clone: &Clone, output: &Output) -> Outcome<u8> {
         return Err(exists(target));
     }
     let permit = Permit::to_make_names_in(parent).map_err(|error| no_permit(parent, error))?;
-    let mut progress = Progress::new(output.progress, "clone", 0);
-    let note = |so_far: CloneProgress| move || counted(so_far.entries, "entry", "entries");
     let cloned = permit.clone_tree(&directory, name, LOOK_EVERY, |so_far| {
         progress.update(so_far.bytes, note(so_far));
         !stop.is_asked()
     });
     let cloned = cloned.doing(mounts::show(source))?;
-    let CloneProgress { entries, bytes } = cloned.map_err(|refusal| refused(source, target, refusal, &stop))?;
-    progress.finish(bytes, note(CloneProgress { entries, bytes }));
-    let seconds = started.elapsed().as_secs_f64();
-    let report = Report { source: mounts::show(source), target: mounts::show(target), entries, bytes, seconds };
-    report::emit(output.json, "clone", &report, || describe(&report))?;
-    Ok(0)
+    let copied = cloned.map_err(|refusal| refused(source, target, refusal, stop))?;
+    progress.finish(copied.bytes, note(copied));
+    Ok(copied)
+}
+
+/// Clones a tree of an unmounted device, which is left clean.
+fn on_device(
+    device: &Path,
+    options: &DeviceOptions,
+    (source, target): (&Path, &Path),
+    progress: Progress,
+    stop: &Stop,
+) -> Outcome<CloneProgress> {
+    let (parent, name) = place_of(target)?;
+    let fs = mount_embedded(device, options, &DedupOptions::default(), false, device::processors())?;
+    let progress = RefCell::new(progress);
+    let tell = |so_far: CloneProgress| {
+        progress.borrow_mut().update(so_far.bytes, note(so_far));
+        stop.flow()
+    };
+    let cloned = || {
+        let found = |path: &Path| fs.resolve(path.as_os_str().as_bytes()).doing(mounts::show(path));
+        let (top, parent) = (found(source)?, found(parent)?.ino);
+        if top.kind != FileKind::Directory {
+            return Err(Failure::new(mounts::show(source), "it is not a directory"));
+        }
+        let options = CloneOptions { caller: None, progress: Some(&tell) };
+        match fs.clone_tree(top.ino, parent, name.as_bytes(), &options) {
+            Err(error) if error.errno() == errno::ECANCELED => Err(cancelled(target, stop)),
+            Err(Error::Exists { .. }) => Err(exists(target)),
+            Err(Error::Posix { why, .. }) => Err(Failure::new(mounts::show(target), why)),
+            cloned => Ok(cloned.doing(mounts::show(source))?.copied),
+        }
+    };
+    let copied = cloned();
+    fs.unmount().doing(mounts::show(device))?;
+    let copied = copied?;
+    progress.into_inner().finish(copied.bytes, note(copied));
+    Ok(copied)
+}
+
+fn note(so_far: CloneProgress) -> impl FnOnce() -> String {
+    move || counted(so_far.entries, "entry", "entries")
 }
 
 /// Splits a new path into its directory and its name.
@@ -121,6 +176,14 @@ fn exists(target: &Path) -> Failure {
     Failure::new(mounts::show(target), "it exists already").hint("a clone gets a new name: give another one")
 }
 
+fn cancelled(target: &Path, stop: &Stop) -> Failure {
+    let failure = Failure::new(mounts::show(target), "interrupted; nothing was cloned");
+    match stop.signal() {
+        Some(signal) => failure.by_signal(signal),
+        None => failure,
+    }
+}
+
 fn no_permit(parent: &Path, error: Errno) -> Failure {
     let name = mounts::show(parent);
     match error {
@@ -134,18 +197,15 @@ fn no_permit(parent: &Path, error: Errno) -> Failure {
 
 /// Explains why the server has made no clone.
 fn refused(source: &Path, target: &Path, refusal: Refusal, stop: &Stop) -> Failure {
-    if let (errno::ECANCELED, Some(signal)) = (refusal.errno, stop.signal()) {
-        return Failure::new(mounts::show(target), "interrupted; nothing was cloned").by_signal(signal);
-    }
     let path = OsStr::from_bytes(&refusal.path);
     match refusal.errno {
+        errno::ECANCELED => cancelled(target, stop),
         errno::EEXIST => exists(target),
         errno::EACCES | errno::EPERM if !path.is_empty() => {
             let failure = Failure::new(mounts::show(&source.join(path)), refusal.why);
             failure.hint("root can clone it, and `cp -a` copies the rest")
         }
-        errno::EACCES => Failure::new(mounts::show(source), refusal.why),
-        errno::EOPNOTSUPP => Failure::new(mounts::show(source), refusal.why),
+        errno::EACCES | errno::EOPNOTSUPP => Failure::new(mounts::show(source), refusal.why),
         _ => Failure::new(mounts::show(target), refusal.why),
     }
 }
