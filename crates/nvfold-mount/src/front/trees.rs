@@ -209,20 +209,31 @@ impl Front {
         }
         let mut directories = vec![top];
         while let Some(directory) = directories.pop().filter(|_| !is_cancelled()) {
-            let mut cookie = 0;
-            let end = self.fs.last_cookie(directory).unwrap_or(0);
-            // A directory that is gone has no names.
-            while cookie < end
-                && let Ok(entries) = self.names_after(directory, cookie)
-            {
-                let Some(last) = entries.last() else { break };
-                cookie = last.cookie;
-                directories
-                    .extend(entries.iter().filter(|entry| entry.kind == FileKind::Directory).map(|entry| entry.ino));
-                let files = entries.iter().filter(|entry| entry.kind == FileKind::Regular).map(|entry| entry.ino);
-                self.write_back_all(who, &files.filter(|ino| self.lookups.is_known(*ino)).collect::<Vec<_>>());
-            }
+            directories.extend(self.write_back_files(who, directory));
         }
+    }
+
+    /// Makes the kernel write back the files in a directory that it knows. Returns the directories in it.
+    fn write_back_files(&self, who: &Caller<'_>, directory: InodeNumber) -> Vec<InodeNumber> {
+        let (mut below, mut cookie, mut some_known) = (Vec::new(), 0, false);
+        let end = self.fs.last_cookie(directory).unwrap_or(0);
+        // A directory that is gone has no names.
+        while cookie < end
+            && let Ok(entries) = self.names_after(directory, cookie)
+        {
+            let Some(last) = entries.last() else { break };
+            cookie = last.cookie;
+            let of = |kind| entries.iter().filter(move |entry| entry.kind == kind).map(|entry| entry.ino);
+            below.extend(of(FileKind::Directory));
+            let known: Vec<InodeNumber> = of(FileKind::Regular).filter(|ino| self.lookups.is_known(*ino)).collect();
+            some_known |= !known.is_empty();
+            self.write_back_all(who, &known);
+        }
+        if some_known {
+            // The kernel has lost the attributes of the files. It gets them back with the next listing, if it asks for one.
+            self.notices.write_back(directory);
+        }
+        below
     }
 
     fn write_back_all(&self, who: &Caller<'_>, files: &[InodeNumber]) {
