@@ -213,11 +213,7 @@ impl Front {
 
     /// Returns the directory that a token names, and the user to whom it was issued: where requests do not tell who sends
     /// them, he is root if the kernel has let him use a name that only root may use.
-    pub(super) fn named_source(
-        &self,
-        who: &Caller<'_>,
-        token: SourceToken,
-    ) -> Result<(InodeNumber, u32), Refusal> {
+    pub(super) fn named_source(&self, who: &Caller<'_>, token: SourceToken) -> Result<(InodeNumber, u32), Refusal> {
         let stale = || refusal(Errno::ESTALE, "the directory to clone has been removed, or asking took too long");
         let directory = self.fs.getattr(InodeNumber(token.ino)).map_err(|_| stale())?;
         let users = if who.is_known() { vec![who.uid] } else { vec![0, UNKNOWN_ID] };
