@@ -16,8 +16,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const STRANGER: u32 = 4321;
+/// Records that a writer writes over and over, in order.
+const RECORDS: u64 = 1024;
+const RECORD_BYTES: usize = 512;
 
-fn noise(bytes: usize, name: &str) -> Vec<u8> {
+fn noise(bytes: usize, name: &'static str) -> Vec<u8> {
     let mut noise = vec![0; bytes];
     Seed::new(name).generator().fill(&mut noise);
     noise
@@ -135,6 +138,8 @@ fn listings_of_the_root_leave_snapshots_out_and_the_name_is_kept_for_them() {
     };
     refuse(fs::create_dir(mount.join(".nvfold")));
     let work = plant(&mount);
+    let cloned = nvfold(&["clone"], &[&work, &mount.join(".nvfold")]);
+    assert!(cloned.code() != 0 && cloned.stderr.contains("is kept for snapshots"), "{}", cloned.report());
     create(&mount, "whole", mount.path());
     for at in 0..2 {
         let names: Vec<_> = fs::read_dir(mount.path()).expect("list").map(|entry| entry.unwrap().file_name()).collect();
@@ -147,6 +152,12 @@ fn listings_of_the_root_leave_snapshots_out_and_the_name_is_kept_for_them() {
     refuse(fs::remove_dir(mount.join(".nvfold")));
     let stays = fs::rename(mount.join(".nvfold/snapshots"), mount.join("moved")).unwrap_err();
     assert_eq!(stays.raw_os_error(), Some(nvfold::errno::EROFS));
+    for holder in [".nvfold", ".nvfold/snapshots"] {
+        nvfold(&["remove"], &[&mount.join(holder)]).success_not();
+        nvfold(&["clone"], &[&work, &mount.join(holder).join("new")]).success_not();
+        refused("restore", &["whole".as_ref(), mount.join(holder).join("new").as_os_str()], "");
+    }
+    refused("restore", &["whole".as_ref(), mount.join(".nvfold").as_os_str()], "is kept for snapshots");
     run::ok(Command::new("bash").args(["-c", "rm -rf ./*"]).current_dir(mount.path()));
     assert!(!work.exists());
     assert_eq!(fs::read(snapshot(&mount, "whole").join("work/deep/er/small")).expect("read"), b"small");
@@ -169,18 +180,19 @@ fn a_snapshot_beside_a_writer_has_all_that_was_written_before() {
     let names = ["one", "other"];
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut files = names.map(|name| File::create(work.join(name)).expect("create"));
+            let files = names.map(|name| File::create(work.join(name)).expect("create"));
             for record in 0_u64.. {
                 if is_over.load(Ordering::Relaxed) {
                     return;
                 }
-                for file in &mut files {
-                    file.write_all(&[record.to_le_bytes(); 64].concat()).expect("write");
+                for file in &files {
+                    let place = record % RECORDS * RECORD_BYTES as u64;
+                    file.write_all_at(&[record.to_le_bytes(); RECORD_BYTES / 8].concat(), place).expect("write");
                 }
                 written.store(record + 1, Ordering::Release);
             }
         });
-        while written.load(Ordering::Acquire) == 0 {
+        while written.load(Ordering::Acquire) < RECORDS {
             std::thread::yield_now();
         }
         for name in ["a", "b", "c"] {
@@ -188,10 +200,12 @@ fn a_snapshot_beside_a_writer_has_all_that_was_written_before() {
             create(&mount, name, &work);
             for file in names {
                 let content = fs::read(snapshot(&mount, name).join(file)).expect("read");
-                let records = content.as_chunks::<512>();
-                assert!(records.0.len() as u64 >= before, "{name}: {} of {before} records", records.0.len());
-                for (at, record) in records.0.iter().take(before as usize).enumerate() {
-                    assert_eq!(*record, *[(at as u64).to_le_bytes(); 64].concat(), "{name}, record {at}");
+                assert_eq!(content.len(), RECORDS as usize * RECORD_BYTES);
+                for (place, record) in (0..).zip(content.chunks(RECORD_BYTES)) {
+                    let number = u64::from_le_bytes(record[..8].try_into().unwrap());
+                    assert_eq!(record, [number.to_le_bytes(); RECORD_BYTES / 8].concat(), "{name}: a part of a record");
+                    let is_its_place = number % RECORDS == place;
+                    assert!(is_its_place && number + RECORDS >= before, "{name}: {number} at {place} of {before}");
                 }
             }
         }
@@ -250,6 +264,7 @@ fn a_diff_names_each_path_that_differs_in_both_directions() {
 
     let file = OpenOptions::new().write(true).open(work.join("file")).expect("open");
     file.write_all_at(b"other", 50_000).expect("write");
+    drop(file);
     fs::set_permissions(work.join("deep/er/small"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::remove_file(work.join("becomes")).expect("remove");
     fs::create_dir(work.join("becomes")).expect("make a directory");
@@ -269,6 +284,7 @@ fn a_diff_names_each_path_that_differs_in_both_directions() {
         "a deep/er/small",
     ];
     assert_eq!(diff(then, work.as_os_str()), changes);
+    assert_eq!(diff(OsStr::new("snapshot:then/deep"), work.join("deep").as_os_str()), ["M link", "a er/small"]);
     let turned = changes.map(|line| match line.split_at(1) {
         ("+", path) => format!("-{path}"),
         ("-", path) => format!("+{path}"),

@@ -129,7 +129,7 @@ mod tests {
             let message = question.to_message();
             assert_eq!(SnapshotQuestion::decode(&message[..]), Some(question));
             assert_eq!(crate::clones::Question::decode(&message[..]), None, "{question:?}");
-            assert_eq!(SnapshotQuestion::decode(&message[..4 + 16 + 3]), None, "{question:?}");
+            assert_eq!(SnapshotQuestion::decode(&message[..4 + 15]), None, "{question:?}");
         }
         let refusal = Refusal { errno: 13, path: b"a/\xff".to_vec(), why: "no permission".into() };
         for done in [Ok(vec![1, 2, u64::MAX]), Ok(vec![5; 2 * RANGES_MAX + 1]), Err(refusal)] {

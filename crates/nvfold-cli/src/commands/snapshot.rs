@@ -100,10 +100,10 @@ enum Action {
     /// be compared.
     #[command(before_help = "Example: nvfold snapshot diff snapshot:before-upgrade /tmp/fold/work")]
     Diff {
-        /// Directory, or snapshot:NAME
+        /// Directory, or snapshot:NAME, or snapshot:NAME/PATH
         #[arg(value_name = "A")]
         one: OsString,
-        /// Directory, or snapshot:NAME. If both are snapshots, they are of the mount that holds the working directory
+        /// The same. If both are snapshots, they are of the mount that holds the working directory
         #[arg(value_name = "B")]
         other: OsString,
     },

@@ -112,6 +112,7 @@ impl Front {
         let (lookups, notices) = (Arc::new(Lookups::new()), Arc::new(notices));
         removal::keep_what_is_known(&fs, &lookups, &notices);
         let snapshots = SnapshotPlaces::of(&fs);
+        let has_snapshots = fs.snapshots().is_ok_and(|all| !all.is_empty());
         Front {
             sync_needed: !is_memory,
             fs,
@@ -125,7 +126,7 @@ impl Front {
             access,
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,
-            no_open: agreed.no_open && !snapshots.are_known(),
+            no_open: agreed.no_open && !has_snapshots,
             tells_birth: options.btime,
             has_writeback: agreed.writeback,
             notices,

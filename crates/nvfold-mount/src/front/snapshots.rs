@@ -84,6 +84,12 @@ impl Front {
         self.check_inode_place(parent)
     }
 
+    /// Refuses a copy of a tree that would take the place of the snapshots.
+    pub(super) fn check_copy_place(&self, parent: InodeNumber, name: &[u8]) -> Result<(), Refusal> {
+        let why = "this name in the root is kept for snapshots";
+        self.check_name_place(parent.0, OsStr::from_bytes(name)).map_err(|errno| refusal(errno, why))
+    }
+
     fn check_inode_place(&self, ino: u64) -> Answer<()> {
         if self.snapshots.contain(ino) { Err(Errno::EROFS) } else { Ok(()) }
     }
@@ -146,6 +152,7 @@ impl Front {
     ) -> Result<Vec<u64>, Refusal> {
         self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
         let (parent, owner) = self.permitted(who, permit)?;
+        self.check_copy_place(parent, name)?;
         let (source, user) = self.named_source(who, token)?;
         let snapshot = self.snapshot_of(source)?;
         if let Ok(old) = self.fs.entry(parent, name) {

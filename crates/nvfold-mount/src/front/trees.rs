@@ -150,6 +150,7 @@ impl Front {
     ) -> Result<CloneProgress, Refusal> {
         self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
         let (parent, owner) = self.permitted(who, permit)?;
+        self.check_copy_place(parent, name)?;
         let (source, user) = self.named_source(who, token)?;
         let cloned = self.copy_tree(who, permit, source, (user != 0).then_some(&owner), &|options| {
             self.fs.clone_tree(source, parent, name, options)

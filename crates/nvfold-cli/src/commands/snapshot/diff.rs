@@ -115,15 +115,18 @@ fn describe(report: &Report) -> String {
 fn directory(argument: &OsStr, beside: &OsStr) -> Outcome<PathBuf> {
     match snapshot_in(argument) {
         None => Ok(PathBuf::from(argument)),
-        Some(name) => {
+        Some(path) => {
             let mount = if snapshot_in(beside).is_some() { OsStr::new(".") } else { beside };
-            Root::of(Path::new(mount))?.snapshot(name)
+            let mut parts = path.splitn(2, |byte| *byte == b'/');
+            let (name, below) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+            Ok(Root::of(Path::new(mount))?.snapshot(OsStr::from_bytes(name))?.join(OsStr::from_bytes(below)))
         }
     }
 }
 
-fn snapshot_in(argument: &OsStr) -> Option<&OsStr> {
-    argument.as_bytes().strip_prefix(b"snapshot:").map(OsStr::from_bytes)
+/// Returns the name of a snapshot, and perhaps a path in it.
+fn snapshot_in(argument: &OsStr) -> Option<&[u8]> {
+    argument.as_bytes().strip_prefix(b"snapshot:")
 }
 
 /// The comparison of two trees.
