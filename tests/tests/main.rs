@@ -46,6 +46,7 @@ mod resharing;
 mod rooms;
 mod share;
 mod sharing;
+mod snapshots;
 mod space;
 mod tidy;
 mod times;

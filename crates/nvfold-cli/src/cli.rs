@@ -47,6 +47,7 @@ pub(crate) enum Command {
     DedupStats(dedup_stats::DedupStats),
     Top(top::Top),
     Clone(clone::Clone),
+    Snapshot(snapshot::Snapshot),
     Policy(policy::Policy),
     Dedup(dedup::Dedup),
     Undedup(dedup::Undedup),

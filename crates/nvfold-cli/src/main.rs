@@ -110,6 +110,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::DedupStats(command) => dedup_stats::run(command, output),
         Command::Top(command) => top::run(command, output),
         Command::Clone(command) => commands::clone::run(command, output),
+        Command::Snapshot(command) => snapshot::run(command, output),
         Command::Dedup(command) => dedup::dedup(command, output),
         Command::Undedup(command) => dedup::undedup(command, output),
         Command::Reclaim(command) => reclaim::run(command, output),

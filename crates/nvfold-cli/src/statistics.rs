@@ -6,6 +6,7 @@
 use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::mount::requests;
 use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::size;
@@ -56,6 +57,9 @@ pub(crate) struct Statistics {
     /// What every stored byte is for; only where it was asked for, by a user who may, and if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// The snapshots; only where it was asked for, by a user who may.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<InSnapshots>,
     /// The index; absent if the device must be recovered first.
     pub index: Option<Index>,
     /// Recovery by the mount; only if mounted.
@@ -83,6 +87,20 @@ pub(crate) struct Statistics {
     /// Wear of the segments; absent if the device must be recovered first.
     #[serde(default)]
     pub wear: Option<SegmentWear>,
+}
+
+/// The snapshots, and what only they hold.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct InSnapshots {
+    pub count: u64,
+    /// Stored bytes that no other file references: deleting all snapshots would free them.
+    pub only_bytes: u64,
+}
+
+impl InSnapshots {
+    fn of(fs: &FileSystem) -> nvfold::Result<InSnapshots> {
+        Ok(InSnapshots { count: fs.snapshots()?.len() as u64, only_bytes: fs.only_in_snapshots()? })
+    }
 }
 
 /// Syncs that failed; see `pmem::SyncErrors`.
@@ -373,6 +391,7 @@ impl Statistics {
             superblock: superblock_facts(superblock),
             space: None,
             usage: None,
+            snapshots: None,
             index: None,
             recovery: None,
             nv_dedup: None,
@@ -394,9 +413,14 @@ impl Statistics {
         Statistics::find(target, options, false)
     }
 
-    /// The same, and what every stored byte is for, which takes a look at all files.
+    /// The same, and what the snapshots hold, which takes a look at all files.
+    pub(crate) fn with_snapshots(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
+        Statistics::find(target, options, true)?.and_snapshots()
+    }
+
+    /// The same, and what every stored byte is for.
     pub(crate) fn with_usage(target: &Path, options: &DeviceOptions) -> Outcome<Statistics> {
-        let mut statistics = Statistics::find(target, options, true)?;
+        let mut statistics = Statistics::find(target, options, true)?.and_snapshots()?;
         if let Some(dir) = &statistics.mount_point {
             statistics.usage = match bounded::get(Path::new(dir), USAGE_ATTRIBUTE, ANSWERS_WITHIN) {
                 // Another user may not ask, and an older server does not know.
@@ -405,6 +429,17 @@ impl Statistics {
             };
         }
         Ok(statistics)
+    }
+
+    fn and_snapshots(mut self) -> Outcome<Statistics> {
+        if let Some(dir) = &self.mount_point {
+            self.snapshots = match requests::in_snapshots(Path::new(dir)) {
+                // Another user may not ask, and an older server does not know.
+                Err(error) if [Some(errno::EPERM), Some(errno::ENODATA)].contains(&error.raw_os_error()) => None,
+                asked => asked.map(|(count, only_bytes)| Some(InSnapshots { count, only_bytes })).doing(dir)?,
+            };
+        }
+        Ok(self)
     }
 
     fn find(target: &Path, options: &DeviceOptions, with_usage: bool) -> Outcome<Statistics> {
@@ -472,6 +507,7 @@ fn read_device(path: &Path, options: &DeviceOptions, with_usage: bool) -> Outcom
         let stats = fs.stats();
         if with_usage {
             statistics.usage = fs.usage().doing(mounts::show(path))?;
+            statistics.snapshots = Some(InSnapshots::of(&fs).doing(mounts::show(path))?);
         }
         statistics.wear = Some(wear(stats.wear, fs.region(), &superblock));
         statistics.denova = stats.denova.clone();

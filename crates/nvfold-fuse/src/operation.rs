@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 const NS_PER_SECOND: i64 = 1_000_000_000;
+/// The bits of the flags of open(2) that say whether to read or to write; 0: to read (O_ACCMODE).
+const ACCESS_MODE: u32 = 3;
 
 /// The process that sent a request. The ids are those used for file system permissions (fsuid, fsgid).
 pub struct Caller<'q> {
@@ -152,8 +154,10 @@ pub enum Operation<'r> {
         parent: u64,
         name: &'r OsStr,
     },
+    /// `for_writing`: not for reading alone.
     Open {
         ino: u64,
+        for_writing: bool,
     },
     Create {
         parent: u64,
@@ -326,7 +330,10 @@ impl<'r> Operation<'r> {
                 let LinkIn { nodeid } = read(argument)?;
                 Operation::Link { ino: nodeid, parent, name: rest.name()? }
             }
-            opcode::OPEN => Operation::Open { ino },
+            opcode::OPEN => {
+                let OpenIn { flags, .. } = read(argument)?;
+                Operation::Open { ino, for_writing: flags & ACCESS_MODE != 0 }
+            }
             opcode::CREATE => {
                 let CreateIn { mode, umask, .. } = read(argument)?;
                 Operation::Create { parent, name: rest.name()?, mode, umask }

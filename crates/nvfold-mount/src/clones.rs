@@ -27,8 +27,8 @@ const CLONE: u32 = 1;
 const PROGRESS: u32 = 2;
 const CANCEL: u32 = 3;
 /// The longest path in an answer. A longer one is cut.
-const PATH_BYTES_MAX: usize = 6 << 10;
-const WHY_BYTES_MAX: usize = 1 << 10;
+pub(crate) const PATH_BYTES_MAX: usize = 6 << 10;
+pub(crate) const WHY_BYTES_MAX: usize = 1 << 10;
 const _: () = assert!(4 + 2 * 8 + 2 * 4 + PATH_BYTES_MAX + WHY_BYTES_MAX <= ASK_BYTES);
 
 /// Names a directory as the source of a clone.
@@ -135,21 +135,21 @@ pub fn answered(message: &[u8]) -> Option<Result<CloneProgress, Refusal>> {
     Some(if errno == 0 { Ok(progress) } else { Err(Refusal { errno, path, why }) })
 }
 
-fn put(into: &mut Vec<u8>, bytes: &[u8], most: usize) {
+pub(crate) fn put(into: &mut Vec<u8>, bytes: &[u8], most: usize) {
     let bytes = &bytes[..bytes.len().min(most)];
     into.extend((bytes.len() as u32).to_le_bytes());
     into.extend(bytes);
 }
 
-fn u32_of(rest: &mut &[u8]) -> Option<u32> {
+pub(crate) fn u32_of(rest: &mut &[u8]) -> Option<u32> {
     rest.split_off(..4)?.try_into().ok().map(u32::from_le_bytes)
 }
 
-fn u64_of(rest: &mut &[u8]) -> Option<u64> {
+pub(crate) fn u64_of(rest: &mut &[u8]) -> Option<u64> {
     rest.split_off(..8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-fn bytes_of<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
+pub(crate) fn bytes_of<'r>(rest: &mut &'r [u8]) -> Option<&'r [u8]> {
     let length = u32_of(rest)?;
     rest.split_off(..length as usize)
 }

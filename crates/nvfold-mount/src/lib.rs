@@ -24,6 +24,7 @@
 //! | `protocol_page` | a test: docs/semantics.md says what of the protocol is answered |
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
 //! | [`clones`], `moves` | clones of trees: what a command asks; what moves meanwhile |
+//! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
 //! | `notices` | what the server tells the kernel on its own initiative |
 //! | `lookups`, `pages`, `hints`, `syncs`, `turns` | what is remembered between requests, all of it bounded |
@@ -59,6 +60,7 @@ mod reports;
 pub mod requests;
 mod rights;
 mod settings;
+pub mod snapshots;
 mod syncs;
 mod turns;
 

@@ -7,7 +7,8 @@
 //! answer, a few numbers in text. The attribute is not listed, and asking for its size alone does nothing. Ranges are
 //! small, so that a command can show progress and can be stopped: a longer one is cut to [`RANGE_BYTES_MAX`]. Of the
 //! requests that change a file, a user may have a few at once (`turns`); one more gets EAGAIN. The owner of the file
-//! and root may ask; only root and the user who mounted the file system may ask what is shared, to drain or to reclaim.
+//! and root may ask; only root and the user who mounted the file system may ask what is shared,
+//! what only snapshots hold, to drain or to reclaim.
 //!
 //! ```text
 //! user.nvfold.dedup-range.OFFSET.LENGTH     -> bytes looked at, bytes changed
@@ -17,6 +18,7 @@
 //!                                              class, stored bytes
 //! user.nvfold.drain                         -> nothing left (0, 1), entries left, bytes left, after WORK_FOR
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
+//! user.nvfold.snapshots                     -> the number of snapshots, bytes that only they hold
 //! user.nvfold.remove                        -> the directory is gone, with all below it
 //! user.nvfold.sync                          -> the persistence level, when all that was stored before is durable
 //! ```
@@ -40,6 +42,8 @@ const EXTENTS: &str = "user.nvfold.extents.";
 pub const DRAIN: &str = "user.nvfold.drain";
 /// The attribute that asks to free a part of the dead space.
 pub const RECLAIM: &str = "user.nvfold.reclaim";
+/// The attribute that asks what only snapshots hold, which takes a look at all files.
+pub const IN_SNAPSHOTS: &str = "user.nvfold.snapshots";
 /// The attribute of a directory that asks to remove it with all that is below. Whoever may do that by `rm -r` may ask.
 pub const REMOVE: &str = "user.nvfold.remove";
 /// The attribute that asks to make durable what is stored. Every user may ask, as sync(2) allows.
@@ -186,6 +190,11 @@ pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
 pub(crate) fn reclaim(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     let ReclaimLeft { is_done, dead_bytes } = reclaim_some(fs)?;
     Ok(format!("{} {dead_bytes}", u8::from(is_done)).into_bytes())
+}
+
+/// Returns what only snapshots hold, in the server.
+pub(crate) fn in_snapshots(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
+    Ok(format!("{} {}", fs.snapshots()?.len(), fs.only_in_snapshots()?).into_bytes())
 }
 
 #[cfg(test)]

@@ -531,6 +531,47 @@ fn nothing_can_change_a_snapshot() {
     }
 }
 
+/// It lies in bad memory here.
+#[test]
+fn what_two_trees_share_is_not_read_to_compare_them() {
+    let site = Site::new(Policy::Inline, IndexKind::Dram);
+    let fs = &site.fs;
+    fs.create_snapshot(b"a", site.at("/a"), &CloneOptions::default()).unwrap();
+    let top = site.at("/.nvfold/snapshots/a");
+    let file = |top, name: &str| fs.open(fs.lookup(top, name.as_bytes()).unwrap().ino).unwrap();
+    let (live, kept) = (file(site.at("/a"), "file3"), file(top, "file3"));
+    let size = kept.attr().size;
+    let extents = kept.extents(0, 1000).unwrap();
+    extents.iter().for_each(|extent| site.region.poison(extent.address, extent.stored_bytes));
+    assert_eq!(kept.read_at(0, &mut vec![0; size as usize]).unwrap_err().errno(), errno::EIO);
+    let mut different = Vec::new();
+    let mut each = |path: &[u8], _| {
+        different.push(String::from_utf8(path.to_vec()).unwrap());
+        true
+    };
+    fs.diff_trees(top, site.at("/a"), &mut each).unwrap();
+    assert_eq!(different, [""; 0]);
+    let unshared = |from, most| fs.unshared_ranges((kept.ino(), live.ino()), from, most).unwrap();
+    assert_eq!(unshared(0, 10), (vec![], size));
+    assert_eq!(unshared(size, 10), (vec![], size));
+
+    // What differs is told in ranges, as many as are wanted at a time.
+    live.set_len(0).unwrap();
+    live.set_len(size).unwrap();
+    let mapped = extents.iter().filter(|extent| !extent.unwritten);
+    let mapped: u64 = mapped.map(|extent| extent.length.min(size - extent.offset)).sum();
+    let (mut at, mut total) = (0, 0);
+    while at < size {
+        let (ranges, next) = unshared(at, 1);
+        assert!(ranges.len() <= 1 && next > at);
+        total += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        at = next;
+    }
+    assert_eq!(total, mapped);
+    let error = fs.diff_trees(top, site.at("/a"), &mut |_, _| true).unwrap_err();
+    assert_eq!(error.errno(), errno::EIO, "what is not shared is read");
+}
+
 #[test]
 fn a_snapshot_is_restored_in_place_and_deleted_with_what_it_holds_alone() {
     let mut site = Site::new(Policy::Inline, IndexKind::Dram);

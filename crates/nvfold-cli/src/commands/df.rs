@@ -6,7 +6,7 @@ use crate::mounts;
 use crate::output::Output;
 use crate::report;
 use crate::size;
-use crate::statistics::Statistics;
+use crate::statistics::{InSnapshots, Statistics};
 use clap::Args;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -18,6 +18,10 @@ pub(crate) struct Df {
     /// Devices or mount points; by default all mounted ones
     #[arg(value_name = "DEVICE|DIR")]
     targets: Vec<PathBuf>,
+    /// Also show how many snapshots there are, and what only they hold (for root and the user who mounted it). This looks
+    /// at all files
+    #[arg(short, long)]
+    snapshots: bool,
     #[command(flatten)]
     device_options: DeviceOptions,
 }
@@ -42,6 +46,8 @@ struct Row {
     free_bytes: u64,
     available_bytes: u64,
     host_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    snapshots: Option<InSnapshots>,
 }
 
 /// Runs the command.
@@ -51,7 +57,8 @@ pub(crate) fn run(df: &Df, output: &Output) -> Outcome<u8> {
         false => df.targets.clone(),
     };
     // A target that does not answer must not hide the others. It is a failure only if the user named it.
-    let row = |target: &PathBuf| Statistics::of(target, &df.device_options).and_then(row);
+    let statistics = if df.snapshots { Statistics::with_snapshots } else { Statistics::of };
+    let row = |target: &PathBuf| statistics(target, &df.device_options).and_then(row);
     let told = |target: &PathBuf| row(target).inspect_err(|failure| failure.report("df")).ok();
     let file_systems: Vec<Row> = targets.iter().filter_map(told).collect();
     let has_failed = !df.targets.is_empty() && file_systems.len() < targets.len();
@@ -75,13 +82,15 @@ fn row(statistics: Statistics) -> Outcome<Row> {
         free_bytes: space.free_bytes,
         available_bytes: space.available_bytes,
         host_bytes: space.device_allocated_bytes,
+        snapshots: statistics.snapshots,
         device: statistics.device.clone(),
         mount_point: statistics.mount_point.clone(),
     })
 }
 
 fn describe(report: &Report) -> String {
-    let header = [
+    let has_snapshots = report.file_systems.iter().any(|row| row.snapshots.is_some());
+    let mut header = vec![
         "device",
         "size",
         "logical",
@@ -94,6 +103,9 @@ fn describe(report: &Report) -> String {
         "host",
         "mounted on",
     ];
+    if has_snapshots {
+        header.insert(header.len() - 1, "snapshots");
+    }
     let row = |row: &Row| {
         let sizes = [
             row.size_bytes,
@@ -108,6 +120,11 @@ fn describe(report: &Report) -> String {
         ];
         let mut cells = vec![row.device.clone()];
         cells.extend(sizes.map(size::show));
+        if has_snapshots {
+            cells.push(
+                row.snapshots.map_or("-".into(), |held| format!("{} of {}", size::show(held.only_bytes), held.count)),
+            );
+        }
         cells.push(row.mount_point.clone().unwrap_or_else(|| "-".into()));
         cells
     };

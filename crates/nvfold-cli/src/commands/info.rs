@@ -82,7 +82,7 @@ fn describe(statistics: &Statistics) -> String {
 }
 
 /// Formats a time as `2026-11-21 05:42:01 UTC`; `never` for 0.
-fn show_time(ns: i64) -> String {
+pub(super) fn show_time(ns: i64) -> String {
     if ns == 0 {
         return "never".into();
     }

@@ -19,6 +19,7 @@ pub(crate) mod policy;
 pub(crate) mod reclaim;
 pub(crate) mod remove;
 pub(crate) mod run;
+pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod sync;
 pub(crate) mod top;

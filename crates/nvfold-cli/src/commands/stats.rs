@@ -271,6 +271,10 @@ fn describe(report: &Report, space: &nvfold::Stats) -> String {
     rows.extend(report.statistics.memory_limit.iter().map(|limit| ("memory limit", limit.describe())));
     rows.extend(report.statistics.sync_errors.iter().map(|errors| ("syncs", errors.describe())));
     rows.extend(space.skipped.last_error.iter().map(|error| ("skipped last", error.clone())));
+    rows.extend(report.statistics.snapshots.iter().filter(|held| held.count > 0).map(|held| {
+        let count = counted(held.count, "snapshot", "snapshots");
+        ("held only by snapshots", format!("{} in {count}", with_bytes(held.only_bytes)))
+    }));
     if space.removing != nvfold::Removing::default() {
         let nvfold::Removing { directories, files } = space.removing;
         let words =

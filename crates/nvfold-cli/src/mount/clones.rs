@@ -1,9 +1,10 @@
 //! Asks the server of a mount to clone a tree, from a command; [`nvfold_mount::clones`] says how.
 
 use crate::bounded;
+use crate::mount::snapshots::{self, SnapshotQuestion};
 use nvfold::{CloneProgress, errno};
 use nvfold_fuse::{ASK_BYTES, ask};
-use nvfold_mount::clones::{Question, SOURCE_ATTRIBUTE, SourceToken, answered};
+use nvfold_mount::clones::{Question, SOURCE_ATTRIBUTE, answered};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -16,10 +17,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-pub(crate) use nvfold_mount::clones::Refusal;
+pub(crate) use nvfold_mount::clones::{Refusal, SourceToken};
 
-/// How long a clone that was refused because its user has too many requests waits before it is asked for again.
-const TRY_AGAIN: Duration = Duration::from_millis(10);
+/// How long a request that was refused because its user has too many waits before it is made again.
+pub(super) const TRY_AGAIN: Duration = Duration::from_millis(10);
 
 /// The directory for a new name on a mount, where this process may make names: see the module.
 pub(crate) struct Permit(OwnedFd);
@@ -57,7 +58,7 @@ impl Permit {
     ) -> io::Result<Result<CloneProgress, Refusal>> {
         loop {
             let question = Question::Clone { source: source(directory)?, name: name.as_bytes() };
-            match self.answer_watched(question, every, &mut wait)? {
+            match self.answer_watched(|| self.answer(question), every, &mut wait)? {
                 Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
                     thread::sleep(TRY_AGAIN);
                 }
@@ -66,16 +67,39 @@ impl Permit {
         }
     }
 
-    /// Asks for a clone in a thread of its own: once the server has the request, nothing but its answer ends the wait.
-    fn answer_watched(
+    /// Asks for a copy with a token of this open directory, and waits for it as [`Permit::clone_tree`] does.
+    pub(crate) fn copy<'n>(
         &self,
-        question: Question<'_>,
+        directory: &File,
+        question: impl Fn(SourceToken) -> SnapshotQuestion<'n>,
+        every: Duration,
+        mut wait: impl FnMut(CloneProgress) -> bool,
+    ) -> io::Result<Result<CloneProgress, Refusal>> {
+        loop {
+            let question = question(source(directory)?);
+            match self.answer_watched(|| snapshots::ask_once(self.0.as_fd(), question), every, &mut wait)? {
+                Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
+                    thread::sleep(TRY_AGAIN);
+                }
+                Err(refusal) => return Ok(Err(refusal)),
+                Ok(numbers) => match numbers[..] {
+                    [entries, bytes] => return Ok(Ok(CloneProgress { entries, bytes })),
+                    _ => return Err(io::Error::from_raw_os_error(errno::EINVAL)),
+                },
+            }
+        }
+    }
+
+    /// Asks for a copy in a thread of its own: once the server has the request, nothing but its answer ends the wait.
+    fn answer_watched<R: Send>(
+        &self,
+        asked: impl FnOnce() -> io::Result<R> + Send,
         every: Duration,
         wait: &mut dyn FnMut(CloneProgress) -> bool,
-    ) -> io::Result<Result<CloneProgress, Refusal>> {
+    ) -> io::Result<R> {
         thread::scope(|scope| {
             let (ended, end) = mpsc::channel();
-            scope.spawn(move || ended.send(self.answer(question)));
+            scope.spawn(move || ended.send(asked()));
             loop {
                 if let Ok(done) = end.recv_timeout(every) {
                     return done;

@@ -17,6 +17,7 @@ mod options;
 mod remount;
 pub(crate) mod requests;
 pub(crate) mod settings;
+pub(crate) mod snapshots;
 
 pub(crate) use options::{Options, help as mount_help, research as mount_research};
 pub(crate) use remount::remount;

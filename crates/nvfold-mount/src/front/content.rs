@@ -47,6 +47,10 @@ impl Front {
         if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
             self.record_failed_writeback(ino, offset);
         }
+        if from_cache && written.as_ref().is_err_and(|error| error.errno() == nvfold::errno::EROFS) {
+            // Nobody may read from the cache what the file of a snapshot does not hold.
+            self.notices.drop_pages((ino, (offset, data.len() as u64)));
+        }
         let written = written.map_err(convert::errno)?;
         self.note_written(&file, offset, &causes, &written);
         self.counters.write(data.len());

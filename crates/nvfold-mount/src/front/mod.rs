@@ -9,6 +9,7 @@
 //! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
 //!                                            +-> removal      removing trees
 //!                                            +-> trees        clones of trees
+//!                                            +-> snapshots    snapshots, and what keeps them as they are
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -27,6 +28,7 @@ mod content;
 mod listing;
 mod names;
 mod removal;
+mod snapshots;
 mod times;
 mod translation;
 mod trees;
@@ -51,6 +53,7 @@ use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use nvfold_causality::anchors::Anchors;
 use nvfold_fuse::protocol::open;
 use nvfold_fuse::{Entry, Errno};
+use snapshots::SnapshotPlaces;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trees::Clones;
@@ -91,6 +94,7 @@ pub(crate) struct Front {
     turns: Turns,
     moves: Moves,
     clones: Clones,
+    snapshots: SnapshotPlaces,
 }
 
 impl Front {
@@ -107,6 +111,8 @@ impl Front {
         let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
         let (lookups, notices) = (Arc::new(Lookups::new()), Arc::new(notices));
         removal::keep_what_is_known(&fs, &lookups, &notices);
+        let snapshots = SnapshotPlaces::of(&fs);
+        let has_snapshots = fs.snapshots().is_ok_and(|all| !all.is_empty());
         Front {
             sync_needed: !is_memory,
             fs,
@@ -120,7 +126,7 @@ impl Front {
             access,
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,
-            no_open: agreed.no_open,
+            no_open: agreed.no_open && !has_snapshots,
             tells_birth: options.btime,
             has_writeback: agreed.writeback,
             notices,
@@ -129,6 +135,7 @@ impl Front {
             turns: Turns::default(),
             moves: Moves::default(),
             clones: Clones::new(),
+            snapshots,
         }
     }
 

@@ -57,7 +57,7 @@ impl Front {
 
     /// Allows what `rm -r` of this user could do: he may remove the name, and each directory below that is not empty is
     /// his own, or he may write to it and search it.
-    fn check_may_remove(&self, who: &Caller, dir: InodeNumber) -> Answer<()> {
+    pub(super) fn check_may_remove(&self, who: &Caller, dir: InodeNumber) -> Answer<()> {
         let attr = |ino| self.fs.getattr(ino).map_err(convert::errno);
         let parent = attr(self.fs.parent(dir).map_err(convert::errno)?)?;
         let top = attr(dir)?;

@@ -17,6 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 impl Server for Front {
     fn answer(&self, who: &Caller<'_>, operation: Operation<'_>, reply: &mut Reply<'_>) -> Answer<()> {
         self.count(&operation);
+        self.check_place(&operation)?;
         match operation {
             Operation::Forget { ino, times } => self.forget(InodeNumber(ino), times),
             Operation::BatchForget { all } => {
@@ -90,9 +91,14 @@ impl Server for Front {
             Operation::RemoveXattr { ino, name } => self.remove_attribute(InodeNumber(ino), name.as_bytes())?,
 
             // After ENOSYS the kernel opens files without a request, and keeps their pages. If it must keep no pages
-            // it has to ask, because the reply to each open says so.
+            // it has to ask, because the reply to each open says so; and if there are files that nobody may write.
             Operation::Open { .. } | Operation::Create { .. } if self.no_open => return Err(Errno::ENOSYS),
-            Operation::Open { .. } => reply.opened(0, self.open_flags()),
+            Operation::Open { ino, for_writing } => {
+                if for_writing {
+                    self.check_not_in_snapshot(InodeNumber(ino))?;
+                }
+                reply.opened(0, self.open_flags());
+            }
             Operation::Create { parent, name, mode, umask } => {
                 let wanted = Wanted { kind: FileKind::Regular, mode, umask, rdev: 0 };
                 reply.created(&self.made(who, parent, name, &wanted)?, 0, self.open_flags());
@@ -134,7 +140,10 @@ impl Server for Front {
                 reply.written(self.clone_range(who, from, to, length)?);
             }
             Operation::Ioctl { ino, number: nvfold_fuse::ASK, passed } => {
-                let answer = self.asked_about_clone(who, InodeNumber(ino), passed)?;
+                let answer = match self.asked_about_snapshots(who, InodeNumber(ino), passed) {
+                    Some(answer) => answer,
+                    None => self.asked_about_clone(who, InodeNumber(ino), passed)?,
+                };
                 reply.ioctl(0);
                 reply.bytes(&answer);
             }

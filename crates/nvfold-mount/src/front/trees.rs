@@ -22,7 +22,7 @@ use crate::clones::{self, Question, Refusal, SourceToken};
 use crate::convert;
 use crate::moves::Moving;
 use crate::rights::{READ, Rights, SEARCH};
-use nvfold::{Attr, CloneCaller, CloneOptions, CloneProgress, Error, FileKind, InodeNumber};
+use nvfold::{Attr, CloneCaller, CloneOptions, CloneProgress, Cloned, Error, FileKind, InodeNumber};
 use nvfold_fuse::{Caller, Errno, UNKNOWN_ID};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -117,10 +117,10 @@ impl Running {
 }
 
 impl Front {
-    /// Returns the token that names a directory as the source of a clone; ENODATA if it is none.
+    /// Returns the token that names a directory or a regular file in a question; ENODATA if it is neither.
     pub(crate) fn clone_source(&self, who: &Caller<'_>, ino: InodeNumber) -> Answer<Vec<u8>> {
         let directory = self.fs.getattr(ino).map_err(convert::errno)?;
-        if directory.kind != FileKind::Directory {
+        if !matches!(directory.kind, FileKind::Directory | FileKind::Regular) {
             return Err(Errno::ENODATA);
         }
         let proof = self.clones.proof(&directory, who.uid, self.clones.period());
@@ -150,8 +150,26 @@ impl Front {
     ) -> Result<CloneProgress, Refusal> {
         self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
         let (parent, owner) = self.permitted(who, permit)?;
+        self.check_copy_place(parent, name)?;
         let (source, user) = self.named_source(who, token)?;
-        let Some(_turn) = self.turns.take(owner.uid) else {
+        let cloned = self.copy_tree(who, permit, source, (user != 0).then_some(&owner), &|options| {
+            self.fs.clone_tree(source, parent, name, options)
+        })?;
+        self.tell_new_name(who, permit, parent, name);
+        Ok(cloned.copied)
+    }
+
+    /// Copies a tree, for whoever owns the permit. `owner`: whose the copy is to be, who may not read everything.
+    pub(super) fn copy_tree(
+        &self,
+        who: &Caller<'_>,
+        permit: InodeNumber,
+        source: InodeNumber,
+        owner: Option<&Attr>,
+        copy: &dyn Fn(&CloneOptions<'_>) -> nvfold::Result<Cloned>,
+    ) -> Result<Cloned, Refusal> {
+        let uid = self.fs.getattr(permit).map_err(refused)?.uid;
+        let Some(_turn) = self.turns.take(uid) else {
             return Err(refusal(Errno::EAGAIN, "this user has too many long requests"));
         };
         let Some(listed) = self.clones.list(permit) else {
@@ -160,24 +178,27 @@ impl Front {
         let running = &listed.running;
         let _cloning = self.moves.begin_clone();
         self.write_back_below(who, source, &|| running.is_cancelled.load(Ordering::Relaxed));
-        let rights = Rights::of(who, owner.uid);
+        let rights = Rights::of(who, uid);
         let may_read = |attr: &Attr, acl: Option<&[u8]>| may_copy(&rights, attr, acl);
-        let caller = CloneCaller { uid: owner.uid, gid: owner.gid, may_read: &may_read };
+        let caller = owner.map(|owner| CloneCaller { uid: owner.uid, gid: owner.gid, may_read: &may_read });
         let progress = |progress| running.reached(progress);
-        let options = CloneOptions { caller: (user != 0).then_some(caller), progress: Some(&progress) };
-        let cloned = self.fs.clone_tree(source, parent, name, &options).map_err(refused)?;
+        let cloned = copy(&CloneOptions { caller, progress: Some(&progress) }).map_err(refused)?;
         self.counters.change();
+        Ok(cloned)
+    }
+
+    /// Makes the kernel learn of a name that a copy has got.
+    pub(super) fn tell_new_name(&self, who: &Caller<'_>, permit: InodeNumber, parent: InodeNumber, name: &[u8]) {
         who.while_waiting(permit.0, || {
             self.notices.drop_name_now(parent, OsStr::from_bytes(name));
             // The pages of a directory are its listing.
             self.notices.write_back(parent);
         });
-        Ok(cloned.copied)
     }
 
     /// Returns the directory in which the caller may make names, as the kernel has found, and the owner of what he makes
     /// there.
-    fn permitted(&self, who: &Caller<'_>, permit: InodeNumber) -> Result<(InodeNumber, Attr), Refusal> {
+    pub(super) fn permitted(&self, who: &Caller<'_>, permit: InodeNumber) -> Result<(InodeNumber, Attr), Refusal> {
         let none = || refusal(Errno::EPERM, "a clone must be asked for by a file of its own, made with O_TMPFILE");
         let parent = self.lookups.made_in(permit).ok_or_else(none)?;
         let owner = self.fs.getattr(permit).map_err(refused)?;
@@ -193,7 +214,7 @@ impl Front {
 
     /// Returns the directory that a token names, and the user to whom it was issued: where requests do not tell who sends
     /// them, he is root if the kernel has let him use a name that only root may use.
-    fn named_source(&self, who: &Caller<'_>, token: SourceToken) -> Result<(InodeNumber, u32), Refusal> {
+    pub(super) fn named_source(&self, who: &Caller<'_>, token: SourceToken) -> Result<(InodeNumber, u32), Refusal> {
         let stale = || refusal(Errno::ESTALE, "the directory to clone has been removed, or asking took too long");
         let directory = self.fs.getattr(InodeNumber(token.ino)).map_err(|_| stale())?;
         let users = if who.is_known() { vec![who.uid] } else { vec![0, UNKNOWN_ID] };
@@ -236,7 +257,7 @@ impl Front {
         below
     }
 
-    fn write_back_all(&self, who: &Caller<'_>, files: &[InodeNumber]) {
+    pub(super) fn write_back_all(&self, who: &Caller<'_>, files: &[InodeNumber]) {
         if let Some(first) = files.first() {
             who.while_waiting(first.0, || files.iter().for_each(|ino| self.notices.write_back(*ino)));
         }
@@ -262,11 +283,11 @@ fn may_copy(rights: &Rights, attr: &Attr, acl: Option<&[u8]>) -> bool {
     }
 }
 
-fn refusal(errno: Errno, why: &str) -> Refusal {
+pub(super) fn refusal(errno: Errno, why: &str) -> Refusal {
     Refusal { errno: errno.0, path: Vec::new(), why: why.to_owned() }
 }
 
-fn refused(error: Error) -> Refusal {
+pub(super) fn refused(error: Error) -> Refusal {
     let errno = error.errno();
     match error {
         // The first name is that of the copy.

@@ -92,6 +92,7 @@ impl Front {
             Some(asked) => self.carry_out(who, ino, asked),
             None if name == requests::DRAIN.as_bytes() => self.work(who, size, requests::drain),
             None if name == requests::RECLAIM.as_bytes() => self.work(who, size, requests::reclaim),
+            None if name == requests::IN_SNAPSHOTS.as_bytes() => self.look(who, size, requests::in_snapshots),
             None if name == requests::REMOVE.as_bytes() && size == 0 => Err(Errno::EINVAL),
             None if name == requests::REMOVE.as_bytes() => self.remove_tree(who, ino).map(|()| b"removed".to_vec()),
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
@@ -152,6 +153,12 @@ impl Front {
         check_may_manage(who)?;
         self.check_not_read_only()?;
         if size == 0 { Err(Errno::EINVAL) } else { part(&self.fs).map_err(convert::errno) }
+    }
+
+    /// Looks at all files, for root or the user who mounted the file system.
+    fn look(&self, who: &Caller, size: u32, at: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
+        check_may_manage(who)?;
+        if size == 0 { Err(Errno::EINVAL) } else { at(&self.fs).map_err(convert::errno) }
     }
 
     /// Returns what every stored byte is for, to root or the user who mounted the file system: writers wait meanwhile.

@@ -508,9 +508,12 @@ impl FileSystem {
     }
 
     /// Calls `each` for every entry after `cookie` (0 for all entries) until it returns false; `.` and `..` are left
-    /// out. The directory is read-locked meanwhile: `each` must not change it.
+    /// out, and in the root the directory that holds the snapshots ([`SNAPSHOTS`]), which can be looked up. The directory is
+    /// read-locked meanwhile: `each` must not change it.
     pub fn readdir(&self, dir: InodeNumber, cookie: u64, each: &mut dyn FnMut(DirEntry) -> bool) -> Result<()> {
-        self.core().answer(self.core().readdir(dir, cookie, each))
+        let is_hidden = |entry: &DirEntry| dir == InodeNumber::ROOT && entry.name == SNAPSHOTS[0];
+        let mut each = |entry: DirEntry| is_hidden(&entry) || each(entry);
+        self.core().answer(self.core().readdir(dir, cookie, &mut each))
     }
 
     /// Returns the newest cookie of a directory. A renamed entry gets a new cookie, so a listing may see it again; a

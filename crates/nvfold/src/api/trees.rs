@@ -4,6 +4,7 @@ use super::{FileSystem, ROOM_BLOCKS};
 use crate::error::{Error, Result};
 use crate::trees::{CloneOptions, Cloned, Difference, Snapshot, SnapshotUsage, Trees};
 use crate::words::{InodeNumber, Removed};
+use std::ops::Range;
 use std::sync::Arc;
 
 impl FileSystem {
@@ -106,6 +107,14 @@ impl FileSystem {
         self.mounted.trees().snapshots()
     }
 
+    /// Returns true if a file or directory belongs to a snapshot, so that nothing of it can be changed.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub fn is_in_snapshot(&self, ino: InodeNumber) -> Result<bool> {
+        Ok(self.mounted.trees().inode(ino.0)?.is_read_only)
+    }
+
     /// Returns a snapshot.
     ///
     /// # Errors
@@ -153,6 +162,21 @@ impl FileSystem {
     ) -> Result<Cloned> {
         let snapshot = self.snapshot(name)?;
         self.with_room(|trees| trees.restore_snapshot(snapshot.attr.ino, parent, target, options))
+    }
+
+    /// Returns the ranges of two files, from a byte offset on, in which their bytes may differ: neither shares these. At most
+    /// `most` of them; the second part of the answer is where to go on, at least the size of the longer file at the end.
+    /// Nothing is read.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub fn unshared_ranges(
+        &self,
+        (one, other): (InodeNumber, InodeNumber),
+        from: u64,
+        most: usize,
+    ) -> Result<(Vec<Range<u64>>, u64)> {
+        self.mounted.trees().unshared_ranges((one, other), from, most)
     }
 
     /// Calls `each` for every path at which two directories differ, in the order of names, until it returns false. What

@@ -70,6 +70,30 @@ impl Trees<'_> {
         Ok(())
     }
 
+    /// Returns ranges from `from` on in which two files may map other bytes, at most `most`, and where to go on.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub(crate) fn unshared_ranges(
+        self,
+        (one, other): (InodeNumber, InodeNumber),
+        from: u64,
+        most: usize,
+    ) -> Result<(Vec<Range<u64>>, u64)> {
+        let (one, other) = (self.inode(one.0)?, self.inode(other.0)?);
+        let size = |inode: &Inode| -> Result<u64> { Ok(inode.attr(&*inode.read()?).size) };
+        let size = size(&one)?.max(size(&other)?);
+        if from >= size {
+            return Ok((Vec::new(), size));
+        }
+        let (mut ranges, mut next) = self.apart(&one, &other, from, size)?;
+        if ranges.len() > most {
+            ranges.truncate(most);
+            next = ranges.last().map_or(from, |last| last.end);
+        }
+        Ok((ranges, next))
+    }
+
     fn names_of(&self, directory: InodeNumber) -> Result<BTreeMap<Vec<u8>, DirEntry>> {
         let mut names = BTreeMap::new();
         self.readdir(directory, 0, &mut |entry| {

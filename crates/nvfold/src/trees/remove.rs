@@ -74,6 +74,9 @@ impl Trees<'_> {
             let why = "it belongs to a snapshot, which does not change; `nvfold snapshot delete` removes it";
             return Err(Error::Posix { doing: "remove a tree", why, errno: errno::EROFS });
         }
+        if let Ok(entry) = self.entry(parent, name) {
+            self.check_does_not_hold_snapshots(entry.ino)?;
+        }
         let top = self.unname_tree(parent, name)?;
         self.add_tops(top);
         Ok(())
@@ -82,11 +85,20 @@ impl Trees<'_> {
     /// Does the same with the directory that has this number; returns the directory and the name that it had.
     ///
     /// # Errors
-    /// ENOENT, ENOTDIR, EBUSY for the root; EIO for damage.
+    /// ENOENT, ENOTDIR, EBUSY for the root and the directories of the snapshots; EIO for damage.
     pub(crate) fn remove_directory(&self, dir: InodeNumber) -> Result<(InodeNumber, Vec<u8>)> {
+        self.check_does_not_hold_snapshots(dir)?;
         let (top, parent, name) = self.unname_directory(dir)?;
         self.add_tops(top);
         Ok((parent, name))
+    }
+
+    fn check_does_not_hold_snapshots(&self, dir: InodeNumber) -> Result<()> {
+        if self.snapshots_directory()? != Some(dir) {
+            return Ok(());
+        }
+        let why = "it holds the snapshots of the file system";
+        Err(Error::Posix { doing: "remove a tree", why, errno: errno::EBUSY })
     }
 
     /// Adds tops of trees that are to be freed.

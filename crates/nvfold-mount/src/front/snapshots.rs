@@ -1,0 +1,254 @@
+//! Snapshots: who may make, delete and restore them, and what keeps them as they are.
+//!
+//! The problem: the library refuses every change of a snapshot, but the kernel takes some on its own. It opens files without
+//! a request, and accepts written data into its cache.
+//!
+//! The idea: a mount of a device with snapshots lets the kernel ask before it opens a file, and refuses to open one for
+//! writing. A mount that had none when it began has told the kernel already that it need not ask. There, what is written
+//! to a file of a snapshot made since is refused when the kernel hands it on, and dropped from its cache.
+//!
+//! The two directories above the snapshots belong to the mount: no name in them is made, moved or removed otherwise.
+
+use super::trees::{refusal, refused};
+use super::{Answer, Front};
+use crate::clones::{Refusal, SourceToken};
+use crate::convert;
+use crate::snapshots::{RANGES_MAX, SnapshotQuestion, answer};
+use nvfold::{Attr, CloneProgress, FileKind, FileSystem, InodeNumber, SNAPSHOTS, Snapshot};
+use nvfold_fuse::{Caller, Errno, Operation};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The inode numbers of `.nvfold` and `.nvfold/snapshots`, which never change; 0 while there are none.
+pub(super) struct SnapshotPlaces([AtomicU64; 2]);
+
+impl SnapshotPlaces {
+    pub(super) fn of(fs: &FileSystem) -> SnapshotPlaces {
+        let places = SnapshotPlaces([AtomicU64::new(0), AtomicU64::new(0)]);
+        places.look(fs);
+        places
+    }
+
+    /// Looks for directories that were made meanwhile. Returns the one that holds the snapshots.
+    fn look(&self, fs: &FileSystem) -> Option<InodeNumber> {
+        let mut at = InodeNumber::ROOT;
+        for (place, name) in self.0.iter().zip(SNAPSHOTS) {
+            at = fs.entry(at, name).ok()?.ino;
+            place.store(at.0, Ordering::Relaxed);
+        }
+        Some(at)
+    }
+
+    /// Returns true if there is a directory of snapshots.
+    pub(super) fn are_known(&self) -> bool {
+        self.0[1].load(Ordering::Relaxed) != 0
+    }
+
+    fn contain(&self, ino: u64) -> bool {
+        self.0.iter().any(|place| place.load(Ordering::Relaxed) == ino)
+    }
+}
+
+impl Front {
+    /// Refuses requests that would change the directories above the snapshots (EROFS), a name of the first one (EPERM), or
+    /// make a file without a name in a snapshot.
+    pub(super) fn check_place(&self, operation: &Operation<'_>) -> Answer<()> {
+        match operation {
+            Operation::MkNod { parent, name, .. }
+            | Operation::MkDir { parent, name, .. }
+            | Operation::SymLink { parent, name, .. }
+            | Operation::Link { parent, name, .. }
+            | Operation::Unlink { parent, name }
+            | Operation::RmDir { parent, name }
+            | Operation::Create { parent, name, .. } => self.check_name_place(*parent, name),
+            Operation::Rename { parent, name, new_parent, new_name, .. } => {
+                self.check_name_place(*parent, name)?;
+                self.check_name_place(*new_parent, new_name)
+            }
+            Operation::TmpFile { parent, .. } => {
+                self.check_inode_place(*parent)?;
+                self.check_not_in_snapshot(InodeNumber(*parent))
+            }
+            Operation::SetAttr { ino, .. } | Operation::SetXattr { ino, .. } | Operation::RemoveXattr { ino, .. } => {
+                self.check_inode_place(*ino)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_name_place(&self, parent: u64, name: &OsStr) -> Answer<()> {
+        if parent == InodeNumber::ROOT.0 && name.as_bytes() == SNAPSHOTS[0] {
+            return Err(Errno::EPERM);
+        }
+        self.check_inode_place(parent)
+    }
+
+    /// Refuses a copy of a tree that would take the place of the snapshots.
+    pub(super) fn check_copy_place(&self, parent: InodeNumber, name: &[u8]) -> Result<(), Refusal> {
+        let why = "this name in the root is kept for snapshots";
+        self.check_name_place(parent.0, OsStr::from_bytes(name)).map_err(|errno| refusal(errno, why))
+    }
+
+    fn check_inode_place(&self, ino: u64) -> Answer<()> {
+        if self.snapshots.contain(ino) { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Returns EROFS for a file or directory of a snapshot.
+    pub(super) fn check_not_in_snapshot(&self, ino: InodeNumber) -> Answer<()> {
+        if self.fs.is_in_snapshot(ino).map_err(convert::errno)? { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
+    /// Answers a question about snapshots, which came by an open file; `None` if it is none.
+    pub(crate) fn asked_about_snapshots(
+        &self,
+        who: &Caller<'_>,
+        asked_by: InodeNumber,
+        question: &[u8],
+    ) -> Option<Vec<u8>> {
+        let done = match SnapshotQuestion::decode(question)? {
+            SnapshotQuestion::Create { source, name } => self.create_snapshot(who, asked_by, source, name),
+            SnapshotQuestion::Restore { snapshot, name } => self.restore_snapshot(who, asked_by, snapshot, name),
+            SnapshotQuestion::Delete { any, name } => self.delete_snapshot(who, any, name),
+            SnapshotQuestion::Figures { snapshot } => self.figures(who, snapshot),
+            SnapshotQuestion::Unshared { one, other, from } => self.unshared(who, asked_by, (one, other), from),
+        };
+        Some(answer(&done))
+    }
+
+    fn create_snapshot(
+        &self,
+        who: &Caller<'_>,
+        permit: InodeNumber,
+        token: SourceToken,
+        name: &[u8],
+    ) -> Result<Vec<u64>, Refusal> {
+        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        let (made_in, owner) = self.permitted(who, permit)?;
+        let (source, user) = self.named_source(who, token)?;
+        if made_in != InodeNumber::ROOT || !(user == 0 || self.is_in_charge(owner.uid)?) {
+            return Err(not_in_charge());
+        }
+        let copied = self
+            .copy_tree(who, permit, source, None, &|options| self.fs.create_snapshot(name, source, options))
+            .map(|cloned| numbers(cloned.copied));
+        // The directories may be new also where the snapshot was refused.
+        let had_places = self.snapshots.are_known();
+        if let Some(home) = self.snapshots.look(&self.fs) {
+            if !had_places {
+                self.tell_new_name(who, permit, InodeNumber::ROOT, SNAPSHOTS[0]);
+            }
+            self.tell_new_name(who, permit, home, name);
+        }
+        copied
+    }
+
+    fn restore_snapshot(
+        &self,
+        who: &Caller<'_>,
+        permit: InodeNumber,
+        token: SourceToken,
+        name: &[u8],
+    ) -> Result<Vec<u64>, Refusal> {
+        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        let (parent, owner) = self.permitted(who, permit)?;
+        self.check_copy_place(parent, name)?;
+        let (source, user) = self.named_source(who, token)?;
+        let snapshot = self.snapshot_of(source)?;
+        if let Ok(old) = self.fs.entry(parent, name) {
+            self.check_may_replace(who, user, &old)?;
+        }
+        let caller = (user != 0).then_some(&owner);
+        let copied = self.copy_tree(who, permit, source, caller, &|options| {
+            self.fs.restore_snapshot(&snapshot.name, parent, name, options)
+        })?;
+        self.tell_new_name(who, permit, parent, name);
+        Ok(numbers(copied.copied))
+    }
+
+    /// Allows to replace a directory to whoever could remove it.
+    fn check_may_replace(&self, who: &Caller<'_>, user: u32, old: &nvfold::DirEntry) -> Result<(), Refusal> {
+        if old.kind != FileKind::Directory {
+            return Err(refusal(Errno(nvfold::errno::ENOTDIR), "it is no directory, and only a directory is replaced"));
+        }
+        if user == 0 {
+            return Ok(());
+        }
+        if !who.is_known() {
+            return Err(refusal(Errno::EPERM, "only root may replace a directory of this mount"));
+        }
+        let why = "no permission to remove the directory that it would replace";
+        self.check_may_remove(who, old.ino).map_err(|errno| refusal(errno, why))
+    }
+
+    fn delete_snapshot(&self, who: &Caller<'_>, token: SourceToken, name: &[u8]) -> Result<Vec<u64>, Refusal> {
+        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        let (_, user) = self.named_source(who, token)?;
+        if !self.is_in_charge(user)? {
+            return Err(not_in_charge());
+        }
+        self.fs.delete_snapshot(name).map_err(refused)?;
+        self.counters.change();
+        if let Some(home) = self.snapshots.look(&self.fs) {
+            // Whoever asked may use the name again at once, so the kernel must know.
+            self.notices.drop_name_now(home, OsStr::from_bytes(name));
+            self.notices.write_back(home);
+        }
+        Ok(Vec::new())
+    }
+
+    fn figures(&self, who: &Caller<'_>, token: SourceToken) -> Result<Vec<u64>, Refusal> {
+        let (top, user) = self.named_source(who, token)?;
+        let snapshot = self.snapshot_of(top)?;
+        let mut numbers = vec![snapshot.attr.btime.cast_unsigned()];
+        if self.is_in_charge(user)? {
+            let Some(_turn) = self.turns.take(user) else {
+                return Err(refusal(Errno::EAGAIN, "this user has too many long requests"));
+            };
+            let usage = self.fs.snapshot_usage(&snapshot).map_err(refused)?;
+            numbers.extend([usage.entries, usage.logical_bytes, usage.alone_bytes]);
+        }
+        Ok(numbers)
+    }
+
+    fn unshared(
+        &self,
+        who: &Caller<'_>,
+        asked_by: InodeNumber,
+        (one, other): (SourceToken, SourceToken),
+        from: u64,
+    ) -> Result<Vec<u64>, Refusal> {
+        let [one, other] = [self.named_source(who, one)?.0, self.named_source(who, other)?.0];
+        let attr = |ino| -> Result<Attr, Refusal> { self.fs.getattr(ino).map_err(refused) };
+        if [attr(one)?, attr(other)?].iter().any(|attr| attr.kind != FileKind::Regular) {
+            return Err(refusal(Errno::EINVAL, "only regular files are compared"));
+        }
+        if from == 0 {
+            let known: Vec<InodeNumber> =
+                [one, other].into_iter().filter(|ino| self.lookups.may_have_pages(*ino)).collect();
+            who.while_waiting(asked_by.0, || known.iter().for_each(|ino| self.notices.write_back(*ino)));
+        }
+        let (ranges, next) = self.fs.unshared_ranges((one, other), from, RANGES_MAX).map_err(refused)?;
+        Ok([next].into_iter().chain(ranges.into_iter().flat_map(|range| [range.start, range.end])).collect())
+    }
+
+    /// Returns the snapshot whose top this is.
+    fn snapshot_of(&self, top: InodeNumber) -> Result<Snapshot, Refusal> {
+        let all = self.fs.snapshots().map_err(refused)?;
+        let found = all.into_iter().find(|snapshot| snapshot.attr.ino == top);
+        found.ok_or_else(|| refusal(Errno::EINVAL, "it is no snapshot"))
+    }
+
+    /// Returns true for root and the owner of the root directory.
+    fn is_in_charge(&self, user: u32) -> Result<bool, Refusal> {
+        Ok(user == 0 || user == self.fs.getattr(InodeNumber::ROOT).map_err(refused)?.uid)
+    }
+}
+
+fn numbers(copied: CloneProgress) -> Vec<u64> {
+    vec![copied.entries, copied.bytes]
+}
+
+fn not_in_charge() -> Refusal {
+    refusal(Errno::EPERM, "only root and the owner of the root directory may make and delete snapshots")
+}
