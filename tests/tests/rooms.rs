@@ -41,13 +41,13 @@ const HOUSES: [House; 9] = [
         rooms: &[
             ("internals", "jobs fs store dedup chunk media chunking fingerprint"),
             ("host", "api words error chunking compression fingerprint media"),
-            ("api", "mount jobs fs dedup inode space media words error compression fingerprint panics"),
+            ("api", "mount trees jobs fs dedup inode space media words error compression fingerprint panics"),
             ("check", "mount fs store dedup inode chunk space media words error compression fingerprint"),
             (
                 "mount",
                 "trees jobs fs store dedup inode chunk space media words error compression fingerprint parallel panics",
             ),
-            ("trees", "fs inode words error panics"),
+            ("trees", "fs store inode chunk space media words error panics"),
             ("jobs", "fs store dedup inode chunk space media words error compression fingerprint panics"),
             ("fs", "store dedup inode space media words error compression fingerprint panics"),
             ("store", "dedup inode chunk space media words error chunking compression fingerprint panics refusals"),

@@ -75,7 +75,7 @@ impl Store {
         if stores.len() > 1 {
             self.check_words(&stores)?;
         }
-        changes.iter().for_each(|change| self.keep_changed(change));
+        changes.iter().for_each(|change| self.keep_changed(change.inode, change.state, change.entries));
         self.panics.may_panic(Moment::Staged);
         // Work beside the calls changes one inode at a time.
         let changing = match changes {

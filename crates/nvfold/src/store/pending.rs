@@ -24,7 +24,6 @@
 //! Keeping never makes an operation fail. If it cannot keep something, the copy fails.
 
 use super::Store;
-use super::change::Change;
 use super::remap::Remap;
 use crate::chunk::transaction::Transaction;
 use crate::error::{Error, Result, errno};
@@ -205,9 +204,9 @@ impl Store {
 
     /// Keeps what a change of entries and attributes is about to replace.
     #[inline]
-    pub(super) fn keep_changed(&self, change: &Change<'_, '_>) {
+    pub(super) fn keep_changed(&self, inode: &Inode, state: &State, entries: &[LogEntry]) {
         if self.pending.is_any() {
-            self.keep_names(change.inode, change.state, change.entries);
+            self.keep_names(inode, state, entries);
         }
     }
 

@@ -98,7 +98,7 @@ pub(super) struct CopyKind {
 }
 
 /// A directory of the tree: where it stands, and the next name to copy.
-struct Place {
+struct CopiedDirectory {
     source: u64,
     parent: usize,
     name: Vec<u8>,
@@ -115,7 +115,7 @@ struct Linked {
 
 /// What a new file has taken so far.
 #[derive(Default)]
-struct Taken {
+struct TakenExtents {
     extents: Extents,
     references: Dropped,
     reserved: Runs,
@@ -139,7 +139,7 @@ struct Walk<'c, 'o> {
     births: Births<'c>,
     directories: Vec<NewDirectory<'c>>,
     /// The same directories in the original.
-    places: Vec<Place>,
+    places: Vec<CopiedDirectory>,
     unfilled: Vec<usize>,
     linked: BTreeMap<u64, Linked>,
     pieces: Vec<(u64, Extent)>,
@@ -371,7 +371,7 @@ impl Walk<'_, '_> {
         let made = self.births.make_directory(&born)?;
         self.unfilled.push(self.directories.len());
         self.directories.push(made);
-        self.places.push(Place { source, parent, name: name.to_vec(), cookie: 0 });
+        self.places.push(CopiedDirectory { source, parent, name: name.to_vec(), cookie: 0 });
         self.breathe()?;
         Ok(number)
     }
@@ -397,7 +397,7 @@ impl Walk<'_, '_> {
         let (attributes, xattrs) = (self.attributes(&then, names.unwrap_or(1)), self.xattrs(&then));
         let parent = self.directories[directory].number;
         let born = Born { number, kind: then.kind, parent, attributes, xattrs: &xattrs, flags: self.copy.flags };
-        let mut taken = Taken::default();
+        let mut taken = TakenExtents::default();
         let done = match then.kind {
             FileKind::Regular => self.take_extents(source, &mut taken),
             _ => Ok(()),
@@ -415,7 +415,7 @@ impl Walk<'_, '_> {
     }
 
     /// Takes references on all that a file mapped, in steps.
-    fn take_extents(&mut self, source: u64, taken: &mut Taken) -> Result<()> {
+    fn take_extents(&mut self, source: u64, taken: &mut TakenExtents) -> Result<()> {
         let mut next = Some(0);
         while let Some(from) = next {
             next = self.take_some_extents(source, from, taken)?;
@@ -428,7 +428,7 @@ impl Walk<'_, '_> {
     }
 
     /// Takes references on some of what a file mapped, from this offset on; returns the offset to go on at.
-    fn take_some_extents(&mut self, source: u64, from: u64, taken: &mut Taken) -> Result<Option<u64>> {
+    fn take_some_extents(&mut self, source: u64, from: u64, taken: &mut TakenExtents) -> Result<Option<u64>> {
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.clear();
         let core = self.core;
@@ -446,7 +446,7 @@ impl Walk<'_, '_> {
         done.map(|()| next)
     }
 
-    fn take(&mut self, offset: u64, extent: &Extent, taken: &mut Taken) -> Result<()> {
+    fn take(&mut self, offset: u64, extent: &Extent, taken: &mut TakenExtents) -> Result<()> {
         if extent.unwritten {
             return self.births.reserve(offset, extent, &mut taken.extents, &mut taken.reserved);
         }
