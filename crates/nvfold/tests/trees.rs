@@ -531,7 +531,7 @@ fn nothing_can_change_a_snapshot() {
 
 /// It lies in bad memory here.
 #[test]
-fn what_two_trees_share_is_not_read_to_compare_them() {
+fn shared_data_is_not_read_to_compare_two_trees() {
     let site = Site::new(Policy::Inline, IndexKind::Dram);
     let fs = &site.fs;
     fs.create_snapshot(b"a", site.at("/a"), &CloneOptions::default()).unwrap();

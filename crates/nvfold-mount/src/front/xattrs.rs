@@ -148,11 +148,6 @@ impl Front {
         answer
     }
 
-    /// Returns EROFS on a read-only mount. The kernel lets these requests pass, because they only read an attribute.
-    pub(super) fn check_not_read_only(&self) -> Answer<()> {
-        if self.access.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
-    }
-
     /// Does one part of a longer task, for root or the user who mounted the file system.
     fn work(&self, who: &Caller, size: u32, part: fn(&FileSystem) -> nvfold::Result<Vec<u8>>) -> Answer<Vec<u8>> {
         check_may_manage(who)?;
