@@ -125,7 +125,8 @@ const HOUSES: [House; 9] = [
             ),
             (
                 "front",
-                "handshake access notices pages hints lookups syncs turns settings requests options reports counters acl convert",
+                "handshake access notices pages hints lookups syncs turns settings requests clones snapshots moves rights \
+                 options reports counters acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
@@ -142,6 +143,10 @@ const HOUSES: [House; 9] = [
             ("turns", ""),
             ("settings", ""),
             ("requests", ""),
+            ("snapshots", "clones"),
+            ("clones", ""),
+            ("moves", ""),
+            ("rights", "acl"),
             ("memory", ""),
             ("background", ""),
             ("events", ""),

@@ -169,7 +169,7 @@ fn listings_of_the_root_leave_snapshots_out_and_the_name_is_kept_for_them() {
 }
 
 #[test]
-fn a_snapshot_beside_a_writer_has_all_that_was_written_before() {
+fn a_snapshot_during_writes_has_all_that_was_written_before() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(128, "policy=inline,writeback=on");
     if !mount.is_real() {
@@ -305,7 +305,7 @@ fn a_diff_names_each_path_that_differs_in_both_directions() {
 }
 
 #[test]
-fn what_a_user_may_not_read_is_named_and_not_compared() {
+fn files_that_a_user_may_not_read_are_named_and_not_compared() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "inline");
     if !mount.is_real() {
@@ -426,7 +426,7 @@ fn the_space_of_a_deleted_snapshot_comes_back() {
 }
 
 #[test]
-fn names_that_cannot_be_are_refused_and_say_why() {
+fn impossible_names_of_snapshots_are_refused_with_the_reason() {
     requires!(root, fuse);
     let mut mount = Mount::fresh(64, "inline");
     if !mount.is_real() {

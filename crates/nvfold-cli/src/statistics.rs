@@ -6,7 +6,6 @@
 use crate::bounded::{self, ANSWERS_WITHIN};
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
-use crate::mount::requests;
 use crate::mounts::{self, Mounted};
 use crate::report;
 use crate::size;
@@ -14,6 +13,7 @@ use crate::traffic::{SegmentWear, Traffic};
 use nvfold::{
     AutoStats, DeNovaStats, FileSystem, IndexKind, NvDedupStats, OriginStats, Policy, Stats, Superblock, Usage, errno,
 };
+use nvfold_mount::requests::IN_SNAPSHOTS;
 use nvfold_mount::{Counters, REPORT_ATTRIBUTE, Requests, USAGE_ATTRIBUTE};
 use pmem::Region;
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,12 @@ pub(crate) struct InSnapshots {
 }
 
 impl InSnapshots {
+    /// Decodes the answer of a server.
+    fn answered(answer: &[u8]) -> Option<InSnapshots> {
+        let (count, only_bytes) = std::str::from_utf8(answer).ok()?.split_once(' ')?;
+        Some(InSnapshots { count: count.parse().ok()?, only_bytes: only_bytes.parse().ok()? })
+    }
+
     fn of(fs: &FileSystem) -> nvfold::Result<InSnapshots> {
         Ok(InSnapshots { count: fs.snapshots()?.len() as u64, only_bytes: fs.only_in_snapshots()? })
     }
@@ -433,10 +439,10 @@ impl Statistics {
 
     fn and_snapshots(mut self) -> Outcome<Statistics> {
         if let Some(dir) = &self.mount_point {
-            self.snapshots = match requests::in_snapshots(Path::new(dir)) {
+            self.snapshots = match bounded::get(Path::new(dir), IN_SNAPSHOTS, ANSWERS_WITHIN) {
                 // Another user may not ask, and an older server does not know.
                 Err(error) if [Some(errno::EPERM), Some(errno::ENODATA)].contains(&error.raw_os_error()) => None,
-                asked => asked.map(|(count, only_bytes)| Some(InSnapshots { count, only_bytes })).doing(dir)?,
+                answer => InSnapshots::answered(&answer.doing(dir)?),
             };
         }
         Ok(self)

@@ -481,6 +481,18 @@ mod tests {
     }
 
     #[test]
+    fn an_open_for_writing_is_known_by_its_flags() {
+        for (flags, expected) in [(0, false), (1, true), (2, true), (0o2000, false), (0o1002, true)] {
+            let argument = OpenIn { flags, open_flags: 0 };
+            let decoded = Operation::decode(&header(opcode::OPEN), argument.as_bytes(), &[]);
+            assert!(
+                matches!(decoded, Some(Operation::Open { for_writing, .. }) if for_writing == expected),
+                "{flags:o}"
+            );
+        }
+    }
+
+    #[test]
     fn a_truncated_request_is_rejected() {
         let argument = WriteIn { size: 4, ..WriteIn::default() };
         assert!(Operation::decode(&header(opcode::WRITE), argument.as_bytes(), b"123").is_none());
@@ -501,7 +513,7 @@ mod tests {
     fn the_arguments_of_a_request_have_the_size_of_their_structure() {
         // Every request that has an argument is refused without it.
         for opcode in (0..64).filter(|opcode| argument_bytes(*opcode) > 0) {
-            let is_read = !matches!(opcode, opcode::OPEN | opcode::OPENDIR | opcode::RELEASE | opcode::STATX)
+            let is_read = !matches!(opcode, opcode::OPENDIR | opcode::RELEASE | opcode::STATX)
                 && !matches!(opcode, opcode::FLUSH | opcode::FSYNC | opcode::FSYNCDIR);
             // Aligned, as the kernel's requests are.
             let names = [u64::from_ne_bytes(*b"a\0b\0c\0d\0")];

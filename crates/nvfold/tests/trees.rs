@@ -397,7 +397,7 @@ fn clone_under_changes(policy: Policy, index: IndexKind, seed: u64) {
 }
 
 #[test]
-fn whatever_changes_meanwhile_a_clone_is_the_tree_of_the_instant() {
+fn a_clone_under_a_writer_is_the_tree_of_one_instant() {
     for (seed, policy) in (1..).zip(POLICIES) {
         let index = if seed % 2 == 0 { IndexKind::Pm } else { IndexKind::Dram };
         clone_under_changes(policy, index, 1000 * seed);
@@ -443,7 +443,7 @@ fn a_clone_that_ends_early_leaves_nothing() {
 }
 
 #[test]
-fn a_clone_says_why_it_cannot_be_made() {
+fn a_clone_that_cannot_be_made_fails_with_a_reason() {
     let site = Site::new(Policy::Inline, IndexKind::Dram);
     let of = |from: &str, to: &str, name: &str| {
         let error = site.fs.clone_tree(site.at(from), site.at(to), name.as_bytes(), &CloneOptions::default());
@@ -533,7 +533,7 @@ fn nothing_can_change_a_snapshot() {
 
 /// It lies in bad memory here.
 #[test]
-fn what_two_trees_share_is_not_read_to_compare_them() {
+fn shared_data_is_not_read_to_compare_two_trees() {
     let site = Site::new(Policy::Inline, IndexKind::Dram);
     let fs = &site.fs;
     fs.create_snapshot(b"a", site.at("/a"), &CloneOptions::default()).unwrap();

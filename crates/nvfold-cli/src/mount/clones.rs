@@ -1,7 +1,6 @@
 //! Asks the server of a mount to clone a tree, from a command; [`nvfold_mount::clones`] says how.
 
 use crate::bounded;
-use crate::mount::snapshots::{self, SnapshotQuestion};
 use nvfold::{CloneProgress, errno};
 use nvfold_fuse::{ASK_BYTES, ask};
 use nvfold_mount::clones::{Question, SOURCE_ATTRIBUTE, answered};
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -67,31 +66,13 @@ impl Permit {
         }
     }
 
-    /// Asks for a copy with a token of this open directory, and waits for it as [`Permit::clone_tree`] does.
-    pub(crate) fn copy<'n>(
-        &self,
-        directory: &File,
-        question: impl Fn(SourceToken) -> SnapshotQuestion<'n>,
-        every: Duration,
-        mut wait: impl FnMut(CloneProgress) -> bool,
-    ) -> io::Result<Result<CloneProgress, Refusal>> {
-        loop {
-            let question = question(source(directory)?);
-            match self.answer_watched(|| snapshots::ask_once(self.0.as_fd(), question), every, &mut wait)? {
-                Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
-                    thread::sleep(TRY_AGAIN);
-                }
-                Err(refusal) => return Ok(Err(refusal)),
-                Ok(numbers) => match numbers[..] {
-                    [entries, bytes] => return Ok(Ok(CloneProgress { entries, bytes })),
-                    _ => return Err(io::Error::from_raw_os_error(errno::EINVAL)),
-                },
-            }
-        }
+    /// The file by which questions about a copy are asked.
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Asks for a copy in a thread of its own: once the server has the request, nothing but its answer ends the wait.
-    fn answer_watched<R: Send>(
+    pub(super) fn answer_watched<R: Send>(
         &self,
         asked: impl FnOnce() -> io::Result<R> + Send,
         every: Duration,

@@ -3,7 +3,7 @@
 use crate::bounded::{self, ANSWERS_WITHIN};
 use nvfold::{MappedExtent, Reshared, errno};
 use nvfold_mount::REPORT_ATTRIBUTE;
-use nvfold_mount::requests::{ANSWER_MAX, DRAIN, IN_SNAPSHOTS, RECLAIM, REMOVE, SYNC};
+use nvfold_mount::requests::{ANSWER_MAX, DRAIN, RECLAIM, REMOVE, SYNC};
 pub(crate) use nvfold_mount::requests::{EXTENTS_MAX, Left, RANGE_BYTES_MAX, ReclaimLeft, Request};
 pub(crate) use nvfold_mount::requests::{drain_some, queued, reclaim_some};
 use std::io;
@@ -53,14 +53,6 @@ pub(crate) fn ask_to_sync(path: &Path) -> io::Result<String> {
     // The kernel may have cached what was written. It passes that on, but never the request to sync.
     rustix::fs::syncfs(std::fs::File::open(path)?)?;
     read(path, SYNC)
-}
-
-/// Returns the number of snapshots, and the bytes that only they hold.
-pub(crate) fn in_snapshots(path: &Path) -> io::Result<(u64, u64)> {
-    match numbers(&text(bounded::get(path, IN_SNAPSHOTS, ANSWERS_WITHIN)?)?)[..] {
-        [count, only_bytes] => Ok((count, only_bytes)),
-        _ => Err(not_understood()),
-    }
 }
 
 /// Removes a directory of a mount with all that is below it, from a command.

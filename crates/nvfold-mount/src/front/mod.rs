@@ -9,7 +9,8 @@
 //! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
 //!                                            +-> removal      removing trees
 //!                                            +-> trees        clones of trees
-//!                                            +-> snapshots    snapshots, and what keeps them as they are
+//!                                            +-> snapshots    making, deleting and restoring snapshots
+//!                                            +-> places       what keeps snapshots as they are
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -27,6 +28,7 @@ mod causality;
 mod content;
 mod listing;
 mod names;
+mod places;
 mod removal;
 mod snapshots;
 mod times;
@@ -53,7 +55,7 @@ use nvfold::{Attr, Clock, FileSystem, InodeNumber};
 use nvfold_causality::anchors::Anchors;
 use nvfold_fuse::protocol::open;
 use nvfold_fuse::{Entry, Errno};
-use snapshots::SnapshotPlaces;
+use places::SnapshotPlaces;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use trees::Clones;

@@ -159,6 +159,12 @@ impl Front {
         Ok(cloned.copied)
     }
 
+    /// Refuses a copy that would take the place of the snapshots.
+    pub(super) fn check_copy_place(&self, parent: InodeNumber, name: &[u8]) -> Result<(), Refusal> {
+        let why = "this name in the root is kept for snapshots";
+        self.check_name_place(parent.0, OsStr::from_bytes(name)).map_err(|errno| refusal(errno, why))
+    }
+
     /// Copies a tree, for whoever owns the permit. `owner`: whose the copy is to be, who may not read everything.
     pub(super) fn copy_tree(
         &self,

@@ -334,7 +334,7 @@ mod tests {
 
     /// Blocks that can be found in either index, half of them shared: what is postponed leaves the index like the rest.
     #[test]
-    fn a_large_file_that_is_cut_off_leaves_nothing_behind_in_the_index() {
+    fn a_truncated_large_file_leaves_nothing_in_the_index() {
         for index in [IndexKind::Dram, IndexKind::Pm] {
             let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
             FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();

@@ -294,6 +294,19 @@ impl Core {
         }
     }
 
+    /// Returns the directory of the snapshots, if it is there.
+    pub(crate) fn snapshots_directory(&self) -> Result<Option<InodeNumber>> {
+        let mut at = InodeNumber::ROOT;
+        for name in SNAPSHOTS {
+            at = match self.entry(at, name) {
+                Ok(entry) => entry.ino,
+                Err(Error::NotFound { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+        }
+        Ok(Some(at))
+    }
+
     /// Returns the inode that a name refers to. The caller holds the directory's lock, so the inode cannot have been
     /// removed: if it is missing or of another kind, it is damaged.
     ///

@@ -85,21 +85,21 @@ fn a_write_and_an_append_are_in_a_clone_in_their_order() {
 }
 
 #[test]
-fn what_is_moved_out_of_a_tree_and_changed_is_in_its_clone_as_it_was() {
+fn a_file_that_leaves_a_tree_and_changes_is_in_the_clone_with_its_old_content() {
     let out: TreeChange = |fs, _, below| fs.rename(below, b"b", ROOT, b"b", RenameMode::Replace).unwrap();
     let write: TreeChange = |fs, _, _| file(fs, ROOT, "b").write_at(0, &block(9)).unwrap();
     clone_during([out, write], Policy::Off);
 }
 
 #[test]
-fn what_is_moved_into_a_tree_is_in_its_clone_only_with_what_was_before() {
+fn a_file_that_comes_into_a_tree_is_in_the_clone_only_with_earlier_changes() {
     let truncate: TreeChange = |fs, tree, _| file(fs, tree, "a").set_len(10).unwrap();
     let into: TreeChange = |fs, _, below| fs.rename(ROOT, b"beside", below, b"in", RenameMode::Replace).unwrap();
     clone_during([truncate, into], Policy::Off);
 }
 
 #[test]
-fn a_file_that_loses_its_last_name_is_in_a_clone_whoever_gets_its_number() {
+fn an_unlinked_file_is_in_the_clone_although_another_gets_its_number() {
     let unlink: TreeChange = |fs, tree, _| fs.unlink(tree, b"a").unwrap();
     let another: TreeChange = |fs, _, below| {
         let other = fs.open(create(fs, below, "other")).unwrap();

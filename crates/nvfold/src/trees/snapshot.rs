@@ -189,19 +189,6 @@ impl Trees<'_> {
         }
     }
 
-    /// Returns the directory of the snapshots, if it is there.
-    pub(crate) fn snapshots_directory(&self) -> Result<Option<InodeNumber>> {
-        let mut at = InodeNumber::ROOT;
-        for name in SNAPSHOTS {
-            at = match self.entry(at, name) {
-                Ok(entry) => entry.ino,
-                Err(Error::NotFound { .. }) => return Ok(None),
-                Err(error) => return Err(error),
-            };
-        }
-        Ok(Some(at))
-    }
-
     fn make_snapshots_directory(&self) -> Result<InodeNumber> {
         let mut at = InodeNumber::ROOT;
         for name in SNAPSHOTS {
