@@ -419,8 +419,16 @@ fn the_space_of_a_deleted_snapshot_comes_back() {
     assert!((8 << 20..9 << 20).contains(&only), "{only}");
     let rows = nvfold_json(&["df", "--snapshots", "--json"], &[mount.path()]);
     assert_eq!(rows["file_systems"][0]["snapshots"], statistics["snapshots"], "{rows}");
+    let mut open = File::open(snapshot(&mount, "large").join("large")).expect("open");
     nvfold(&["snapshot", "delete", "large"], &[mount.path()]).success();
     assert!(!snapshot(&mount, "large").exists());
+    let mut content = Vec::new();
+    open.read_to_end(&mut content).expect("read the open file");
+    assert!(content == noise(8 << 20, "large"), "it lives until it is closed");
+    drop(open);
+    // The name is free at once.
+    create(&mount, "large", &work);
+    nvfold(&["snapshot", "delete", "large"], &[mount.path()]).success();
     assert_eq!(stored(&mut mount), before);
     mount.check();
 }
