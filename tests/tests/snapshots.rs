@@ -262,8 +262,11 @@ fn a_diff_names_each_path_that_differs_in_both_directions() {
     let then = OsStr::new("snapshot:then");
     assert_eq!(diff(then, work.as_os_str()), [""; 0]);
 
+    // A whole block, written to the cache of the kernel alone, without a request.
+    mount.remount();
     let file = OpenOptions::new().write(true).open(work.join("file")).expect("open");
-    file.write_all_at(b"other", 50_000).expect("write");
+    file.write_all_at(&noise(4096, "other block"), 8 * 4096).expect("write");
+    assert_eq!(diff(then, work.as_os_str()), ["M file", "M deep/link"]);
     drop(file);
     fs::set_permissions(work.join("deep/er/small"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::remove_file(work.join("becomes")).expect("remove");
