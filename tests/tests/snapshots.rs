@@ -262,8 +262,11 @@ fn a_diff_names_each_path_that_differs_in_both_directions() {
     let then = OsStr::new("snapshot:then");
     assert_eq!(diff(then, work.as_os_str()), [""; 0]);
 
+    // A whole block, written to the cache of the kernel alone, without a request.
+    mount.remount();
     let file = OpenOptions::new().write(true).open(work.join("file")).expect("open");
-    file.write_all_at(b"other", 50_000).expect("write");
+    file.write_all_at(&noise(4096, "other block"), 8 * 4096).expect("write");
+    assert_eq!(diff(then, work.as_os_str()), ["M file", "M deep/link"]);
     drop(file);
     fs::set_permissions(work.join("deep/er/small"), fs::Permissions::from_mode(0o600)).expect("chmod");
     fs::remove_file(work.join("becomes")).expect("remove");
@@ -419,8 +422,16 @@ fn the_space_of_a_deleted_snapshot_comes_back() {
     assert!((8 << 20..9 << 20).contains(&only), "{only}");
     let rows = nvfold_json(&["df", "--snapshots", "--json"], &[mount.path()]);
     assert_eq!(rows["file_systems"][0]["snapshots"], statistics["snapshots"], "{rows}");
+    let mut open = File::open(snapshot(&mount, "large").join("large")).expect("open");
     nvfold(&["snapshot", "delete", "large"], &[mount.path()]).success();
     assert!(!snapshot(&mount, "large").exists());
+    let mut content = Vec::new();
+    open.read_to_end(&mut content).expect("read the open file");
+    assert!(content == noise(8 << 20, "large"), "it lives until it is closed");
+    drop(open);
+    // The name is free at once.
+    create(&mount, "large", &work);
+    nvfold(&["snapshot", "delete", "large"], &[mount.path()]).success();
     assert_eq!(stored(&mut mount), before);
     mount.check();
 }

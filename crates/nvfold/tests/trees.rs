@@ -589,6 +589,20 @@ fn a_snapshot_is_restored_in_place_and_deleted_with_what_it_holds_alone() {
     }
     assert_eq!(first_difference(&then, &seen(&site.fs, site.at("/.nvfold/snapshots/whole/a"))), None);
     assert!(site.fs.lookup(site.at("/.nvfold/snapshots/whole"), b".nvfold").is_err());
+    let is_listed = |name: &[u8]| {
+        let mut names = Vec::new();
+        let mut each = |entry: DirEntry| {
+            names.push(entry.name);
+            true
+        };
+        site.fs.readdir(ROOT, 0, &mut each).unwrap();
+        names.iter().any(|listed| listed == name)
+    };
+    assert!(is_listed(b"b") && !is_listed(b".nvfold"), "a listing of the root leaves the snapshots out");
+    for holder in [site.at("/.nvfold"), site.at("/.nvfold/snapshots")] {
+        assert_eq!(site.fs.remove_directory(holder).unwrap_err().errno(), errno::EBUSY);
+    }
+    assert_eq!(site.fs.remove_tree(site.at("/.nvfold"), b"snapshots").unwrap_err().errno(), errno::EBUSY);
     // New content, of which only the tree holds the old.
     let file = site.fs.open(site.at("/a/file3")).unwrap();
     file.write_at(0, &(0..5 * BLOCK).map(|at| (at / 5 + at / 4099) as u8).collect::<Vec<_>>()).unwrap();

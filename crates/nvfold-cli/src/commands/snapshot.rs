@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// .nvfold/snapshots/NAME in the root of the mount. Listings of the root leave .nvfold out, but it can be entered:
 /// whoever could read a file can read it in the snapshot.
 #[derive(Args, Debug)]
-#[command(before_help = "Example: nvfold snapshot create before-upgrade")]
+#[command(before_help = "Example: nvfold snapshot create before-upgrade", disable_help_subcommand = true)]
 pub(crate) struct Snapshot {
     #[command(subcommand)]
     action: Action,

@@ -137,9 +137,10 @@ impl Front {
             return Err(refusal(Errno::EINVAL, "only regular files are compared"));
         }
         if from == 0 {
-            let known: Vec<InodeNumber> =
-                [one, other].into_iter().filter(|ino| self.lookups.may_have_pages(*ino)).collect();
-            who.while_waiting(asked_by.0, || known.iter().for_each(|ino| self.notices.write_back(*ino)));
+            // The kernel does not report which files it has written data of. Nothing is written to those of snapshots.
+            let may_change = |ino: &InodeNumber| !self.fs.is_in_snapshot(*ino).unwrap_or(false);
+            let known = [one, other].into_iter().filter(|ino| self.lookups.is_known(*ino) && may_change(ino));
+            who.while_waiting(asked_by.0, || known.for_each(|ino| self.notices.write_back(ino)));
         }
         let (ranges, next) = self.fs.unshared_ranges((one, other), from, RANGES_MAX).map_err(refused)?;
         Ok([next].into_iter().chain(ranges.into_iter().flat_map(|range| [range.start, range.end])).collect())

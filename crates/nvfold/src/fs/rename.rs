@@ -78,8 +78,8 @@ impl Core {
         };
         check_place(&moved, &from)?;
         other.as_ref().map_or(Ok(()), |other| check_place(other, &to))?;
-        let all = [&from, &to, &moved].into_iter().chain(&other);
-        all.map(|inode| inode.check_changeable("rename")).collect::<Result<()>>()?;
+        let mut all = [&from, &to, &moved].into_iter().chain(&other);
+        all.try_for_each(|inode| inode.check_changeable("rename"))?;
         std::iter::once(&moved).chain(&other).for_each(|inode| self.table.note_name_found(inode.ino));
         // Lock the children in the order of their numbers. A directory that is replaced cannot be one of the two
         // parents.

