@@ -117,6 +117,23 @@ const KEPT: &[Reason] = &[
         Mutation::DropFence,
         "the saved state, which is written next, has a fence; a device too full for a saved state needs this one",
     ),
+    ("chunk/counts.rs", "flush_decreases", 3, Mutation::Swap, "as above"),
+    (
+        "trees/births.rs",
+        "make_live",
+        2,
+        Mutation::DropFence,
+        "the next turn begins with a fence, and the last one is followed by another before names lead to what it made",
+    ),
+    ("trees/births.rs", "make_live", 2, Mutation::Swap, "as above"),
+    (
+        "trees/births.rs",
+        "show_names",
+        2,
+        Mutation::DropFence,
+        "the commit that links the copy has a fence before its commit words, of the same thread",
+    ),
+    ("trees/births.rs", "show_names", 2, Mutation::Swap, "as above"),
     (
         "chunk/generators.rs",
         "pass",

@@ -434,7 +434,7 @@ pub fn singles() -> Vec<Workload> {
         .chain(absent())
         .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
     let of_clones = of_trees().into_iter().map(|(name, crashes_from, ops)| Workload {
-        name: name.to_owned(),
+        name: format!("{OF_TREES}{name}"),
         ops,
         crashes_from,
         only: None,
@@ -779,6 +779,9 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
+/// The beginning of the names of the workloads with clones and snapshots.
+pub const OF_TREES: &str = "tree: ";
+
 /// Returns clones and snapshots of a directory with one of everything, by themselves and while it is changed; and what
 /// comes after them. The first number is that of the operation from which on crashes are made.
 fn of_trees() -> Vec<(&'static str, usize, Vec<Op>)> {
@@ -805,8 +808,8 @@ fn of_trees() -> Vec<(&'static str, usize, Vec<Op>)> {
             then(Op::Write { path: vec![NEW, 0], offset: 10, len: 50, seed: distinct(18) })
         }),
         ("a clone of a clone", 1, then(Op::CloneTree { from: at(NEW), to: at(MORE), meanwhile: Vec::new() })),
-        ("the first snapshot is there, then another", 1, vec![snapshot(EMPTY_DIR, 0), snapshot(DIR, 1)]),
-        ("a snapshot, then its end", 1, vec![snapshot(DIR, 0), Op::DeleteSnapshot { name: 0 }]),
+        ("snapshot when there is another", 1, vec![snapshot(EMPTY_DIR, 0), snapshot(DIR, 1)]),
+        ("snapshot, then its end", 1, vec![snapshot(DIR, 0), Op::DeleteSnapshot { name: 0 }]),
     ];
     let mut of_all = furnished();
     of_all.push(clone(DIR, Vec::new()));

@@ -517,16 +517,19 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
 /// Returns a random sequence in which one operation in fifteen clones a tree, or uses a snapshot. For subjects that are
 /// the library.
 pub fn generate_with_trees(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
-    let mut ops = generate(random, count, remount_every);
-    for op in ops.iter_mut().filter(|op| !matches!(op, Op::Remount | Op::Crash)) {
+    let mut ops = Vec::new();
+    for op in generate(random, count, remount_every) {
         match random.u8(0..60) {
             0..3 => {
+                // A name that no other operation uses: when a clone gets its name, among the others, is not known.
+                let to = vec![NAMES];
                 let meanwhile = (0..random.usize(0..12)).map(|_| one(random)).collect();
-                *op = Op::CloneTree { from: path(random), to: path(random), meanwhile };
+                ops.push(Op::CloneTree { from: path(random), to: to.clone(), meanwhile });
+                ops.push(Op::Rename { from: to, to: path(random), mode: rename_mode(random) });
             }
-            3 => *op = Op::Snapshot { from: path(random), name: random.u8(0..3) },
-            4 => *op = Op::DeleteSnapshot { name: random.u8(0..3) },
-            _ => {}
+            3 => ops.push(Op::Snapshot { from: path(random), name: random.u8(0..3) }),
+            4 => ops.push(Op::DeleteSnapshot { name: random.u8(0..3) }),
+            _ => ops.push(op),
         }
     }
     ops
