@@ -62,7 +62,7 @@ fn clone_during(changes: [TreeChange; 2], policy: Policy) {
         let (device, tree, below) = furnished(policy);
         let (one, two) = (device.fs.clone(), device.fs.clone());
         race([
-            task(move || drop(one.clone_tree(tree, ROOT, b"copy", &CloneOptions::default()).unwrap())),
+            task(move || _ = one.clone_tree(tree, ROOT, b"copy", &CloneOptions::default()).unwrap()),
             task(move || changes.iter().for_each(|change| change(&two, tree, below))),
         ]);
         let copy = seen_in(&device.fs, "copy");
@@ -79,7 +79,7 @@ fn file(fs: &FileSystem, directory: InodeNumber, name: &str) -> File {
 #[test]
 fn a_write_and_an_append_are_in_a_clone_in_their_order() {
     let write: TreeChange = |fs, tree, _| file(fs, tree, "a").write_at(50, &block(9)).unwrap();
-    let append: TreeChange = |fs, _, below| drop(file(fs, below, "b").append(&[8; 300]).unwrap());
+    let append: TreeChange = |fs, _, below| _ = file(fs, below, "b").append(&[8; 300]).unwrap();
     clone_during([write, append], Policy::Off);
     clone_during([append, write], Policy::Inline);
 }
@@ -111,8 +111,8 @@ fn an_unlinked_file_is_in_the_clone_although_another_gets_its_number() {
 
 #[test]
 fn a_link_a_directory_and_an_attribute_are_in_a_clone_in_their_order() {
-    let link: TreeChange = |fs, tree, below| drop(fs.link(fs.lookup(tree, b"a").unwrap().ino, below, b"l").unwrap());
-    let mkdir: TreeChange = |fs, tree, _| drop(fs.mkdir(tree, b"new", &new_inode()).unwrap());
+    let link: TreeChange = |fs, tree, below| _ = fs.link(fs.lookup(tree, b"a").unwrap().ino, below, b"l").unwrap();
+    let mkdir: TreeChange = |fs, tree, _| _ = fs.mkdir(tree, b"new", &new_inode()).unwrap();
     let xattr: TreeChange = |fs, _, below| {
         let ino = fs.lookup(below, b"b").unwrap().ino;
         fs.set_xattr(ino, XATTR, b"value", XattrMode::Set).unwrap();

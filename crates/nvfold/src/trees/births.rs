@@ -147,11 +147,13 @@ impl<'c> Births<'c> {
         self.core.space.allocate("clone a tree", extent.blocks().count, Purpose::Data, &mut runs)?;
         let blocks: u64 = runs.iter().map(|run| run.count).sum();
         self.core.data_blocks.add(blocks);
-        let mut at = offset;
+        // A write into the middle may have cut the range anywhere. The rest of a block stays at its place in the block.
+        let (mut at, mut skipped) = (offset, extent.media_address().unwrap_or(0) % BLOCK_BYTES);
         for run in &runs {
-            let length = (run.count * BLOCK_BYTES).min(offset + extent.length - at);
-            into.insert(at, Extent::media(length, run.start.address(), true));
+            let length = (run.count * BLOCK_BYTES - skipped).min(offset + extent.length - at);
+            into.insert(at, Extent::media(length, run.start.address() + skipped, true));
             at += length;
+            skipped = 0;
         }
         taken.extend(runs);
         Ok(())
