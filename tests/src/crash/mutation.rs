@@ -416,7 +416,7 @@ impl Sources {
         let mut unreached = BTreeMap::new();
         for name in source_files(&Sources::root(), "") {
             let lines = self.lines(&name);
-            let code = lines.iter().position(|line| line.starts_with("#[cfg(test)]")).unwrap_or(lines.len());
+            let code = lines.iter().position(|line| is_for_tests(line)).unwrap_or(lines.len());
             let is_call = |line: &str| {
                 let line = line.trim_start();
                 !line.starts_with("//") && CALLS.iter().any(|call| line.contains(call)) && function(line).is_none()
@@ -466,6 +466,11 @@ fn function(line: &str) -> Option<String> {
     let rest = words.strip_prefix("pub ").unwrap_or(words).strip_prefix("fn ")?;
     let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     Some(name)
+}
+
+/// True for the line before the tests of a file, with which its code ends.
+fn is_for_tests(line: &str) -> bool {
+    line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test,")
 }
 
 #[cfg(test)]

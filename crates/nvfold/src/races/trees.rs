@@ -66,7 +66,8 @@ fn clone_during(changes: [TreeChange; 2], policy: Policy) {
             task(move || changes.iter().for_each(|change| change(&two, tree, below))),
         ]);
         let copy = seen_in(&device.fs, "copy");
-        assert!(allowed.contains(&copy), "{copy:?}");
+        let what: Vec<_> = copy.iter().map(|(path, (_, bytes, ..))| (path, bytes.len(), bytes.first())).collect();
+        assert!(allowed.contains(&copy), "{what:?}");
         assert_eq!(seen_in(&device.fs, "tree"), allowed[2]);
         device.settle();
     });
@@ -101,10 +102,7 @@ fn a_file_that_comes_into_a_tree_is_in_the_clone_only_with_earlier_changes() {
 #[test]
 fn an_unlinked_file_is_in_the_clone_although_another_gets_its_number() {
     let unlink: TreeChange = |fs, tree, _| fs.unlink(tree, b"a").unwrap();
-    let another: TreeChange = |fs, _, below| {
-        let other = fs.open(create(fs, below, "other")).unwrap();
-        other.write_at(0, &block(7)).unwrap();
-    };
+    let another: TreeChange = |fs, _, below| _ = create(fs, below, "other");
     clone_during([unlink, another], Policy::Off);
     clone_during([unlink, another], Policy::Inline);
 }
