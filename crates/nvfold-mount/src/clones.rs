@@ -12,7 +12,8 @@
 //!           kernel lets nobody make one who could not make a name there. Its owner is that of the copy.
 //!
 //! question  u32 what: 1 clone, 2 progress, 3 cancel;  for 1: u64 inode, u64 proof (the token), u32 length, name
-//! answer    u32 errno, or 0;  u64 entries, u64 bytes;  u32 length, path in the source;  u32 length, why
+//! answer    u32 errno, or 0;  u32 count, u64 each;  u32 length, path in the source;  u32 length, why
+//!           the numbers of a clone: entries, bytes
 //! ```
 //!
 //! All integers are little-endian. `progress` and `cancel` speak of the clone that was asked for by the same permit.
@@ -29,7 +30,7 @@ const CANCEL: u32 = 3;
 /// The longest path in an answer. A longer one is cut.
 pub(crate) const PATH_BYTES_MAX: usize = 6 << 10;
 pub(crate) const WHY_BYTES_MAX: usize = 1 << 10;
-const _: () = assert!(4 + 2 * 8 + 2 * 4 + PATH_BYTES_MAX + WHY_BYTES_MAX <= ASK_BYTES);
+const _: () = assert!(4 * 4 + 2 * 8 + PATH_BYTES_MAX + WHY_BYTES_MAX <= ASK_BYTES);
 
 /// Names a directory as the source of a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,10 @@ impl SourceToken {
         (u128::from(self.proof) << 64 | u128::from(self.ino)).to_le_bytes()
     }
 
+    pub(crate) fn take(rest: &mut &[u8]) -> Option<SourceToken> {
+        Some(SourceToken { ino: u64_of(rest)?, proof: u64_of(rest)? })
+    }
+
     /// Decodes the attribute's value.
     pub fn of_bytes(bytes: &[u8; 16]) -> SourceToken {
         let both = u128::from_le_bytes(*bytes);
@@ -101,10 +106,7 @@ impl Question<'_> {
     pub(crate) fn decode(message: &[u8]) -> Option<Question<'_>> {
         let mut rest = message;
         match u32_of(&mut rest)? {
-            CLONE => {
-                let source = SourceToken { ino: u64_of(&mut rest)?, proof: u64_of(&mut rest)? };
-                Some(Question::Clone { source, name: bytes_of(&mut rest)? })
-            }
+            CLONE => Some(Question::Clone { source: SourceToken::take(&mut rest)?, name: bytes_of(&mut rest)? }),
             PROGRESS => Some(Question::Progress),
             CANCEL => Some(Question::Cancel),
             _ => None,
@@ -112,27 +114,47 @@ impl Question<'_> {
     }
 }
 
-/// Encodes an answer.
+/// Encodes an answer about a clone.
 pub(crate) fn answer(done: &Result<CloneProgress, Refusal>) -> Vec<u8> {
+    match done {
+        Ok(CloneProgress { entries, bytes }) => encode(Ok(&[*entries, *bytes])),
+        Err(refusal) => encode(Err(refusal)),
+    }
+}
+
+/// Decodes an answer about a clone; `None` if it is none.
+pub fn answered(message: &[u8]) -> Option<Result<CloneProgress, Refusal>> {
+    match decode(message)? {
+        Ok(numbers) => match numbers[..] {
+            [entries, bytes] => Some(Ok(CloneProgress { entries, bytes })),
+            _ => None,
+        },
+        Err(refusal) => Some(Err(refusal)),
+    }
+}
+
+/// Encodes an answer.
+pub(crate) fn encode(done: Result<&[u64], &Refusal>) -> Vec<u8> {
     let none = Refusal { errno: 0, path: Vec::new(), why: String::new() };
-    let (CloneProgress { entries, bytes }, Refusal { errno, path, why }) = match done {
-        Ok(progress) => (*progress, &none),
-        Err(refusal) => (CloneProgress::default(), refusal),
+    let (numbers, Refusal { errno, path, why }) = match done {
+        Ok(numbers) => (numbers, &none),
+        Err(refusal) => (&[][..], refusal),
     };
     let mut answer = errno.to_le_bytes().to_vec();
-    answer.extend([entries, bytes].map(u64::to_le_bytes).as_flattened());
+    answer.extend((numbers.len() as u32).to_le_bytes());
+    numbers.iter().for_each(|number| answer.extend(number.to_le_bytes()));
     put(&mut answer, path, PATH_BYTES_MAX);
     put(&mut answer, why.as_bytes(), WHY_BYTES_MAX);
     answer
 }
 
 /// Decodes an answer; `None` if it is none.
-pub fn answered(message: &[u8]) -> Option<Result<CloneProgress, Refusal>> {
+pub(crate) fn decode(message: &[u8]) -> Option<Result<Vec<u64>, Refusal>> {
     let mut rest = message;
-    let errno = u32_of(&mut rest)?.cast_signed();
-    let progress = CloneProgress { entries: u64_of(&mut rest)?, bytes: u64_of(&mut rest)? };
+    let (errno, count) = (u32_of(&mut rest)?.cast_signed(), u32_of(&mut rest)?);
+    let numbers = (0..count).map(|_| u64_of(&mut rest)).collect::<Option<Vec<u64>>>()?;
     let (path, why) = (bytes_of(&mut rest)?.to_vec(), String::from_utf8_lossy(bytes_of(&mut rest)?).into_owned());
-    Some(if errno == 0 { Ok(progress) } else { Err(Refusal { errno, path, why }) })
+    Some(if errno == 0 { Ok(numbers) } else { Err(Refusal { errno, path, why }) })
 }
 
 pub(crate) fn put(into: &mut Vec<u8>, bytes: &[u8], most: usize) {

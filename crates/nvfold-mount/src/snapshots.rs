@@ -17,7 +17,9 @@
 //! A token of a file proves that its user may read it. So the answer about two files tells what he could find out by
 //! reading both.
 
-use crate::clones::{PATH_BYTES_MAX, Refusal, SourceToken, WHY_BYTES_MAX, bytes_of, put, u32_of, u64_of};
+use crate::clones::{
+    PATH_BYTES_MAX, Refusal, SourceToken, WHY_BYTES_MAX, bytes_of, decode, encode, put, u32_of, u64_of,
+};
 use nvfold_fuse::ASK_BYTES;
 
 const CREATE: u32 = 16;
@@ -71,14 +73,15 @@ impl SnapshotQuestion<'_> {
     pub(crate) fn decode(message: &[u8]) -> Option<SnapshotQuestion<'_>> {
         let mut rest = message;
         let what = u32_of(&mut rest)?;
-        let token = |rest: &mut &[u8]| Some(SourceToken { ino: u64_of(rest)?, proof: u64_of(rest)? });
         Some(match what {
-            CREATE => SnapshotQuestion::Create { source: token(&mut rest)?, name: bytes_of(&mut rest)? },
-            RESTORE => SnapshotQuestion::Restore { snapshot: token(&mut rest)?, name: bytes_of(&mut rest)? },
-            DELETE => SnapshotQuestion::Delete { any: token(&mut rest)?, name: bytes_of(&mut rest)? },
-            FIGURES => SnapshotQuestion::Figures { snapshot: token(&mut rest)? },
+            CREATE => SnapshotQuestion::Create { source: SourceToken::take(&mut rest)?, name: bytes_of(&mut rest)? },
+            RESTORE => {
+                SnapshotQuestion::Restore { snapshot: SourceToken::take(&mut rest)?, name: bytes_of(&mut rest)? }
+            }
+            DELETE => SnapshotQuestion::Delete { any: SourceToken::take(&mut rest)?, name: bytes_of(&mut rest)? },
+            FIGURES => SnapshotQuestion::Figures { snapshot: SourceToken::take(&mut rest)? },
             UNSHARED => {
-                let (one, other) = (token(&mut rest)?, token(&mut rest)?);
+                let (one, other) = (SourceToken::take(&mut rest)?, SourceToken::take(&mut rest)?);
                 SnapshotQuestion::Unshared { one, other, from: u64_of(&mut rest)? }
             }
             _ => return None,
@@ -88,26 +91,12 @@ impl SnapshotQuestion<'_> {
 
 /// Encodes an answer.
 pub(crate) fn answer(done: &Result<Vec<u64>, Refusal>) -> Vec<u8> {
-    let none = Refusal { errno: 0, path: Vec::new(), why: String::new() };
-    let (numbers, Refusal { errno, path, why }) = match done {
-        Ok(numbers) => (&numbers[..], &none),
-        Err(refusal) => (&[][..], refusal),
-    };
-    let mut answer = errno.to_le_bytes().to_vec();
-    answer.extend((numbers.len() as u32).to_le_bytes());
-    numbers.iter().for_each(|number| answer.extend(number.to_le_bytes()));
-    put(&mut answer, path, PATH_BYTES_MAX);
-    put(&mut answer, why.as_bytes(), WHY_BYTES_MAX);
-    answer
+    encode(done.as_deref())
 }
 
 /// Decodes an answer; `None` if it is none.
 pub fn answered(message: &[u8]) -> Option<Result<Vec<u64>, Refusal>> {
-    let mut rest = message;
-    let (errno, count) = (u32_of(&mut rest)?.cast_signed(), u32_of(&mut rest)?);
-    let numbers = (0..count).map(|_| u64_of(&mut rest)).collect::<Option<Vec<u64>>>()?;
-    let (path, why) = (bytes_of(&mut rest)?.to_vec(), String::from_utf8_lossy(bytes_of(&mut rest)?).into_owned());
-    Some(if errno == 0 { Ok(numbers) } else { Err(Refusal { errno, path, why }) })
+    decode(message)
 }
 
 #[cfg(test)]

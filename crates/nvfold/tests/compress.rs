@@ -1,5 +1,6 @@
 //! Compression of packed chunks: what comes back, what it saves, how it goes with sharing, growth, crashes and damage.
 
+use crate::deext::{Random, text};
 use nvfold::check::{CheckOptions, CheckReport, check};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::chunk_entry::{CLASS_END, CLASS_LOST, ChunkEntry, ENTRY_BYTES};
@@ -55,31 +56,6 @@ fn unmount(region: &Region, fs: FileSystem) {
     fs.unmount().unwrap();
     let found = looked_at(region, false);
     assert!(found.findings.is_empty() && found.clean, "{found:#?}");
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
-/// Words in random order: compressible, and no 4 KiB of it like any other.
-fn text(bytes: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
-    let words: Vec<Vec<u8>> =
-        (0..500).map(|_| (0..2 + random.below(8)).map(|_| b'a' + random.below(26) as u8).collect()).collect();
-    let mut text = Vec::with_capacity(bytes + 16);
-    while text.len() < bytes {
-        text.extend_from_slice(&words[random.below(500) as usize]);
-        text.push(b' ');
-    }
-    text.truncate(bytes);
-    text
 }
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {

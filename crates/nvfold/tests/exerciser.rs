@@ -1,6 +1,7 @@
 //! Random data operations on three files against vectors of bytes, with clean and crash remounts between, and with
 //! operations while counts are found anew after a crash.
 
+use crate::deext::Random;
 use nvfold::check::{CheckOptions, check};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -8,18 +9,6 @@ use pmem::{DeviceSpec, OpenOptions, Region};
 const NAMES: [&[u8]; 3] = [b"a", b"b", b"c"];
 const OFFSET_MAX: u64 = 200_000;
 const LENGTH_MAX: u64 = 30_000;
-
-/// xorshift: seeds in failure messages reproduce the run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 struct Exerciser {
     region: Region,

@@ -1,5 +1,6 @@
 //! Clones of trees: whatever is written, removed or moved while one is made, it is the tree of one instant.
 
+use crate::deext::Random;
 use nvfold::check::{CheckOptions, check};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::inode::{INODE_BYTES, InodeHead};
@@ -13,30 +14,6 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 const ROOT: InodeNumber = InodeNumber::ROOT;
 const BLOCK: u64 = 4096;
-const POLICIES: [Policy; 9] = [
-    Policy::Off,
-    Policy::Inline,
-    Policy::NvDedup,
-    Policy::DeNova,
-    Policy::DeExt,
-    Policy::Icid,
-    Policy::IcidInline,
-    Policy::IcidDeExt,
-    Policy::Auto,
-];
-
-/// xorshift: seeds in failure messages reproduce the run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
-
 /// What a clone keeps of one inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
@@ -250,7 +227,7 @@ impl Site {
 
 #[test]
 fn a_clone_is_equal_to_its_tree_and_stores_no_data() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         for index in [IndexKind::Dram, IndexKind::Pm] {
             let site = Site::new(policy, index);
             let then = seen(&site.fs, site.at("/a"));
@@ -398,7 +375,7 @@ fn clone_under_changes(policy: Policy, index: IndexKind, seed: u64) {
 
 #[test]
 fn a_clone_under_a_writer_is_the_tree_of_one_instant() {
-    for (seed, policy) in (1..).zip(POLICIES) {
+    for (seed, policy) in (1..).zip(Policy::ALL) {
         let index = if seed % 2 == 0 { IndexKind::Pm } else { IndexKind::Dram };
         clone_under_changes(policy, index, 1000 * seed);
     }
@@ -476,7 +453,7 @@ fn a_clone_that_cannot_be_made_fails_with_a_reason() {
 /// Every call that would change something of a snapshot fails with EROFS, whoever makes it.
 #[test]
 fn nothing_can_change_a_snapshot() {
-    for policy in POLICIES {
+    for policy in Policy::ALL {
         let site = Site::new(policy, IndexKind::Dram);
         let fs = &site.fs;
         let then = seen(fs, site.at("/a"));

@@ -3,7 +3,7 @@
 use crate::dedup_options::DedupOptions;
 use crate::device::{self, DeviceOptions, mount_embedded};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::clones::{self, Permit, Refusal};
+use crate::mount::clones::{self, Permit, Question, Refusal};
 use crate::mounts;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -85,7 +85,8 @@ fn on_mount(source: &Path, target: &Path, mut progress: Progress, stop: &Stop) -
         return Err(exists(target));
     }
     let permit = Permit::to_make_names_in(parent).map_err(|error| no_permit(parent, error))?;
-    let cloned = permit.clone_tree(&directory, name, LOOK_EVERY, |so_far| {
+    let question = |source| Question::Clone { source, name: name.as_bytes() }.to_message();
+    let cloned = permit.copy(&directory, question, LOOK_EVERY, |so_far| {
         progress.update(so_far.bytes, note(so_far));
         !stop.is_asked()
     });

@@ -246,7 +246,8 @@ impl Copy<'_> {
         let started = Instant::now();
         let mut progress = Progress::new(output.progress, self.verb, 0);
         let note = |so_far: CloneProgress| move || counted(so_far.entries, "entry", "entries");
-        let copied = snapshots::copy(self.permit, self.from, question, LOOK_EVERY, |so_far| {
+        let question = |source| question(source).to_message();
+        let copied = self.permit.copy(self.from, question, LOOK_EVERY, |so_far| {
             progress.update(so_far.bytes, note(so_far));
             !self.stop.is_asked()
         })?;

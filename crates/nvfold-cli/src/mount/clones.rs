@@ -3,20 +3,18 @@
 use crate::bounded;
 use nvfold::{CloneProgress, errno};
 use nvfold_fuse::{ASK_BYTES, ask};
-use nvfold_mount::clones::{Question, SOURCE_ATTRIBUTE, answered};
+use nvfold_mount::clones::{SOURCE_ATTRIBUTE, answered};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-pub(crate) use nvfold_mount::clones::{Refusal, SourceToken};
+pub(crate) use nvfold_mount::clones::{Question, Refusal, SourceToken};
 
 /// How long a request that was refused because its user has too many waits before it is made again.
 pub(super) const TRY_AGAIN: Duration = Duration::from_millis(10);
@@ -46,18 +44,18 @@ impl Permit {
         rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map(Permit)
     }
 
-    /// Clones the tree of an open directory to a name in this directory. `wait` is called every so often with how far it
-    /// is, and answers whether to go on.
-    pub(crate) fn clone_tree(
+    /// Asks for a copy of the tree of an open directory, by the question that `asked` makes of its token. `wait` is called
+    /// every so often with how far it is, and answers whether to go on.
+    pub(crate) fn copy(
         &self,
         directory: &File,
-        name: &OsStr,
+        asked: impl Fn(SourceToken) -> Box<[u8; ASK_BYTES]>,
         every: Duration,
         mut wait: impl FnMut(CloneProgress) -> bool,
     ) -> io::Result<Result<CloneProgress, Refusal>> {
         loop {
-            let question = Question::Clone { source: source(directory)?, name: name.as_bytes() };
-            match self.answer_watched(|| self.answer(question), every, &mut wait)? {
+            let question = asked(source(directory)?);
+            match self.answer_watched(question, every, &mut wait)? {
                 Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
                     thread::sleep(TRY_AGAIN);
                 }
@@ -66,35 +64,29 @@ impl Permit {
         }
     }
 
-    /// The file by which questions about a copy are asked.
-    pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Asks for a copy in a thread of its own: once the server has the request, nothing but its answer ends the wait.
-    pub(super) fn answer_watched<R: Send>(
+    /// Asks in a thread of its own: once the server has the request, nothing but its answer ends the wait.
+    fn answer_watched(
         &self,
-        asked: impl FnOnce() -> io::Result<R> + Send,
+        question: Box<[u8; ASK_BYTES]>,
         every: Duration,
         wait: &mut dyn FnMut(CloneProgress) -> bool,
-    ) -> io::Result<R> {
+    ) -> io::Result<Result<CloneProgress, Refusal>> {
         thread::scope(|scope| {
             let (ended, end) = mpsc::channel();
-            scope.spawn(move || ended.send(asked()));
+            scope.spawn(move || ended.send(self.answer(question)));
             loop {
                 if let Ok(done) = end.recv_timeout(every) {
                     return done;
                 }
-                let progress = self.answer(Question::Progress)?.unwrap_or_default();
+                let progress = self.answer(Question::Progress.to_message())?.unwrap_or_default();
                 if !wait(progress) {
-                    let _ = self.answer(Question::Cancel)?;
+                    let _ = self.answer(Question::Cancel.to_message())?;
                 }
             }
         })
     }
 
-    fn answer(&self, question: Question<'_>) -> io::Result<Result<CloneProgress, Refusal>> {
-        let mut message: Box<[u8; ASK_BYTES]> = question.to_message();
+    fn answer(&self, mut message: Box<[u8; ASK_BYTES]>) -> io::Result<Result<CloneProgress, Refusal>> {
         ask(self.0.as_fd(), &mut message)?;
         answered(&message[..]).ok_or_else(|| io::Error::from_raw_os_error(errno::EINVAL))
     }

@@ -1,8 +1,8 @@
 //! Asks the server of a mount about snapshots, and about what files share, from a command; [`nvfold_mount::snapshots`] says
 //! how.
 
-use super::clones::{Permit, Refusal, SourceToken, TRY_AGAIN, source};
-use nvfold::{CloneProgress, errno};
+use super::clones::{Refusal, TRY_AGAIN, source};
+use nvfold::errno;
 use nvfold_fuse::ask;
 use nvfold_mount::snapshots::answered;
 use rustix::io::Errno;
@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::thread;
-use std::time::Duration;
 
 pub(crate) use nvfold_mount::snapshots::SnapshotQuestion;
 
@@ -24,30 +23,6 @@ pub(crate) struct Figures {
     pub created_ns: i64,
     /// What it holds, if this user may know.
     pub usage: Option<nvfold::SnapshotUsage>,
-}
-
-/// Asks for a copy, by a permit and with a token of an open directory. `wait` is called every so often with how far it is,
-/// and answers whether to go on.
-pub(crate) fn copy<'n>(
-    permit: &Permit,
-    directory: &File,
-    question: impl Fn(SourceToken) -> SnapshotQuestion<'n>,
-    every: Duration,
-    mut wait: impl FnMut(CloneProgress) -> bool,
-) -> io::Result<Result<CloneProgress, Refusal>> {
-    loop {
-        let question = question(source(directory)?);
-        match permit.answer_watched(|| ask_once(permit.file(), question), every, &mut wait)? {
-            Err(refusal) if refusal.errno == Errno::AGAIN.raw_os_error() && wait(CloneProgress::default()) => {
-                thread::sleep(TRY_AGAIN);
-            }
-            Err(refusal) => return Ok(Err(refusal)),
-            Ok(numbers) => match numbers[..] {
-                [entries, bytes] => return Ok(Ok(CloneProgress { entries, bytes })),
-                _ => return Err(not_understood()),
-            },
-        }
-    }
 }
 
 /// Deletes the snapshot of this name. `any`: a directory of the mount.

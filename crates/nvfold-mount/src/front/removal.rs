@@ -39,10 +39,7 @@ pub(super) fn keep_what_is_known(fs: &FileSystem, lookups: &Arc<Lookups>, notice
 impl Front {
     /// Removes a directory with all that is below it.
     pub(crate) fn remove_tree(&self, who: &Caller, dir: InodeNumber) -> Answer<()> {
-        // The kernel lets the request pass, because it only reads an attribute.
-        if self.access.is_read_only() {
-            return Err(Errno::EROFS);
-        }
+        self.check_not_read_only()?;
         let _turn = self.turns.take(who.uid).ok_or(Errno::EAGAIN)?;
         if who.uid != 0 {
             self.check_may_remove(who, dir)?;

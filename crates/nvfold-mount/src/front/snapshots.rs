@@ -36,7 +36,7 @@ impl Front {
         token: SourceToken,
         name: &[u8],
     ) -> Result<Vec<u64>, Refusal> {
-        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        self.refuse_read_only()?;
         let (made_in, owner) = self.permitted(who, permit)?;
         let (source, user) = self.named_source(who, token)?;
         if made_in != InodeNumber::ROOT || !(user == 0 || self.is_in_charge(owner.uid)?) {
@@ -63,7 +63,7 @@ impl Front {
         token: SourceToken,
         name: &[u8],
     ) -> Result<Vec<u64>, Refusal> {
-        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        self.refuse_read_only()?;
         let (parent, owner) = self.permitted(who, permit)?;
         self.check_copy_place(parent, name)?;
         let (source, user) = self.named_source(who, token)?;
@@ -95,7 +95,7 @@ impl Front {
     }
 
     fn delete_snapshot(&self, who: &Caller<'_>, token: SourceToken, name: &[u8]) -> Result<Vec<u64>, Refusal> {
-        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        self.refuse_read_only()?;
         let (_, user) = self.named_source(who, token)?;
         if !self.is_in_charge(user)? {
             return Err(not_in_charge());

@@ -148,7 +148,7 @@ impl Front {
         token: SourceToken,
         name: &[u8],
     ) -> Result<CloneProgress, Refusal> {
-        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))?;
+        self.refuse_read_only()?;
         let (parent, owner) = self.permitted(who, permit)?;
         self.check_copy_place(parent, name)?;
         let (source, user) = self.named_source(who, token)?;
@@ -157,6 +157,11 @@ impl Front {
         })?;
         self.tell_new_name(who, permit, parent, name);
         Ok(cloned.copied)
+    }
+
+    /// Refuses what would change something on a read-only mount.
+    pub(super) fn refuse_read_only(&self) -> Result<(), Refusal> {
+        self.check_not_read_only().map_err(|errno| refusal(errno, "the mount is read-only"))
     }
 
     /// Refuses a copy that would take the place of the snapshots.

@@ -9,7 +9,7 @@ use crate::media::BlockNumber;
 use crate::media::inode::{INODE_BYTES, InodeHead};
 use crate::media::superblock::TABLE_GAPS;
 use crate::space::BlockRun;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 impl Core {
     /// Gives back the segments of the inode table without used slots, wherever they are. Not before reconcile is done.
@@ -50,15 +50,17 @@ impl Core {
     /// Frees an inode and everything that only it references. The slot goes first, so that nothing of it can be
     /// reached.
     pub(super) fn free_inode(&self, inode: &Inode, state: &mut State) {
-        if let Some(freed) = self.take_apart(inode, state) {
+        let mut dropped = Dropped::default();
+        if let Some(freed) = self.take_apart(inode, state, &mut dropped) {
             table::free_slot(&self.region, inode.slot);
-            self.free_parts(smallvec![freed]);
+            self.free_parts([freed], dropped);
         }
     }
 
     /// Takes from an inode what it references: nobody can use it any more. Its slot is freed next, then what it
-    /// referenced. Returns `None` if the slot cannot be freed on the media, so that everything stays in use.
-    pub(super) fn take_apart(&self, inode: &Inode, state: &mut State) -> Option<FreedInode> {
+    /// referenced; its references go to `dropped`. Returns `None` if the slot cannot be freed on the media, so that
+    /// everything stays in use.
+    pub(super) fn take_apart(&self, inode: &Inode, state: &mut State, dropped: &mut Dropped) -> Option<FreedInode> {
         self.keep_freed(inode, state);
         let _: InodeHead = self.region.read(inode.slot);
         inode.set_freed();
@@ -66,34 +68,30 @@ impl Core {
             self.cache.remove(inode.ino);
             return None;
         }
-        let mut dropped = Dropped::default();
         if let Body::File(extents) = &state.body {
             // Other files may reference parts of these chunks.
             if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
                 self.may_be_dead.add(extents.bytes());
             }
             extents.iter().for_each(|(_, extent)| dropped.push(&extent));
+            if self.is_walked(inode.ino) {
+                let chunks = || extents.iter().flat_map(|(_, extent)| extent.chunks());
+                self.chunks.with_recount(|recount| recount.uncount_all(chunks()));
+            }
         }
         let (ino, mapped) = (inode.ino, state.mapped_bytes());
         let (xattr_blocks, log) = (state.xattr_blocks().collect(), std::mem::take(&mut state.log.parts));
         state.body = Body::Other;
         state.clear_xattrs();
-        Some(FreedInode { ino, mapped, dropped, xattr_blocks, log })
+        Some(FreedInode { ino, mapped, xattr_blocks, log })
     }
 
     /// Frees what these inodes referenced, and their numbers. Their slots are durably free.
-    pub(super) fn free_parts(&self, mut freed: SmallVec<[FreedInode; 1]>) {
-        let mut dropped = Dropped::default();
-        for inode in &mut freed {
-            if self.is_walked(inode.ino) {
-                self.chunks.with_recount(|recount| recount.uncount_all(inode.dropped.chunks()));
-            }
-            dropped.append(&mut inode.dropped);
-        }
+    pub(super) fn free_parts(&self, freed: impl IntoIterator<Item = FreedInode>, mut dropped: Dropped) {
         self.postpone(self.split_postponed(&mut dropped));
         self.chunks.fetch_entries(&dropped.blocks);
         self.release(&dropped, &[], 0);
-        for FreedInode { ino, mapped, xattr_blocks, log, .. } in freed {
+        for FreedInode { ino, mapped, xattr_blocks, log } in freed {
             self.account_mapped(ino, mapped, 0);
             xattr_blocks.into_iter().for_each(|start| self.free(BlockRun { start, count: 1 }));
             self.free_log(log);
@@ -107,11 +105,10 @@ pub(super) fn has_names(state: &State) -> bool {
     matches!(&state.body, Body::Directory(directory) if !directory.is_empty())
 }
 
-/// What an inode referenced whose slot is freed.
+/// What an inode had, apart from its references, whose slot is freed.
 pub(super) struct FreedInode {
     ino: u64,
     mapped: u64,
-    dropped: Dropped,
     xattr_blocks: SmallVec<[BlockNumber; 0]>,
     log: Vec<LogPart>,
 }

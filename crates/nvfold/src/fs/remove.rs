@@ -18,10 +18,11 @@
 //! Each step holds the lock of one top, or none. A crash between any two leaves tops, and files without a name.
 
 use super::Core;
-use super::free::{FreedInode, has_names};
+use super::free::has_names;
 use super::names::{check_name, check_no_self, check_not_reserved, check_place, directory, posix};
 use crate::error::{Error, Result, errno};
 use crate::inode::directory::{Directory, NameSlot};
+use crate::inode::extents::Dropped;
 use crate::inode::{Body, Inode, State, table};
 use crate::media::inode::{AttributeLine, INODE_BYTES, InodeHead};
 use crate::media::log_entry::LogEntry;
@@ -217,7 +218,7 @@ impl Core {
 
     /// Frees some doomed files, which have no names any more.
     pub(crate) fn free_doomed(&self, doomed: &[u64]) {
-        let mut freed: SmallVec<[FreedInode; 1]> = SmallVec::new();
+        let (mut freed, mut dropped) = (Vec::new(), Dropped::default());
         let mut slots: SmallVec<[u64; TREE_STEP]> = SmallVec::new();
         for ino in doomed {
             // One that cannot be read stays in use until fsck has decided.
@@ -234,13 +235,13 @@ impl Core {
                 continue;
             }
             state.attributes.nlink = 0;
-            if let Some(parts) = self.take_apart(&inode, &mut state) {
+            if let Some(parts) = self.take_apart(&inode, &mut state, &mut dropped) {
                 freed.push(parts);
                 slots.push(inode.slot);
             }
         }
         table::free_slots(&self.region, &slots);
-        self.free_parts(freed);
+        self.free_parts(freed, dropped);
         self.doomed.remove(doomed);
     }
 }

@@ -42,6 +42,17 @@ impl Extent {
         blocks_touched(address, self.length)
     }
 
+    /// Returns what it has references on: each block that it touches, or its packed chunk.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + use<> {
+        self.blocks().blocks().map(ChunkRef::Block).chain(self.packed().map(ChunkRef::Packed))
+    }
+
+    /// True if it is one extent with its neighbour `next` in the file, with one reference: both map parts of a packed
+    /// chunk that meet. `offset` is its own file offset, `next_offset` that of the neighbour.
+    pub(crate) fn is_one_with(&self, offset: u64, next_offset: u64, next: &Extent) -> bool {
+        self.packed().is_some() && Span::of(offset, self).continues(&Span::of(next_offset, next))
+    }
+
     /// Returns the packed chunk of which it maps a part.
     #[inline]
     pub(crate) fn packed(&self) -> Option<PackedNumber> {
@@ -80,12 +91,6 @@ impl Dropped {
     /// True if no reference is lost.
     pub(crate) fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.packed.is_empty()
-    }
-
-    /// Moves all references of another change here.
-    pub(crate) fn append(&mut self, other: &mut Dropped) {
-        self.blocks.append(&mut other.blocks);
-        self.packed.append(&mut other.packed);
     }
 
     /// Returns the number of references that are lost.

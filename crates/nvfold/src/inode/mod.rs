@@ -202,6 +202,11 @@ impl State {
         self.needed.load(Ordering::Relaxed) > 0
     }
 
+    /// Returns a file range that contains all that is still to be shared; an empty one if nothing is.
+    pub(crate) fn waiting_range(&self) -> Range<u64> {
+        if self.is_waiting() { self.waiting.clone() } else { 0..0 }
+    }
+
     /// Returns the number of bytes that the extents map.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.extents().map_or(0, Extents::bytes)
@@ -225,6 +230,11 @@ impl State {
             HeldValue::Short(value) => Some(value),
             HeldValue::InLog { .. } | HeldValue::Blocks { .. } => None,
         }
+    }
+
+    /// Reads all extended attributes. The caller holds the inode's lock, and asks the region whether they could be read.
+    pub(crate) fn read_xattrs(&self, region: &Region) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.xattrs.iter().map(|(name, value)| (name.clone(), value.read(region))).collect()
     }
 
     /// Returns the blocks that hold values of extended attributes.

@@ -177,7 +177,7 @@ impl Store {
 
 fn live_entries(core: &Store, ino: u64, state: &State) -> Vec<LogEntry> {
     let attributes = &state.attributes;
-    let waiting = if state.is_waiting() { state.waiting.clone() } else { 0..0 };
+    let waiting = state.waiting_range();
     let mut entries = Vec::new();
     match &state.body {
         Body::File(extents) => {

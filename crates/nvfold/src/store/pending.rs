@@ -28,13 +28,14 @@ use super::remap::Remap;
 use crate::chunk::transaction::Transaction;
 use crate::error::{Error, Result, errno};
 use crate::inode::extents::{Dropped, Extents};
-use crate::inode::{Body, HeldValue, Inode, State};
+use crate::inode::{Body, Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::log_entry::LogEntry;
 use crate::words::FileKind;
 use hashbrown::HashMap;
 use nvfold_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nvfold_sync::{Mutex, MutexGuard};
+use pmem::Region;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -69,15 +70,29 @@ struct KeptInodes {
     failure: Option<Error>,
 }
 
-/// An inode as it was at the instant, except for what has not changed since.
-pub(crate) struct KeptInode {
-    /// Distinguishes it from later users of its number.
-    pub(crate) generation: u32,
+/// What an inode was at the instant, apart from its extents or names.
+#[derive(Clone)]
+pub(crate) struct Then {
     pub(crate) kind: FileKind,
     pub(crate) attributes: AttributeLine,
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Files: the range that waits to be shared.
     pub(crate) waiting: Range<u64>,
+}
+
+impl Then {
+    /// Returns what a locked inode is.
+    pub(crate) fn of(kind: FileKind, state: &State, region: &Region) -> Then {
+        let (attributes, xattrs) = (state.attributes, state.read_xattrs(region));
+        Then { kind, attributes, xattrs, waiting: state.waiting_range() }
+    }
+}
+
+/// An inode as it was at the instant, except for what has not changed since.
+pub(crate) struct KeptInode {
+    /// Distinguishes it from later users of its number.
+    pub(crate) generation: u32,
+    pub(crate) then: Then,
     /// Files: the ranges that changed since, in order, and what they mapped.
     pub(crate) ranges: Vec<Range<u64>>,
     pub(crate) extents: Extents,
@@ -312,13 +327,9 @@ impl Store {
     }
 
     fn kept_of(&self, inode: &Inode, state: &State) -> KeptInode {
-        let value = |(name, value): (&Vec<u8>, &HeldValue)| (name.clone(), value.read(&self.region));
         KeptInode {
             generation: inode.generation,
-            kind: inode.kind,
-            attributes: state.attributes,
-            xattrs: state.xattrs.iter().map(value).collect(),
-            waiting: if state.is_waiting() { state.waiting.clone() } else { 0..0 },
+            then: Then::of(inode.kind, state, &self.region),
             ranges: Vec::new(),
             extents: Extents::default(),
             cookies_end: match &state.body {

@@ -26,7 +26,7 @@ use crate::media::inode::{
 };
 use crate::media::log_entry::LogEntry;
 use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
-use crate::space::{BlockRun, Purpose, Runs};
+use crate::space::{Purpose, Runs};
 use crate::words::{FileKind, TimeNs};
 use nvfold_sync::RwLockReadGuard;
 use pmem::Flight;
@@ -142,7 +142,13 @@ impl<'c> Births<'c> {
     ///
     /// # Errors
     /// ENOSPC.
-    pub(super) fn reserve(&mut self, offset: u64, extent: &Extent, into: &mut Extents, taken: &mut Runs) -> Result<()> {
+    pub(super) fn reserve(
+        &mut self,
+        offset: u64,
+        extent: &Extent,
+        into: &mut Extents,
+        taken: &mut Dropped,
+    ) -> Result<()> {
         let mut runs = Runs::new();
         self.core.space.allocate("clone a tree", extent.blocks().count, Purpose::Data, &mut runs)?;
         let blocks: u64 = runs.iter().map(|run| run.count).sum();
@@ -155,7 +161,7 @@ impl<'c> Births<'c> {
             at += length;
             skipped = 0;
         }
-        taken.extend(runs);
+        taken.blocks.extend(runs);
         Ok(())
     }
 
@@ -353,12 +359,4 @@ fn push(core: &Core, number: u64, entry: &LogEntry, addition: &mut Addition<'_>,
     let mut lines = Vec::new();
     entry.encode(number, &mut lines);
     addition.push(entry, &lines, flight).map(drop).map_err(|error: Error| core.refusals.count(error))
-}
-
-/// Frees blocks that were reserved for a file that is not made.
-pub(super) fn free_reserved(core: &Core, runs: &[BlockRun]) {
-    runs.iter().for_each(|run| core.free(*run));
-    let blocks: u64 = runs.iter().map(|run| run.count).sum();
-    // Two's complement: a decrease is an addition too.
-    core.data_blocks.add(0u64.wrapping_sub(blocks));
 }

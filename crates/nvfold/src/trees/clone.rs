@@ -20,17 +20,15 @@
 //! recovery does.
 
 use super::Trees;
-use super::births::{Births, Born, NewDirectory, free_reserved};
-use super::instant::{At, Then};
+use super::births::{Births, Born, NewDirectory};
+use super::instant::At;
 use crate::error::{Error, Result, errno};
 use crate::fs::check_name;
 use crate::inode::extents::{Dropped, Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::Location;
 use crate::media::inode::AttributeLine;
 use crate::media::superblock::TREES;
-use crate::space::Runs;
-use crate::store::pending::{KeptName, Pending};
+use crate::store::pending::{KeptName, Pending, Then};
 use crate::words::{Attr, FileKind, InodeNumber};
 use nvfold_sync::RwLockReadGuard;
 use std::collections::BTreeMap;
@@ -40,9 +38,6 @@ const DOING: &str = "clone a tree";
 
 /// The names that one step takes of a directory.
 const NAMES_STEP: usize = 256;
-
-/// The most references that one step releases.
-const RELEASE_STEP: usize = 1024;
 
 const SET_IDS: u32 = 0o6000;
 
@@ -117,8 +112,8 @@ struct Linked {
 #[derive(Default)]
 struct TakenExtents {
     extents: Extents,
-    references: Dropped,
-    reserved: Runs,
+    /// References, and blocks that are reserved.
+    chunks: Dropped,
     last: Option<(u64, Extent)>,
 }
 
@@ -196,7 +191,8 @@ impl<'c> Trees<'c> {
         };
         let made = walk.walk(source, parent, name);
         walk.births.end_turn();
-        self.release_kept(self.pending.withdraw());
+        self.postpone(self.pending.withdraw());
+        self.release_postponed();
         drop(announced);
         let Walk { mut births, mut directories, linked: not_made, copied, .. } = walk;
         let top = match made {
@@ -249,31 +245,6 @@ impl<'c> Trees<'c> {
         }
     }
 
-    /// Releases what was kept for the copy, in steps.
-    fn release_kept(&self, kept: Dropped) {
-        let Dropped { blocks, packed } = kept;
-        let mut rest = blocks.into_iter();
-        loop {
-            let (mut some, mut count) = (Dropped::default(), 0);
-            for run in rest.by_ref() {
-                some.blocks.push(run);
-                count += run.count as usize;
-                if count >= RELEASE_STEP {
-                    break;
-                }
-            }
-            if some.is_empty() {
-                break;
-            }
-            let _inside = self.freeze_lock.enter_background();
-            self.release(&some, &[], 0);
-        }
-        for some in packed.chunks(RELEASE_STEP) {
-            let _inside = self.freeze_lock.enter_background();
-            self.release(&Dropped { packed: some.into(), ..Dropped::default() }, &[], 0);
-        }
-    }
-
     /// Queues what is still to be shared of a file of the copy.
     fn queue_waiting(&self, number: u64) -> Result<()> {
         let _inside = self.freeze_lock.enter_background();
@@ -307,8 +278,9 @@ impl Walk<'_, '_> {
     fn fill(&mut self, at: usize) -> Result<()> {
         let source = self.places[at].source;
         loop {
-            let (cookie, region) = (self.places[at].cookie, self.core.region.clone());
-            let names = self.at_instant(source, |then| then.names(cookie, NAMES_STEP, &region))?;
+            let (core, cookie) = (self.core, self.places[at].cookie);
+            let names = |then: At<'_>| then.names(cookie, NAMES_STEP, &core.region);
+            let names = self.at_instant(source, names, |_, names| Ok(names))?;
             let Some((last, _)) = names.last() else { break };
             self.places[at].cookie = *last;
             let without = self.copy.without.filter(|_| at == 0);
@@ -350,8 +322,7 @@ impl Walk<'_, '_> {
     }
 
     fn make_directory(&mut self, source: u64, parent: usize, parent_number: u64, name: &[u8]) -> Result<u64> {
-        let region = self.core.region.clone();
-        let then = self.at_instant(source, |at| at.then(&region))?.ok_or_else(|| self.vanished(source))?;
+        let mut then = self.then(source)?;
         if then.kind != FileKind::Directory {
             return Err(self.vanished(source));
         }
@@ -359,13 +330,14 @@ impl Walk<'_, '_> {
         // A link count of 0 says that the tree is not there yet.
         let nlink = u32::from(parent != usize::MAX);
         let number = self.core.allocate_inode()?;
-        let (attributes, xattrs) = (self.attributes(&then, nlink), self.xattrs(&then));
+        let attributes = self.attributes(&then, nlink);
+        self.leave_out_xattrs(&mut then);
         let born = Born {
             number,
             kind: then.kind,
             parent: parent_number,
             attributes,
-            xattrs: &xattrs,
+            xattrs: &then.xattrs,
             flags: self.copy.flags,
         };
         let made = self.births.make_directory(&born)?;
@@ -386,17 +358,18 @@ impl Walk<'_, '_> {
         name: &[u8],
         names: Option<u32>,
     ) -> Result<bool> {
-        let region = self.core.region.clone();
-        let then = self.at_instant(source, |at| at.then(&region))?.ok_or_else(|| self.vanished(source))?;
+        let mut then = self.then(source)?;
         if names.is_none() {
             self.check_access(source, &then, directory, name)?;
             if then.attributes.nlink > 1 {
                 return Ok(false);
             }
         }
-        let (attributes, xattrs) = (self.attributes(&then, names.unwrap_or(1)), self.xattrs(&then));
+        let attributes = self.attributes(&then, names.unwrap_or(1));
+        self.leave_out_xattrs(&mut then);
         let parent = self.directories[directory].number;
-        let born = Born { number, kind: then.kind, parent, attributes, xattrs: &xattrs, flags: self.copy.flags };
+        let (kind, flags) = (then.kind, self.copy.flags);
+        let born = Born { number, kind, parent, attributes, xattrs: &then.xattrs, flags };
         let mut taken = TakenExtents::default();
         let done = match then.kind {
             FileKind::Regular => self.take_extents(source, &mut taken),
@@ -406,8 +379,7 @@ impl Walk<'_, '_> {
         let made = done.and_then(|()| self.births.make(&born, std::mem::take(&mut taken.extents), then.waiting));
         if let Err(error) = made {
             self.births.make_live();
-            self.core.release(&taken.references, &[], 0);
-            free_reserved(&self.core, &taken.reserved);
+            self.core.release(&taken.chunks, &[], 0);
             return Err(error);
         }
         self.copied.bytes += bytes;
@@ -431,36 +403,34 @@ impl Walk<'_, '_> {
     fn take_some_extents(&mut self, source: u64, from: u64, taken: &mut TakenExtents) -> Result<Option<u64>> {
         let mut pieces = std::mem::take(&mut self.pieces);
         pieces.clear();
-        let core = self.core;
-        let inode = core.inode(source).ok();
-        let live = inode.as_deref().and_then(|inode| self.lock(inode));
-        let generation = inode.as_deref().map(|inode| inode.generation);
-        let next = core.pending.at_instant(source, |kept| {
-            let live = live.as_deref().filter(|_| kept.is_none_or(|kept| Some(kept.generation) == generation));
-            At { kind: FileKind::Regular, live, kept }.extents(from, &mut pieces)
-        });
-        // With the inode still locked: what it maps, and what is kept, stays in use meanwhile.
-        let done = pieces.iter().try_for_each(|(offset, extent)| self.take(*offset, extent, taken));
-        drop(live);
-        self.pieces = pieces;
-        done.map(|()| next)
+        let read = |at: At<'_>| (at.extents(from, &mut pieces), pieces);
+        self.at_instant(source, read, |walk, (next, pieces)| {
+            let done = pieces.iter().try_for_each(|(offset, extent)| walk.take(*offset, extent, taken));
+            walk.pieces = pieces;
+            done.map(|()| next)
+        })
     }
 
     fn take(&mut self, offset: u64, extent: &Extent, taken: &mut TakenExtents) -> Result<()> {
         if extent.unwritten {
-            return self.births.reserve(offset, extent, &mut taken.extents, &mut taken.reserved);
+            return self.births.reserve(offset, extent, &mut taken.extents, &mut taken.chunks);
         }
-        // Neighbours in a packed chunk are one extent, with one reference.
-        if !taken.last.is_some_and(|(start, last)| continues_packed(start, &last, offset, extent)) {
-            self.births.refer(extent, &mut taken.references)?;
+        if !taken.last.is_some_and(|(start, last)| last.is_one_with(start, offset, extent)) {
+            self.births.refer(extent, &mut taken.chunks)?;
         }
         taken.extents.insert(offset, *extent);
         taken.last = Some((offset, *extent));
         Ok(())
     }
 
-    /// Reads an inode as it was at the instant.
-    fn at_instant<T>(&mut self, ino: u64, read: impl FnOnce(At<'_>) -> T) -> Result<T> {
+    /// Reads an inode as it was at the instant, and passes what was read to `then`, with the inode still locked: what it
+    /// maps, and what is kept, stays in use meanwhile.
+    fn at_instant<T, U>(
+        &mut self,
+        ino: u64,
+        read: impl FnOnce(At<'_>) -> T,
+        then: impl FnOnce(&mut Self, T) -> Result<U>,
+    ) -> Result<U> {
         let core = self.core;
         let (inode, error) = match core.inode(ino) {
             Ok(inode) => (Some(inode), None),
@@ -470,10 +440,16 @@ impl Walk<'_, '_> {
         let generation = inode.as_deref().map(|inode| inode.generation);
         let found = core.pending.at_instant(ino, |kept| {
             let live = live.as_deref().filter(|_| kept.is_none_or(|kept| Some(kept.generation) == generation));
-            let kind = kept.map(|kept| kept.kind).or(inode.as_deref().map(|inode| inode.kind))?;
+            let kind = kept.map(|kept| kept.then.kind).or(inode.as_deref().map(|inode| inode.kind))?;
             (live.is_some() || kept.is_some()).then(|| read(At { kind, live, kept }))
         });
-        found.ok_or_else(|| error.unwrap_or_else(|| self.vanished(ino)))
+        then(self, found.ok_or_else(|| error.unwrap_or_else(|| self.vanished(ino)))?)
+    }
+
+    /// Returns what an inode was at the instant, apart from its extents or names.
+    fn then(&mut self, ino: u64) -> Result<Then> {
+        let core = self.core;
+        self.at_instant(ino, |at| at.then(&core.region), |walk, then| then.ok_or_else(|| walk.vanished(ino)))
     }
 
     /// Locks an inode for reading. `None` if it was freed. Whoever waits for an inode holds no generator of transaction
@@ -515,12 +491,11 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Returns the extended attributes of a copy.
-    fn xattrs(&self, then: &Then) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let may_set = |name: &[u8]| {
-            self.options.caller.is_none() || !(name.starts_with(b"security.") || name.starts_with(b"trusted."))
-        };
-        then.xattrs.iter().filter(|(name, _)| may_set(name)).cloned().collect()
+    /// Leaves out the extended attributes that only root may set, for others.
+    fn leave_out_xattrs(&self, then: &mut Then) {
+        if self.options.caller.is_some() {
+            then.xattrs.retain(|(name, _)| !(name.starts_with(b"security.") || name.starts_with(b"trusted.")));
+        }
     }
 
     /// Checks that the caller may copy an inode.
@@ -557,15 +532,6 @@ fn attr_of(ino: u64, then: &Then) -> Attr {
     let AttributeLine { mode, uid, gid, nlink, rdev, size, atime, mtime, ctime, .. } = then.attributes;
     let (kind, ino) = (then.kind, InodeNumber(ino));
     Attr { ino, generation: 0, kind, mode, uid, gid, nlink, rdev, size, blocks: 0, atime, mtime, ctime, btime: 0 }
-}
-
-fn continues_packed(start: u64, last: &Extent, offset: u64, extent: &Extent) -> bool {
-    match (last.location, extent.location) {
-        (Location::Packed(..), Location::Packed(..)) => {
-            start + last.length == offset && last.location.plus(last.length) == extent.location
-        }
-        _ => false,
-    }
 }
 
 fn posix(why: &'static str, errno: i32) -> Error {

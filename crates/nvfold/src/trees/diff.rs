@@ -125,10 +125,7 @@ impl Trees<'_> {
     }
 
     fn have_equal_xattrs(&self, one: &Inode, other: &Inode) -> Result<bool> {
-        let of = |inode: &Inode| -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-            let state = inode.read()?;
-            Ok(state.xattrs.iter().map(|(name, value)| (name.clone(), value.read(&self.region))).collect())
-        };
+        let of = |inode: &Inode| -> Result<_> { Ok(inode.read()?.read_xattrs(&self.region)) };
         Ok(of(one)? == of(other)?)
     }
 

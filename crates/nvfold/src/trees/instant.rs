@@ -4,24 +4,13 @@ use crate::inode::directory::Directory;
 use crate::inode::extents::Extent;
 use crate::inode::{Body, State};
 use crate::media::BLOCK_BYTES;
-use crate::media::inode::AttributeLine;
-use crate::store::pending::{KeptInode, KeptName};
+use crate::store::pending::{KeptInode, KeptName, Then};
 use crate::words::FileKind;
 use pmem::Region;
-use std::ops::Range;
 
 /// The most extents, and the most blocks in them, that one step takes of a file.
 const EXTENTS_STEP: usize = 1024;
 const BLOCKS_STEP: u64 = 4096;
-
-/// What an inode was, apart from its extents or names.
-pub(super) struct Then {
-    pub(super) kind: FileKind,
-    pub(super) attributes: AttributeLine,
-    pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// The range of a file that waited to be shared.
-    pub(super) waiting: Range<u64>,
-}
 
 /// The two sources of an inode at the instant; at least one is there. The live one is locked.
 #[derive(Clone, Copy)]
@@ -34,14 +23,8 @@ pub(super) struct At<'s> {
 impl At<'_> {
     /// Returns what the inode was, apart from its extents or names.
     pub(super) fn then(&self, region: &Region) -> Option<Then> {
-        if let Some(kept) = self.kept {
-            let KeptInode { kind, attributes, .. } = *kept;
-            return Some(Then { kind, attributes, xattrs: kept.xattrs.clone(), waiting: kept.waiting.clone() });
-        }
-        let live = self.live?;
-        let xattrs = live.xattrs.iter().map(|(name, value)| (name.clone(), value.read(region))).collect();
-        let waiting = if live.is_waiting() { live.waiting.clone() } else { 0..0 };
-        Some(Then { kind: self.kind, attributes: live.attributes, xattrs, waiting })
+        let kept = self.kept.map(|kept| kept.then.clone());
+        kept.or_else(|| Some(Then::of(self.kind, self.live?, region)))
     }
 
     /// Adds some of the file's extents from this offset on to `pieces`, in order. Returns the offset to go on at; `None`

@@ -124,7 +124,7 @@ impl Trees<'_> {
     /// # Errors
     /// EIO.
     pub(crate) fn snapshot_usage(self, top: InodeNumber) -> Result<SnapshotUsage> {
-        let (mut usage, mut references) = (SnapshotUsage::default(), HashMap::new());
+        let (mut usage, mut references) = (SnapshotUsage::default(), HashMap::<ChunkRef, u32>::new());
         let (mut directories, mut linked) = (vec![top.0], HashSet::new());
         while let Some(directory) = directories.pop() {
             let inode = self.inode(directory)?;
@@ -142,7 +142,8 @@ impl Trees<'_> {
                         if state.attributes.nlink < 2 || linked.insert(ino) {
                             usage.logical_bytes += state.mapped_bytes();
                             let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
-                            extents.for_each(|(_, extent)| count(&extent, &mut references));
+                            let chunks = extents.flat_map(|(_, extent)| extent.chunks());
+                            chunks.for_each(|chunk| *references.entry(chunk).or_default() += 1);
                         }
                     }
                     _ => {}
@@ -170,12 +171,8 @@ impl Trees<'_> {
             let state = inode.peek();
             let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
             for (_, extent) in extents.filter(|_| !inode.is_read_only) {
-                let packed = extent.packed().map(ChunkRef::Packed);
-                for chunk in extent.blocks().blocks().map(ChunkRef::Block).chain(packed) {
-                    if is_new(chunk, &mut live) {
-                        live_bytes += self.chunk_bytes(chunk);
-                    }
-                }
+                let new = extent.chunks().filter(|chunk| is_new(*chunk, &mut live));
+                live_bytes += new.map(|chunk| self.chunk_bytes(chunk)).sum::<u64>();
             }
         }
         Ok(self.stored_bytes_total().saturating_sub(live_bytes))
@@ -205,13 +202,6 @@ impl Trees<'_> {
 
 fn absent(name: &[u8]) -> Error {
     Error::NotFound { what: format!("snapshot {}", String::from_utf8_lossy(name)) }
-}
-
-fn count(extent: &crate::inode::extents::Extent, references: &mut HashMap<ChunkRef, u32>) {
-    let packed = extent.packed().map(ChunkRef::Packed);
-    for chunk in extent.blocks().blocks().map(ChunkRef::Block).chain(packed) {
-        *references.entry(chunk).or_default() += 1;
-    }
 }
 
 /// Adds a chunk to a set of chunks; false if it is there already. Packed chunks have the odd words, blocks the even ones.
