@@ -9,13 +9,16 @@
 //!   18 delete    token of any directory, name       for root and the owner of the root, by any open file
 //!   19 figures   token of the snapshot              by any open file; all but the first for root and the owner of the root
 //!   20 unshared  token of a file, of another, u64 from    by any open file
+//!   21 equal     token of a directory, of another, u64 after    by any open file
 //! answer    u32 errno, or 0;  u32 count, u64 each;  u32 length, path;  u32 length, why
 //!   create, restore: entries, bytes;   figures: created (ns since 1970), entries, logical bytes, bytes it alone holds;
 //!   unshared: where to go on, and then offset and end of each range that the files do not share
+//!   equal: where to go on, or 0 at the end, and then pairs of inode numbers: files of one name in both directories that have
+//!   equal attributes and share all their bytes
 //! ```
 //!
 //! A token of a file proves that its user may read it. So the answer about two files tells what he could find out by
-//! reading both.
+//! reading both. The answer about two directories names only files that he may read.
 
 use crate::clones::{
     PATH_BYTES_MAX, Refusal, SourceToken, WHY_BYTES_MAX, bytes_of, decode, encode, put, u32_of, u64_of,
@@ -27,6 +30,7 @@ const RESTORE: u32 = 17;
 const DELETE: u32 = 18;
 const FIGURES: u32 = 19;
 const UNSHARED: u32 = 20;
+const EQUAL: u32 = 21;
 
 /// The most ranges in an answer.
 pub(crate) const RANGES_MAX: usize = 500;
@@ -47,6 +51,9 @@ pub enum SnapshotQuestion<'q> {
     Figures { snapshot: SourceToken },
     /// What do two files not share, from a byte offset on?
     Unshared { one: SourceToken, other: SourceToken, from: u64 },
+    /// Which files of the same name in two directories are equal for sure, among those that come `after` this cookie in the
+    /// first one?
+    Equal { one: SourceToken, other: SourceToken, after: u64 },
 }
 
 impl SnapshotQuestion<'_> {
@@ -58,11 +65,14 @@ impl SnapshotQuestion<'_> {
             SnapshotQuestion::Delete { any, name } => (DELETE, [Some(any), None], name),
             SnapshotQuestion::Figures { snapshot } => (FIGURES, [Some(snapshot), None], &[][..]),
             SnapshotQuestion::Unshared { one, other, .. } => (UNSHARED, [Some(one), Some(other)], &[][..]),
+            SnapshotQuestion::Equal { one, other, .. } => (EQUAL, [Some(one), Some(other)], &[][..]),
         };
         let mut bytes = what.to_le_bytes().to_vec();
         tokens.into_iter().flatten().for_each(|token| bytes.extend(token.to_bytes()));
         match self {
-            SnapshotQuestion::Unshared { from, .. } => bytes.extend(from.to_le_bytes()),
+            SnapshotQuestion::Unshared { from: at, .. } | SnapshotQuestion::Equal { after: at, .. } => {
+                bytes.extend(at.to_le_bytes());
+            }
             _ => put(&mut bytes, name, PATH_BYTES_MAX),
         }
         bytes.resize(ASK_BYTES, 0);
@@ -83,6 +93,10 @@ impl SnapshotQuestion<'_> {
             UNSHARED => {
                 let (one, other) = (SourceToken::take(&mut rest)?, SourceToken::take(&mut rest)?);
                 SnapshotQuestion::Unshared { one, other, from: u64_of(&mut rest)? }
+            }
+            EQUAL => {
+                let (one, other) = (SourceToken::take(&mut rest)?, SourceToken::take(&mut rest)?);
+                SnapshotQuestion::Equal { one, other, after: u64_of(&mut rest)? }
             }
             _ => return None,
         })
@@ -113,6 +127,7 @@ mod tests {
             SnapshotQuestion::Delete { any: other, name },
             SnapshotQuestion::Figures { snapshot: one },
             SnapshotQuestion::Unshared { one, other, from: 1 << 62 },
+            SnapshotQuestion::Equal { one, other, after: 1 << 62 },
         ];
         for question in questions {
             let message = question.to_message();

@@ -531,6 +531,13 @@ fn shared_data_is_not_read_to_compare_two_trees() {
     let unshared = |from, most| fs.unshared_ranges((kept.ino(), live.ino()), from, most).unwrap();
     assert_eq!(unshared(0, 10), (vec![], size));
     assert_eq!(unshared(size, 10), (vec![], size));
+    let are_equal = || fs.are_equal_unread(kept.ino(), live.ino()).unwrap();
+    assert!(are_equal());
+    fs.set_xattr(live.ino(), b"user.a", b"value", XattrMode::Set).unwrap();
+    assert!(!are_equal(), "an extended attribute differs");
+    fs.remove_xattr(live.ino(), b"user.a").unwrap();
+    assert!(are_equal());
+    assert!(!fs.are_equal_unread(top, site.at("/a")).unwrap(), "directories are not files");
 
     // What differs is told in ranges, as many as are wanted at a time.
     live.set_len(0).unwrap();
@@ -547,6 +554,7 @@ fn shared_data_is_not_read_to_compare_two_trees() {
     assert_eq!(total, mapped);
     let error = fs.diff_trees(top, site.at("/a"), &mut |_, _| true).unwrap_err();
     assert_eq!(error.errno(), errno::EIO, "what is not shared is read");
+    assert!(!are_equal());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use nvfold::errno;
 use nvfold_fuse::ask;
 use nvfold_mount::snapshots::answered;
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -57,6 +58,27 @@ pub(crate) fn unshared(one: &File, other: &File, from: u64) -> io::Result<(Vec<R
         return Err(not_understood());
     }
     Ok((ranges.iter().map(|[start, end]| *start..*end).collect(), *next))
+}
+
+/// Returns the inode numbers of files of the same name in two directories that have equal attributes and share all their
+/// bytes. Files that this user may not read are not among them.
+pub(crate) fn equal_files(one: &File, other: &File) -> io::Result<HashSet<[u64; 2]>> {
+    let (mut found, mut after) = (HashSet::new(), 0);
+    loop {
+        let question = || Ok(SnapshotQuestion::Equal { one: source(one)?, other: source(other)?, after });
+        let numbers = repeated(one, question)?.map_err(|refusal| io::Error::from_raw_os_error(refusal.errno))?;
+        let (next, pairs) = numbers.split_first().ok_or_else(not_understood)?;
+        let (pairs, rest) = pairs.as_chunks::<2>();
+        // The work must lead on, or it would not end.
+        if !rest.is_empty() || *next != 0 && *next <= after {
+            return Err(not_understood());
+        }
+        found.extend(pairs);
+        after = *next;
+        if after == 0 {
+            return Ok(found);
+        }
+    }
 }
 
 /// Asks until the server takes the question.

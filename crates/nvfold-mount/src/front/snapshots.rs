@@ -3,13 +3,19 @@
 //! `places` keeps them as they are.
 
 use super::Front;
+use super::listing::NAMES_AT_A_TIME;
 use super::trees::{refusal, refused};
+use crate::acl;
 use crate::clones::{Refusal, SourceToken};
+use crate::rights::{READ, Rights, SEARCH};
 use crate::snapshots::{RANGES_MAX, SnapshotQuestion, answer};
 use nvfold::{Attr, CloneProgress, FileKind, InodeNumber, SNAPSHOTS, Snapshot};
 use nvfold_fuse::{Caller, Errno};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+
+// Pairs of files have room in an answer where ranges have it.
+const _: () = assert!(NAMES_AT_A_TIME <= RANGES_MAX);
 
 impl Front {
     /// Answers a question about snapshots, which came by an open file; `None` if it is none.
@@ -25,6 +31,7 @@ impl Front {
             SnapshotQuestion::Delete { any, name } => self.delete_snapshot(who, any, name),
             SnapshotQuestion::Figures { snapshot } => self.figures(who, snapshot),
             SnapshotQuestion::Unshared { one, other, from } => self.unshared(who, asked_by, (one, other), from),
+            SnapshotQuestion::Equal { one, other, after } => self.equal_files(who, (one, other), after),
         };
         Some(answer(&done))
     }
@@ -137,13 +144,47 @@ impl Front {
             return Err(refusal(Errno::EINVAL, "only regular files are compared"));
         }
         if from == 0 {
-            // The kernel does not report which files it has written data of. Nothing is written to those of snapshots.
-            let may_change = |ino: &InodeNumber| !self.fs.is_in_snapshot(*ino).unwrap_or(false);
-            let known = [one, other].into_iter().filter(|ino| self.lookups.is_known(*ino) && may_change(ino));
-            who.while_waiting(asked_by.0, || known.for_each(|ino| self.notices.write_back(ino)));
+            let files: Vec<InodeNumber> = [one, other].into_iter().filter(|ino| self.may_be_unwritten(*ino)).collect();
+            who.while_waiting(asked_by.0, || files.iter().for_each(|ino| self.notices.write_back(*ino)));
         }
         let (ranges, next) = self.fs.unshared_ranges((one, other), from, RANGES_MAX).map_err(refused)?;
         Ok([next].into_iter().chain(ranges.into_iter().flat_map(|range| [range.start, range.end])).collect())
+    }
+
+    fn equal_files(
+        &self,
+        who: &Caller<'_>,
+        (one, other): (SourceToken, SourceToken),
+        after: u64,
+    ) -> Result<Vec<u64>, Refusal> {
+        let ((one, user), (other, _)) = (self.named_source(who, one)?, self.named_source(who, other)?);
+        let rights = (user != 0).then(|| Rights::of(who, user));
+        let may = |ino: InodeNumber, wanted| rights.as_ref().is_none_or(|rights| self.is_allowed(rights, ino, wanted));
+        let listed = |errno| refusal(errno, "a directory could not be listed");
+        let names = self.names_after(one, after).map_err(listed)?;
+        let next = names.last().filter(|_| names.len() == NAMES_AT_A_TIME).map_or(0, |last| last.cookie);
+        if !may(one, SEARCH) || !may(other, SEARCH) {
+            return Ok(vec![0]);
+        }
+        let files = names.into_iter().filter(|entry| entry.kind == FileKind::Regular);
+        let pairs = files.filter_map(|entry| Some([entry.ino, self.fs.entry(other, &entry.name).ok()?.ino]));
+        let pairs: Vec<[InodeNumber; 2]> = pairs.filter(|pair| pair.iter().all(|ino| may(*ino, READ))).collect();
+        let unwritten = pairs.as_flattened().iter().copied().filter(|ino| self.may_be_unwritten(*ino));
+        self.write_back_all(who, &unwritten.collect::<Vec<_>>());
+        // Of what cannot be compared here, the command finds out why.
+        let equal = pairs.into_iter().filter(|[one, other]| self.fs.are_equal_unread(*one, *other).unwrap_or(false));
+        Ok([next].into_iter().chain(equal.flatten().map(|ino| ino.0)).collect())
+    }
+
+    /// True if the kernel may have data of a file that it has not passed on: it does not report of which files it has.
+    /// Nothing is written to those of snapshots.
+    fn may_be_unwritten(&self, file: InodeNumber) -> bool {
+        self.lookups.is_known(file) && !self.fs.is_in_snapshot(file).unwrap_or(false)
+    }
+
+    fn is_allowed(&self, rights: &Rights, ino: InodeNumber, wanted: u32) -> bool {
+        let acl = self.fs.get_xattr(ino, acl::ACCESS).ok();
+        self.fs.getattr(ino).is_ok_and(|attr| rights.allow(&attr, acl.as_deref(), wanted))
     }
 
     /// Returns the snapshot whose top this is.

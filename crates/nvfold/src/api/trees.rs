@@ -179,6 +179,15 @@ impl FileSystem {
         self.mounted.trees().unshared_ranges((one, other), from, most)
     }
 
+    /// Returns true if two regular files have equal attributes and share all their bytes. Nothing is read: false also says
+    /// that only reading them can tell. Times of access and of the change of the inode do not count.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub fn are_equal_unread(&self, one: InodeNumber, other: InodeNumber) -> Result<bool> {
+        self.mounted.trees().are_equal_unread(one, other)
+    }
+
     /// Calls `each` for every path at which two directories differ, in the order of names, until it returns false. What
     /// both share is not read. Below a name that only one of them has, nothing is listed.
     ///

@@ -120,13 +120,29 @@ impl Trees<'_> {
         if !is_equal {
             return Ok(Some(Difference::Content));
         }
-        let are_equal = attributes(&of_one) == attributes(&of_other) && self.have_equal_xattrs(&one, &other)?;
+        let are_equal = self.have_equal_attributes((&one, &of_one), (&other, &of_other))?;
         Ok((!are_equal).then_some(Difference::Attributes))
     }
 
-    fn have_equal_xattrs(&self, one: &Inode, other: &Inode) -> Result<bool> {
-        let of = |inode: &Inode| -> Result<_> { Ok(inode.read()?.read_xattrs(&self.region)) };
-        Ok(of(one)? == of(other)?)
+    /// True if two files have equal attributes and share all their bytes. False also if their bytes would have to be read,
+    /// or if one of them has so many extents that comparing these takes more than a step.
+    ///
+    /// # Errors
+    /// ENOENT, EIO.
+    pub(crate) fn are_equal_unread(self, one: InodeNumber, other: InodeNumber) -> Result<bool> {
+        let (one, other) = (self.inode(one.0)?, self.inode(other.0)?);
+        let (of_one, of_other) = (one.attr(&*one.read()?), other.attr(&*other.read()?));
+        if one.kind != FileKind::Regular || other.kind != FileKind::Regular || of_one.size != of_other.size {
+            return Ok(false);
+        }
+        let (apart, end) = self.apart(&one, &other, 0, of_one.size)?;
+        let share_all = apart.is_empty() && end == of_one.size;
+        Ok(share_all && self.have_equal_attributes((&one, &of_one), (&other, &of_other))?)
+    }
+
+    fn have_equal_attributes(&self, one: (&Inode, &Attr), other: (&Inode, &Attr)) -> Result<bool> {
+        let xattrs = |inode: &Inode| -> Result<_> { Ok(inode.read()?.read_xattrs(&self.region)) };
+        Ok(attributes(one.1) == attributes(other.1) && xattrs(one.0)? == xattrs(other.0)?)
     }
 
     /// Compares two files of this size; reads only what they do not share.

@@ -1,8 +1,9 @@
 //! `nvfold snapshot diff`: what differs between two directories of a mount.
 //!
-//! The command walks both trees itself, so the kernel checks each step against what its user may do. Of two files that
-//! he can read, the server says which ranges they do not share, and only these are read. So the server tells nobody more
-//! than he could find out by reading both, and no answer is longer than a few ranges.
+//! The command walks both trees itself, so the kernel checks each step against what its user may do. Of two directories
+//! that he can read, the server names the files that are equal and that he may read; they are not looked at one by one. Of
+//! two other files, the server says which ranges they do not share, and only these are read. So the server tells nobody
+//! more than he could find out by reading, and no answer is longer than a few numbers.
 
 use super::Root;
 use crate::failure::{Doing, Failure, Outcome};
@@ -15,13 +16,13 @@ use crate::text::escaped;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::{DirEntry, File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The exit code if something could not be compared, as that of diff(1).
@@ -143,8 +144,10 @@ impl Comparison {
     fn trees(&mut self) {
         let mut unseen = vec![PathBuf::new()];
         while let Some(path) = unseen.pop() {
-            let (of_one, of_other) = (self.names(&self.one.join(&path)), self.names(&self.other.join(&path)));
-            let (Some(of_one), Some(of_other)) = (of_one, of_other) else { continue };
+            let [one, other] = [self.one.join(&path), self.other.join(&path)];
+            let (Some(mut in_one), Some(mut in_other)) = (self.names(&one), self.names(&other)) else { continue };
+            self.leave_out_equal((&one, &mut in_one), (&other, &mut in_other));
+            let (of_one, of_other) = (self.look_at(&one, in_one), self.look_at(&other, in_other));
             let mut directories = Vec::new();
             for name in of_one.keys().chain(of_other.keys()).collect::<BTreeSet<_>>() {
                 let path = path.join(name);
@@ -163,14 +166,37 @@ impl Comparison {
         }
     }
 
-    /// Returns what a directory holds; `None`, and a problem, if it cannot be read.
-    fn names(&self, directory: &Path) -> Option<BTreeMap<OsString, Metadata>> {
-        let read = || -> io::Result<Vec<OsString>> {
-            std::fs::read_dir(directory)?.map(|entry| Ok(entry?.file_name())).collect()
+    /// Returns the names in a directory, with their inode numbers; `None`, and a problem, if it cannot be read.
+    fn names(&self, directory: &Path) -> Option<HashMap<OsString, u64>> {
+        let read = || -> io::Result<HashMap<OsString, u64>> {
+            let named = |entry: io::Result<DirEntry>| entry.map(|entry| (entry.file_name(), entry.ino()));
+            std::fs::read_dir(directory)?.map(named).collect()
         };
-        let names = read().map_err(|error| self.problems.note(directory, error)).ok()?;
+        self.tried(directory, read())
+    }
+
+    /// Leaves out the files that are equal in both directories, as far as the server says so.
+    fn leave_out_equal(
+        &self,
+        (one, in_one): (&Path, &mut HashMap<OsString, u64>),
+        (other, in_other): (&Path, &mut HashMap<OsString, u64>),
+    ) {
+        let asked = || snapshots::equal_files(&File::open(one)?, &File::open(other)?);
+        // Without an answer, each file is looked at.
+        let Ok(equal) = asked() else { return };
+        in_one.retain(|name, ino| {
+            let is_equal = in_other.get(name).is_some_and(|other| equal.contains(&[*ino, *other]));
+            if is_equal {
+                in_other.remove(name);
+            }
+            !is_equal
+        });
+    }
+
+    /// Returns the attributes of what a directory holds.
+    fn look_at(&self, directory: &Path, names: HashMap<OsString, u64>) -> BTreeMap<OsString, Metadata> {
         let mut found = BTreeMap::new();
-        for name in names {
+        for (name, _) in names {
             let path = directory.join(&name);
             match path.symlink_metadata() {
                 Ok(metadata) if metadata.dev() == self.device => _ = found.insert(name, metadata),
@@ -180,7 +206,7 @@ impl Comparison {
                 Err(error) => self.problems.note(&path, error),
             }
         }
-        Some(found)
+        found
     }
 
     fn differs(&mut self, path: &Path, differs: Differs) {
