@@ -108,6 +108,11 @@ fn a_user_removes_trees_that_are_his_and_no_others() {
     mode("open/one", 0o1777);
     nobody(&["remove", "mnt/open"]).fails(1, "sticky bit");
     mode("open/one", 0o777);
+    // The ACL decides: user 65534 may not write, and then he may, and all others may not.
+    let acl = |entry: &str| scratch.run("setfacl", &["-m", entry, "mnt/open/one/two"]).ok();
+    acl("u:65534:rx");
+    nobody(&["remove", "mnt/open"]).fails(1, "write permission is needed");
+    acl("u:65534:rwx,o::-");
     nobody(&["remove", "mnt/open"]).ok();
     assert!(mount.path("theirs/one/two/three/leaf").is_file() && !mount.path("open").exists());
     scratch.nvfold(&["remove", "mnt/theirs"]).ok();

@@ -13,6 +13,8 @@ use nvfold_fuse::Caller;
 
 /// Read permission.
 pub(crate) const READ: u32 = 4;
+/// Write permission.
+pub(crate) const WRITE: u32 = 2;
 /// Permission to search a directory.
 pub(crate) const SEARCH: u32 = 1;
 
@@ -90,8 +92,6 @@ fn groups_in(status: &str, gid: u32) -> Option<Vec<u32>> {
 mod tests {
     use super::*;
     use nvfold::{FileKind, InodeNumber};
-
-    const WRITE: u32 = 2;
 
     fn file(mode: u32, uid: u32, gid: u32) -> Attr {
         Attr {

@@ -4,12 +4,11 @@
 //! drops the names that it knows at once, and then forgets most of the inodes below. What it knows still when its turn
 //! comes (files that are open, working directories) is kept until it is forgotten, as after an unlink.
 
-use super::attributes::in_group;
 use super::{Answer, Front};
-use crate::acl;
 use crate::convert;
 use crate::lookups::Lookups;
 use crate::notices::Notices;
+use crate::rights::{Rights, SEARCH, WRITE};
 use nvfold::{Attr, FileKind, FileSystem, InodeNumber, Removed};
 use nvfold_fuse::{Caller, Errno};
 use std::ffi::OsStr;
@@ -17,8 +16,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 const STICKY: u32 = 0o1000;
-/// Write and search.
-const WRITE_AND_SEARCH: u32 = 0o3;
+/// What is needed to make and remove names in a directory.
+const WRITE_AND_SEARCH: u32 = WRITE | SEARCH;
 
 /// Makes the library keep the inodes of removed trees that the kernel knows, and the kernel learn of lost names.
 pub(super) fn keep_what_is_known(fs: &FileSystem, lookups: &Arc<Lookups>, notices: &Arc<Notices>) {
@@ -58,7 +57,8 @@ impl Front {
         let attr = |ino| self.fs.getattr(ino).map_err(convert::errno);
         let parent = attr(self.fs.parent(dir).map_err(convert::errno)?)?;
         let top = attr(dir)?;
-        if !self.may_change_names(who, &parent) {
+        let rights = Rights::of(who, who.uid);
+        if !self.is_allowed(&rights, parent.ino, WRITE_AND_SEARCH) {
             return Err(Errno::EACCES);
         }
         if !may_take(who, &parent, &top) {
@@ -78,7 +78,7 @@ impl Front {
                 is_his
             };
             self.fs.readdir(dir, 0, &mut look).map_err(convert::errno)?;
-            let may_empty = directory.uid == who.uid || self.may_change_names(who, &directory);
+            let may_empty = directory.uid == who.uid || self.is_allowed(&rights, dir, WRITE_AND_SEARCH);
             if !is_empty && !may_empty {
                 return Err(Errno::EACCES);
             }
@@ -87,19 +87,6 @@ impl Front {
             }
         }
         Ok(())
-    }
-
-    /// Returns true if a user may make and remove names in a directory. An ACL may say less than the bits of the group, so
-    /// with one only the owner may, and whom the bits for all others allow it.
-    fn may_change_names(&self, who: &Caller, directory: &Attr) -> bool {
-        let has_acl = self.fs.get_xattr(directory.ino, acl::ACCESS).is_ok();
-        let bits = match who.uid == directory.uid {
-            true => directory.mode >> 6,
-            false if has_acl => directory.mode & directory.mode >> 3,
-            false if in_group(who, directory.gid) => directory.mode >> 3,
-            false => directory.mode,
-        };
-        bits & WRITE_AND_SEARCH == WRITE_AND_SEARCH
     }
 }
 

@@ -5,7 +5,6 @@
 use super::Front;
 use super::listing::NAMES_AT_A_TIME;
 use super::trees::{refusal, refused};
-use crate::acl;
 use crate::clones::{Refusal, SourceToken};
 use crate::rights::{READ, Rights, SEARCH};
 use crate::snapshots::{RANGES_MAX, SnapshotQuestion, answer};
@@ -180,11 +179,6 @@ impl Front {
     /// Nothing is written to those of snapshots.
     fn may_be_unwritten(&self, file: InodeNumber) -> bool {
         self.lookups.is_known(file) && !self.fs.is_in_snapshot(file).unwrap_or(false)
-    }
-
-    fn is_allowed(&self, rights: &Rights, ino: InodeNumber, wanted: u32) -> bool {
-        let acl = self.fs.get_xattr(ino, acl::ACCESS).ok();
-        self.fs.getattr(ino).is_ok_and(|attr| rights.allow(&attr, acl.as_deref(), wanted))
     }
 
     /// Returns the snapshot whose top this is.

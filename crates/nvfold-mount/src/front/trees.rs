@@ -18,6 +18,7 @@
 //! (`turns`), and says that it waits, so there is always one.
 
 use super::{Answer, Front};
+use crate::acl;
 use crate::clones::{self, Question, Refusal, SourceToken};
 use crate::convert;
 use crate::moves::Moving;
@@ -231,6 +232,12 @@ impl Front {
         let users = if who.is_known() { vec![who.uid] } else { vec![0, UNKNOWN_ID] };
         let user = users.into_iter().find(|user| self.clones.is_proven(&directory, *user, token.proof));
         Ok((directory.ino, user.ok_or_else(stale)?))
+    }
+
+    /// Returns true if a user may do all of `wanted` with a file, by its mode and its ACL.
+    pub(super) fn is_allowed(&self, rights: &Rights, ino: InodeNumber, wanted: u32) -> bool {
+        let acl = self.fs.get_xattr(ino, acl::ACCESS).ok();
+        self.fs.getattr(ino).is_ok_and(|attr| rights.allow(&attr, acl.as_deref(), wanted))
     }
 
     /// Makes the kernel write back the pages of an inode, or of all files below a directory, as far as it knows them.
