@@ -53,4 +53,5 @@ mod times;
 mod toy_policy;
 mod umount;
 mod users;
+mod written;
 mod zeros;
