@@ -14,6 +14,7 @@ mod copies;
 mod crash;
 mod crash_states;
 mod damage;
+mod databases;
 mod denova;
 mod direct;
 mod errnos;
