@@ -53,6 +53,8 @@ for command in "${!PACKAGE_OF[@]}"; do
 done
 # LevelDB, for the Python of the system.
 /usr/bin/python3 -c 'import plyvel' 2>/dev/null || missing+=(python3-plyvel)
+# The server of PostgreSQL, whose programs are not in PATH.
+compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 # And for the driver of `nvfold-lab paper icid`.
 [ -f /usr/include/leveldb/db.h ] || missing+=(libleveldb-dev)
 if [ "${#missing[@]}" -gt 0 ]; then
@@ -61,6 +63,10 @@ if [ "${#missing[@]}" -gt 0 ]; then
         exit 1
     fi
     echo "test-deps: installing Debian packages: ${missing[*]}"
+    # The package of PostgreSQL would make a database and start its server.
+    as_root mkdir -p /etc/postgresql-common
+    [ -e /etc/postgresql-common/createcluster.conf ] ||
+        echo 'create_main_cluster = false' | as_root tee /etc/postgresql-common/createcluster.conf >/dev/null
     as_root apt-get update -qq
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi

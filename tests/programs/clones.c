@@ -4,6 +4,7 @@
 //   clones map FILE                   the same by stores to a shared mapping, without msync. These are programs of their
 //                                     own because starting a command closes copies of what a program has open, and the
 //                                     kernel writes files back then
+//   clones scatter FILE COUNT         writes COUNT pages with a hole between each, without fsync; then waits for a line
 //   clones ask PERMIT INO SRC DIR NAME
 //                                     asks the server itself for a clone of SRC to DIR/NAME, and prints its errno.
 //                                     PERMIT: made (O_TMPFILE in DIR), linked (the same, and linked and unlinked since),
@@ -21,7 +22,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-enum { BYTES = 8192, AT = 5000 };
+enum { BYTES = 8192, AT = 5000, PAGE = 4096 };
 static const unsigned ASK = 3u << 30 | BYTES << 16 | 0xe602;
 
 static int check(int result, const char *what) {
@@ -60,6 +61,18 @@ static int write_all(char **words) {
         for (int at = 0; at < 2; at++) check(pwrite(files[at], line, strlen(line), round * 100000), "write");
         if (!tell_and_wait()) return 0;
     }
+}
+
+static int scatter(char **words) {
+    int file = check(open(words[0], O_WRONLY | O_CREAT, 0666), words[0]);
+    char page[PAGE];
+    memset(page, '.', sizeof page);
+    for (long number = 0, count = atol(words[1]); number < count; number++) {
+        snprintf(page, sizeof page, "page %ld\n", number);
+        check(pwrite(file, page, sizeof page, number * 2 * PAGE), "write");
+    }
+    while (tell_and_wait()) continue;
+    return 0;
 }
 
 static int permit_of(const char *kind, const char *source, const char *dir) {
@@ -108,6 +121,7 @@ static int ask(char **words) {
 int main(int count, char **words) {
     if (count == 3 && !strcmp(words[1], "map")) return map(words + 2);
     if (count == 4 && !strcmp(words[1], "write")) return write_all(words + 2);
+    if (count == 4 && !strcmp(words[1], "scatter")) return scatter(words + 2);
     if (count == 7 && !strcmp(words[1], "ask")) return ask(words + 2);
     fprintf(stderr, "usage: see the source\n");
     return 98;

@@ -60,15 +60,25 @@ fn kernel_has_overlay() -> bool {
     is_listed() || (loads() && is_listed())
 }
 
-/// Returns the path of a program: first those that scripts/test-deps.sh built, then PATH and the sbin directories.
+/// Returns the path of a program: first those that scripts/test-deps.sh built, then NVFOLD_POSTGRESQL, PATH, the sbin
+/// directories, and the newest server of PostgreSQL, which Debian keeps out of PATH.
 pub fn find_tool(name: &str) -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::iter::once(built)
+        .chain(std::env::var_os("NVFOLD_POSTGRESQL").map(PathBuf::from))
         .chain(std::env::split_paths(&path))
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .chain(newest_postgresql())
         .map(|dir| dir.join(name))
         .find(|candidate| candidate.is_file())
+}
+
+fn newest_postgresql() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let version = |name: std::ffi::OsString| name.to_str()?.parse::<u32>().ok();
+    let newest = versions.flatten().filter_map(|entry| version(entry.file_name())).max()?;
+    Some(PathBuf::from(format!("/usr/lib/postgresql/{newest}/bin")))
 }
 
 /// Returns the path of a program that `requires!` has found.

@@ -2,16 +2,16 @@
 //! more by it than he may read.
 
 use nvfold_tests::mount::{Mount, command, in_own_namespace, nvfold, nvfold_json};
+use nvfold_tests::probe::{self, Writer};
 use nvfold_tests::run::{self, Outcome, shell};
 use nvfold_tests::scratch::Scratch;
-use nvfold_tests::{probe, requires, show, tree};
+use nvfold_tests::{requires, show, tree};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -43,40 +43,6 @@ fn assert_refused(outcome: &Outcome, target: &Path, why: &str) {
     assert_eq!(outcome.code(), 1, "{}", outcome.report());
     assert!(outcome.stderr.contains(why), "{why:?} is expected: {}", outcome.report());
     assert!(!target.exists(), "{}", target.display());
-}
-
-/// A program that writes when it is told to, and never closes or syncs.
-struct Writer {
-    child: Child,
-    said: BufReader<ChildStdout>,
-}
-
-impl Writer {
-    /// Starts it; it has written for the first time then.
-    fn start(command: &mut Command) -> Writer {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start the writer");
-        let said = BufReader::new(child.stdout.take().expect("a pipe"));
-        let mut writer = Writer { child, said };
-        writer.wait();
-        writer
-    }
-
-    fn wait(&mut self) {
-        let mut line = String::new();
-        self.said.read_line(&mut line).expect("read");
-        assert_eq!(line, "done\n");
-    }
-
-    fn write_again(&mut self) {
-        self.child.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("tell the writer");
-        self.wait();
-    }
-
-    fn end(mut self) {
-        drop(self.child.stdin.take());
-        let status = run::wait_at_most(&mut self.child, run::limit());
-        assert!(status.is_some_and(|status| status.success()), "{status:?}");
-    }
 }
 
 #[test]

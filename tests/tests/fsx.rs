@@ -3,11 +3,18 @@
 //! On the mount this is the program `fsx`, for every policy, and loops of system calls on two files that `fsx` cannot
 //! do: copies from one file to another, zeroed ranges, requests past the page cache (O_DIRECT). For the library it is
 //! an exerciser with the same ideas (random offset, size and operation, sizes up to 64 KiB, the file up to 256 KiB),
-//! which also clones and seeks. `exerciser.rs` runs all policies with all background jobs.
+//! which also clones and seeks, and whose files are cloned with their directory while it works. `exerciser.rs` runs all
+//! policies with all background jobs.
 
+use std::cell::Cell;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::ControlFlow;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::thread;
 
-use nvfold::{AllocateMode, File, FileSystem, InodeNumber, Policy, Whence, errno};
+use nvfold::{AllocateMode, CloneOptions, File, FileSystem, InodeNumber, Policy, Whence, errno};
 use nvfold_tests::device::{self, Device, POLICIES};
 use nvfold_tests::model::exercise::{self, FORMS};
 use nvfold_tests::model::posix::Posix;
@@ -187,6 +194,112 @@ fn exercise_library(policy: Policy) {
     exerciser.remount();
 }
 
+/// Clones of files that are worked on meanwhile, and the operations that each of them waits for.
+const CLONES: u64 = 40;
+const OPS_IN_A_CLONE: usize = 6;
+/// Other files in the tree, so that a clone takes some steps.
+const OTHERS: u32 = 300;
+
+/// What the content of the files was after each operation that may have changed it.
+#[derive(Default)]
+struct States {
+    all: Mutex<Vec<u64>>,
+    one_more: Condvar,
+}
+
+impl States {
+    /// Waits until there are more than this many; returns how many there are.
+    fn wait_for_more(&self, than: usize) -> usize {
+        let mut all = self.all.lock().expect("the exerciser has not failed");
+        while all.len() <= than {
+            let (next, waited) = self.one_more.wait_timeout(all, run::limit()).expect("the exerciser has not failed");
+            assert!(!waited.timed_out(), "the exerciser is stuck");
+            all = next;
+        }
+        all.len()
+    }
+
+    fn add(&self, state: u64) {
+        self.all.lock().expect("nobody has failed").push(state);
+        self.one_more.notify_all();
+    }
+}
+
+/// Two files are worked on by one thread, and cloned with their directory by another: a clone has both as they were after
+/// one of the operations that ran during the call.
+#[test]
+fn clones_of_files_that_the_fsx_exerciser_works_on_are_one_of_their_states_each() {
+    let seed = Seed::new("the exerciser beside clones");
+    for policy in POLICIES {
+        let mut exerciser = Exerciser::fresh(policy);
+        let fs = exerciser.fs.clone().expect("mounted");
+        let work = fs.lookup(InodeNumber::ROOT, WORK).expect("look up").ino;
+        for number in 0..OTHERS {
+            let name = format!("other {number}");
+            fs.create(work, name.as_bytes(), &device::regular()).expect("create");
+        }
+        let (states, is_over) = (States::default(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = seed.generator();
+                states.add(hash_of(&exerciser.expected));
+                for step in 0.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    exerciser.step(step, &mut random);
+                    states.add(hash_of(&exerciser.expected));
+                }
+            });
+            let _over = Over(&is_over);
+            for number in 0..CLONES * soak_factor() {
+                let begun = states.wait_for_more(0);
+                let in_it = Cell::new(begun);
+                let progress = |_| {
+                    if in_it.get() < begun + OPS_IN_A_CLONE {
+                        in_it.set(states.wait_for_more(in_it.get()));
+                    }
+                    ControlFlow::Continue(())
+                };
+                let options = CloneOptions { caller: None, progress: Some(&progress) };
+                let copy = fs.clone_tree(work, InodeNumber::ROOT, b"copy", &options).expect("clone").attr;
+                assert!(in_it.get() > begun, "nothing changed while it was cloned");
+                // The operation that was under way when the clone ended may be in it.
+                let ended = states.wait_for_more(states.wait_for_more(0));
+                let content = hash_of(&open_in(&fs, copy.ino).map(|file| content_of(&file)));
+                let possible = states.all.lock().expect("the exerciser has not failed")[begun - 1..ended].to_vec();
+                let is_one = possible.contains(&content);
+                assert!(is_one, "{}, clone {number} is none of {} states", policy.name(), possible.len());
+                fs.remove_tree(InodeNumber::ROOT, b"copy").expect("remove the clone");
+                while !fs.remove_step().expect("free it") {}
+            }
+        });
+        drop(fs);
+        exerciser.remount();
+    }
+}
+
+/// Ends the exerciser when this is dropped, also by a panic.
+struct Over<'o>(&'o AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn hash_of(contents: &[Vec<u8>; 2]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    contents.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn content_of(file: &File) -> Vec<u8> {
+    let mut content = vec![0; file.attr().size as usize];
+    assert_eq!(file.read_at(0, &mut content).expect("read"), content.len());
+    content
+}
+
 /// A file and the buffer with its expected content, and a second file to clone to and from.
 struct Exerciser {
     device: Device,
@@ -196,14 +309,17 @@ struct Exerciser {
     expected: [Vec<u8>; 2],
 }
 
+/// The directory of the files.
+const WORK: &[u8] = b"work";
 const NAMES: [&[u8]; 2] = [b"one", b"two"];
 
 impl Exerciser {
     fn fresh(policy: Policy) -> Exerciser {
         let device = Device::of(64, policy);
         let fs = device.mount(policy);
+        let work = fs.mkdir(InodeNumber::ROOT, WORK, &device::directory()).expect("make the directory").ino;
         for name in NAMES {
-            fs.create(InodeNumber::ROOT, name, &device::regular()).expect("create");
+            fs.create(work, name, &device::regular()).expect("create");
         }
         let files = open(&fs);
         Exerciser { device, policy, fs: Some(fs), files, expected: Default::default() }
@@ -358,11 +474,13 @@ impl Exerciser {
 }
 
 fn open(fs: &FileSystem) -> Vec<File> {
-    NAMES
-        .iter()
-        .map(|name| {
-            let attr = fs.lookup(InodeNumber::ROOT, name).expect("look up");
-            fs.open(attr.ino).expect("open")
-        })
-        .collect()
+    let work = fs.lookup(InodeNumber::ROOT, WORK).expect("look up");
+    open_in(fs, work.ino).into()
+}
+
+fn open_in(fs: &FileSystem, dir: InodeNumber) -> [File; 2] {
+    NAMES.map(|name| {
+        let attr = fs.lookup(dir, name).expect("look up");
+        fs.open(attr.ino).expect("open")
+    })
 }

@@ -21,7 +21,7 @@ mkdir -p "$low" all "$up" "$top/work"
 overlay() { mount -t overlay -o "lowerdir=$low,upperdir=$up,workdir=$top/work,$options" overlay "$all"; }
 # What is stored is found by a second mount too.
 again() { umount "$all"; overlay; }
-fail() { echo "line ${BASH_LINENO[1]}: $1"; exit 1; }
+fail() { echo "line ${BASH_LINENO[1]:-${BASH_LINENO[0]}}: $1"; exit 1; }
 is() { [ "$1" = "$2" ] || fail "found '$1', expected '$2'"; }
 # The names in a directory, in order.
 names() { is "$(ls -A "$1" | tr '\n' ' ')" "$2"; }
@@ -282,6 +282,122 @@ fn modes_and_acls_decide_which_users_change_an_overlay() {
 }
 
 #[test]
+fn whiteouts_and_opaque_directories_count_in_lower_layers_too() {
+    requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
+    on_each(
+        "",
+        r#"
+        umount $all; bottom=$low
+        mkdir $lowest/middle $lowest/other_work
+        mount -t overlay -o lowerdir=$low,upperdir=$lowest/middle,workdir=$lowest/other_work overlay $all
+        rm $all/one; rm -r $all/dir; mkdir $all/dir; echo x > $all/dir/middle; echo x > $all/empty/middle; umount $all
+        low=$lowest/middle:$bottom; overlay
+        names $all "also_one dir empty fifo link "; names $all/dir "middle "; names $all/empty "middle "
+        # A copy of the directory stays opaque, and a name comes again over a whiteout of the middle layer.
+        touch $all/dir/new; echo new > $all/one; rm $all/also_one; again
+        names $all/dir "middle new "; is "$(cat $all/one)" new; is_whiteout $up/also_one
+        rm -r $all/dir $all/empty; again; names $all "fifo link one "
+        # An overlay is the lower layer of another one.
+        mkdir outer $top/outer $top/outer_work
+        mount -t overlay -o lowerdir=$all,upperdir=$top/outer,workdir=$top/outer_work overlay outer
+        echo more >> outer/one; rm outer/link; mkdir outer/dir; names outer "dir fifo one "
+        is "$(cat outer/one)" "$(printf 'new\nmore')"; is "$(cat $all/one)" new
+        umount outer; is_whiteout $top/outer/link
+        "#,
+    );
+}
+
+#[test]
+fn open_files_and_running_programs_of_the_lower_layer_are_copied_up() {
+    requires!(root, fuse, overlay, tool("unshare"), tool("python3"));
+    on_each(
+        "",
+        r#"
+        cp $(command -v cat) $low/program; again
+        coproc $all/program; echo runs >&${COPROC[1]}; read -r line <&${COPROC[0]}; is "$line" runs
+        refused sh -c "echo x >> $all/program"; grep -q 'Text file busy' refusal || fail "$(cat refusal)"
+        chmod 700 $all/program; echo still >&${COPROC[1]}; read -r line <&${COPROC[0]}; is "$line" still
+        eval "exec ${COPROC[1]}>&-"; wait $COPROC_PID; cmp $low/program $up/program
+        python3 - $all <<'END'
+import mmap, os, sys
+os.chdir(sys.argv[1])
+reader = os.open('dir/two', os.O_RDONLY)
+mapped = mmap.mmap(reader, 0, prot=mmap.PROT_READ)
+assert mapped[:] == b'two\n'
+with open('dir/two', 'r+') as writer:
+    writer.write('TWO\nand more')
+assert os.pread(reader, 100, 0) == b'TWO\nand more'
+assert mapped[:] == b'two\n', 'a mapping stays that of the lower file'
+directory = os.open('dir', os.O_RDONLY)
+os.fsync(directory)
+written = os.open('dir/two', os.O_RDWR)
+shared = mmap.mmap(written, 0)
+shared[0:3] = b'3wo'
+shared.flush()
+os.fsync(written)
+assert os.pread(reader, 3, 0) == b'3wo'
+END
+        again; is "$(cat $up/dir/two)" "$(printf '3wo\nand more')"; is "$(cat $low/dir/two)" two
+        "#,
+    );
+}
+
+#[test]
+fn privileges_and_acls_are_copied_up_and_follow_their_rules() {
+    requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"), tool("setfacl"));
+    on_each(
+        "",
+        r#"
+        capability=0x0100000200040000000000000000000000000000
+        setfattr -n security.capability -v $capability $low/dir/two
+        # A default ACL of the work directory is not that of what is made there.
+        setfacl -d -m u:1005:rwx $top/work $top/work/work; setfacl -m u:1006:r $low/one; again
+        hex() { getfattr --absolute-names --only-values -n security.capability $1 | od -An -tx1 | tr -d ' \n'; }
+        chmod 755 $all/dir/two; is "$(hex $up/dir/two)" ${capability#0x}
+        is "$(getfacl -cp $up/dir/two | grep -c 1005)" 0
+        chown 3:4 $all/one; getfacl -cp $up/one | grep -q user:1006:r-- || fail "the ACL is lost"
+        echo x >> $all/dir/two; refused getfattr -n security.capability $up/dir/two
+        # The group of a set-group-id directory, copied up or new, is inherited.
+        chgrp 2001 $all/empty; chmod 2775 $all/empty; echo x > $all/empty/new; mkdir $all/empty/sub
+        is "$(stat -c '%g %a' $all/empty/new $all/empty/sub | tr '\n' ' ')" "2001 644 2001 2755 "
+        # Set-user-id and set-group-id are copied up, also of another owner, and go when the owner changes.
+        for id in 0 5; do
+            tool=$low/tool$id; echo x > $tool; chown $id:7 $tool; chmod 6755 $tool; cp -a $tool $low/given$id; again
+            touch $all/tool$id; is "$(stat -c '%a %u:%g' $up/tool$id)" "6755 $id:7"
+            chown 9 $all/tool$id $all/given$id; is "$(stat -c %a $up/tool$id $up/given$id | sort -u)" 755
+        done
+        # Whiteouts are links of one inode.
+        rm $all/fifo $all/also_one $all/dir/sub/deep; is_whiteout $up/dir/sub/deep
+        is "$(stat -c %i $up/fifo $up/also_one $up/dir/sub/deep | sort -u | wc -l)" 1
+        "#,
+    );
+}
+
+#[test]
+fn an_index_keeps_layers_together_and_what_was_left_in_the_work_directory_is_removed() {
+    requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
+    on_each(
+        "index=on",
+        r#"
+        echo more >> $all/one
+        refused mount -t overlay -o "lowerdir=$low,upperdir=$up,workdir=$top/work,index=on" overlay $all
+        grep -q 'busy\|already mounted' refusal || fail "$(cat refusal)"
+        umount $all; cp -a $low $lowest/other
+        refused mount -t overlay -o "lowerdir=$lowest/other,upperdir=$up,workdir=$top/work,index=on" overlay $all
+        grep -q 'Stale file handle' refusal || fail "$(cat refusal)"
+        mkdir -p $top/work/work/left; echo x > $top/work/work/file; overlay
+        names $top/work/work ""; is "$(cat $all/also_one)" "$(printf 'one\nmore')"
+        # Where all is on one file system, numbers stay as they are when files are copied up, and listings have them too.
+        if [ "$(stat -c %d $low)" = "$(stat -c %d $up)" ]; then
+            numbers() { (cd $all; stat -c '%i %n' * dir/*; ls -iU1 dir) | sort -u >$1; }
+            numbers before; chmod 600 $all/dir/two $all/dir/sub; touch -h $all/link; numbers after; cmp before after
+            again; numbers after; cmp before after
+        fi
+        "#,
+    );
+}
+
+#[test]
 fn an_overlay_in_a_user_namespace_keeps_its_marks_in_user_attributes() {
     requires!(root, fuse, overlay, tool("unshare"), tool("getfattr"));
     on_each(
@@ -360,5 +476,30 @@ fn a_full_upper_layer_gives_enospc_and_loses_nothing() {
         mv $all/one $all/moved; is "$(cat $all/moved)" one
     "#;
     on_mount(&mount, mount.scratch(), LOWER, "", case);
+    mount.check();
+}
+
+/// What overlayfs needs to copy files up is no way to get privileges.
+#[test]
+fn a_nameless_file_keeps_its_privileges_only_if_its_owner_was_root_or_changes_it() {
+    requires!(root, fuse, tool("python3"));
+    let mut mount = Mount::fresh(64, "inline");
+    let script = r#"
+import os, stat
+os.chmod('.', 0o777)
+def mode_of(maker, owner, name=None):
+    os.seteuid(maker)
+    file = os.open('.', os.O_TMPFILE | os.O_RDWR, 0o755)
+    os.fchmod(file, 0o6755)
+    if name:
+        os.link(f'/proc/self/fd/{file}', name, src_dir_fd=file, follow_symlinks=True)
+    os.seteuid(0)
+    os.fchown(file, owner, 7)
+    return oct(stat.S_IMODE(os.fstat(file).st_mode))
+assert mode_of(1001, 0) == mode_of(1001, 1002) == mode_of(1001, 1001) == '0o755'
+assert mode_of(0, 1001) == mode_of(0, 0) == '0o6755'
+assert mode_of(0, 1001, 'named') == '0o755'
+"#;
+    run::ok(std::process::Command::new("python3").args(["-c", script]).current_dir(mount.path()));
     mount.check();
 }

@@ -208,8 +208,7 @@ impl Stored {
         if self.fs.is_some() {
             return Ok(());
         }
-        let open = std::fs::File::open(path).doing(mounts::show(path))?;
-        if let Err(error) = rustix::fs::syncfs(&open) {
+        if let Err(error) = requests::ask_to_write_back(path) {
             let name = mounts::show(path);
             eprint_line(&format!("nvfold: {name}: not all data that programs had written could be stored: {error}"));
         }

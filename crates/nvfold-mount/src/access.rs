@@ -9,7 +9,6 @@
 
 use crate::background::{Background, Stop};
 use crate::mounts::{self, Mounted};
-use nvfold::FileSystem;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter};
@@ -49,20 +48,22 @@ impl Access {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Watches a mount until the result is dropped; `None` if there is no mount table. Then no change is noticed, but the
-    /// kernel still refuses writes.
-    pub(crate) fn watch(&self, fs: FileSystem, mounted: &Mounted) -> Option<Watching> {
+    /// Watches a mount until the result is dropped, and calls `make_durable` when it has become read-only; `None` if there
+    /// is no mount table. Then no change is noticed, but the kernel still refuses writes.
+    pub(crate) fn watch(&self, mounted: &Mounted, make_durable: impl Fn() + Send + 'static) -> Option<Watching> {
         let table = File::open("/proc/self/mountinfo").ok()?;
         let (over, end) = std::io::pipe().ok()?;
         let (access, number) = (self.clone(), mounted.number.clone());
-        let thread = Background::start(move |stop| access.work(&fs, &number, &table, &over, stop));
+        let thread = Background::start(move |stop| access.work(&make_durable, &number, &table, &over, stop));
         Some(Watching { _end: end, _thread: thread })
     }
 
-    fn work(&self, fs: &FileSystem, number: &str, table: &File, over: &PipeReader, stop: &Stop) {
+    fn work(&self, make_durable: &dyn Fn(), number: &str, table: &File, over: &PipeReader, stop: &Stop) {
         while !stop.is_asked() {
             let mounts = mounts::all();
-            self.look(fs, &mounts, number);
+            if self.has_become_read_only(&mounts, number) {
+                make_durable();
+            }
             let count = mounts.len() as u32;
             stop.rest(REST_PER_PAIR * count.saturating_mul(count));
             let changes = PollFd::new(table, PollFlags::PRI);
@@ -70,13 +71,12 @@ impl Access {
         }
     }
 
-    fn look(&self, fs: &FileSystem, mounts: &[Mounted], number: &str) {
+    /// Takes note of the state of the mount; returns true if it is read-only and was not before.
+    fn has_become_read_only(&self, mounts: &[Mounted], number: &str) -> bool {
         // A mount that is no longer in the tree keeps its state.
-        let Some(Mounted { read_only, .. }) = mounts.iter().find(|mounted| mounted.number == number) else { return };
-        let was = self.read_only.swap(*read_only, Ordering::AcqRel);
-        if *read_only && !was {
-            // `housekeeping` reports a device that fails.
-            let _ = fs.sync();
-        }
+        let Some(Mounted { read_only, .. }) = mounts.iter().find(|mounted| mounted.number == number) else {
+            return false;
+        };
+        !self.read_only.swap(*read_only, Ordering::AcqRel) && *read_only
     }
 }

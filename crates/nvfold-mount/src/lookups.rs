@@ -153,6 +153,12 @@ impl Lookups {
         }
     }
 
+    /// Returns the inodes that the kernel knows.
+    pub(crate) fn known(&self) -> Vec<InodeNumber> {
+        let of = |shard: &Mutex<Shard>| shard.lock().known.keys().copied().map(InodeNumber).collect::<Vec<_>>();
+        self.shards.iter().flat_map(of).collect()
+    }
+
     /// Returns true if the kernel knows an inode.
     pub(crate) fn is_known(&self, ino: InodeNumber) -> bool {
         self.shard(ino).lock().known.contains_key(&ino.0)

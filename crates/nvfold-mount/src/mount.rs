@@ -12,13 +12,12 @@ use crate::{daemon, housekeeping, memory, reconcile};
 use nvfold::FileSystem;
 use nvfold_fuse::mount::unmount;
 use nvfold_fuse::{Notifier, Session, Transport};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How long a mount that is dropped may stay busy.
@@ -85,6 +84,8 @@ pub struct Mount {
     mounted: Option<Mounted>,
     /// `None`: it has ended.
     serving: Option<Session>,
+    /// Gone when the session has ended.
+    front: Weak<Front>,
     threads: Vec<Background>,
     watching: Option<Watching>,
 }
@@ -99,13 +100,19 @@ impl Mount {
         let dir = named.canonicalize().map_err(|source| Error::Mount { dir: named.to_owned(), source })?;
         let access = Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY));
         let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
-        let Served { session, counters, agreed } = starting.start()?;
+        let Served { session, front, counters, agreed } = starting.start()?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
             set_read_ahead(mounted);
         }
         let events = &options.events;
-        let watching = mounted.as_ref().and_then(|mounted| access.watch(fs.clone(), mounted));
+        let (stored, written) = (fs.clone(), front.clone());
+        let make_durable = move || {
+            write_back(&written);
+            // `housekeeping` reports a device that fails.
+            let _ = stored.sync();
+        };
+        let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
         let mut threads = vec![
             housekeeping::start(fs.clone(), dir.clone(), access.clone(), events.clone()),
             reconcile::start(fs.clone(), access.clone(), events.clone()),
@@ -113,7 +120,8 @@ impl Mount {
         if !fs.is_read_only() {
             threads.push(daemon::start(fs, access, events.clone()));
         }
-        Ok(Mount { dir, counters, by_ring: agreed.by_ring, mounted, serving: Some(session), threads, watching })
+        let by_ring = agreed.by_ring;
+        Ok(Mount { dir, counters, by_ring, mounted, serving: Some(session), front, threads, watching })
     }
 
     /// Returns the mount point, an absolute path without symbolic links.
@@ -162,11 +170,7 @@ impl Mount {
 
     /// Detaches a mount that is in use; makes the kernel write back its pages first.
     fn detach(&self) {
-        if let Ok(root) =
-            rustix::fs::open(&self.dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        {
-            let _ = rustix::fs::syncfs(&root);
-        }
+        write_back(&self.front);
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
     }
 
@@ -203,6 +207,7 @@ struct Starting<'m> {
 /// A session that answers requests.
 struct Served {
     session: Session,
+    front: Weak<Front>,
     counters: Arc<Counters>,
     agreed: Agreed,
 }
@@ -246,12 +251,21 @@ impl Starting<'_> {
         };
         let notifier = Notifier::new(connection.try_clone()?);
         // The threads that these start, too, receive no signals.
-        let session = pmem::with_signals_blocked(|| {
+        let (session, front) = pmem::with_signals_blocked(|| {
             let (fs, access) = (self.fs.clone(), self.access.clone());
             let front = Front::new(fs, self.options, Notices::new(notifier), counters.clone(), access, agreed);
-            Session::start(Arc::new(front), connection, transport)
+            let front = Arc::new(front);
+            let known = Arc::downgrade(&front);
+            Session::start(front, connection, transport).map(|session| (session, known))
         })?;
-        Ok(Served { session, counters, agreed })
+        Ok(Served { session, front, counters, agreed })
+    }
+}
+
+/// Makes the kernel write back what it has cached, unless the session has ended.
+fn write_back(front: &Weak<Front>) {
+    if let Some(front) = front.upgrade() {
+        front.write_back_known();
     }
 }
 

@@ -19,6 +19,7 @@
 //! first_blocks  -> a file has got its first blocks                  never blocks
 //! more_blocks   -> the blocks of a file have changed, every 50 ms   never blocks
 //! pages         -> drop old pages                                   waits for writeback: requests that are answered
+//! listings      -> drop the pages of directories                    waits for whoever is reading one
 //! names         -> drop names of files with unstored data, and of   waits for the locks of directories
 //!                  removed trees
 //! ```
@@ -55,6 +56,7 @@ pub(crate) struct Notices {
     first_blocks: Queue<InodeNumber>,
     more_blocks: Queue<InodeNumber>,
     pages: Queue<Pages>,
+    listings: Queue<InodeNumber>,
     /// Directories and names.
     names: Queue<(InodeNumber, OsString)>,
 }
@@ -65,11 +67,13 @@ impl Notices {
         // A notice fails if the kernel has forgotten the inode meanwhile; it is not needed then.
         let attributes = |notifier: Notifier| move |ino: InodeNumber| drop(notifier.forget_inode(ino.0, -1, 0));
         let of_pages = notifier.clone();
+        let of_listings = notifier.clone();
         let of_names = notifier.clone();
         Notices {
             first_blocks: Queue::start(Duration::ZERO, attributes(notifier.clone())),
             more_blocks: Queue::start(GROWTH_TOLD_EVERY, attributes(notifier.clone())),
             pages: Queue::start(Duration::ZERO, move |pages| drop_pages(&of_pages, pages)),
+            listings: Queue::start(Duration::ZERO, move |dir| drop_pages(&of_listings, (dir, (0, 0)))),
             names: Queue::start(Duration::ZERO, move |(dir, name): (InodeNumber, OsString)| {
                 drop(of_names.forget_name(dir.0, &name));
             }),
@@ -91,6 +95,12 @@ impl Notices {
     /// Makes the kernel drop pages of a file.
     pub(crate) fn drop_pages(&self, pages: Pages) {
         self.pages.add(pages);
+    }
+
+    /// Makes the kernel drop its listing of a directory. The next one brings the attributes of the files again, which the
+    /// kernel loses when it writes them back; without it, each would be a request.
+    pub(crate) fn drop_listing(&self, dir: InodeNumber) {
+        self.listings.add(dir);
     }
 
     /// Tells the kernel that data written to a file could not be stored. It must ask before it accepts more, and must

@@ -20,7 +20,8 @@
 //! user.nvfold.reclaim                       -> nothing left (0, 1), dead bytes, after WORK_FOR
 //! user.nvfold.snapshots                     -> the number of snapshots, bytes that only they hold
 //! user.nvfold.remove                        -> the directory is gone, with all below it
-//! user.nvfold.sync                          -> the persistence level, when all that was stored before is durable
+//! user.nvfold.write-back                    -> the persistence level, when all that was written before is stored
+//! user.nvfold.sync                          -> the persistence level, when all that was written before is durable
 //! ```
 
 use nvfold::{Compression, File, FileSystem, MappedExtent, Reshared, Victims};
@@ -46,7 +47,9 @@ pub const RECLAIM: &str = "user.nvfold.reclaim";
 pub const IN_SNAPSHOTS: &str = "user.nvfold.snapshots";
 /// The attribute of a directory that asks to remove it with all that is below. Whoever may do that by `rm -r` may ask.
 pub const REMOVE: &str = "user.nvfold.remove";
-/// The attribute that asks to make durable what is stored. Every user may ask, as sync(2) allows.
+/// The attribute that asks to store what programs have written, which may be in the kernel's cache. Every user may ask.
+pub const WRITE_BACK: &str = "user.nvfold.write-back";
+/// The attribute that asks to make durable what programs have written. Every user may ask, as sync(2) allows.
 pub const SYNC: &str = "user.nvfold.sync";
 /// The longest time that a request to drain or reclaim takes. Its thread answers no other request meanwhile.
 const WORK_FOR: Duration = Duration::from_millis(50);

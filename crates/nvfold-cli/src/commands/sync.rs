@@ -14,9 +14,12 @@ use std::path::{Path, PathBuf};
 /// Make everything written to a mount durable now
 ///
 /// A device in a plain file (level `file`) is synced by fsync(2), a second after a burst of writes has ended, and at
-/// least every 5 seconds; this command does it now. sync(1) and sync -f do not: the kernel passes their request to
-/// file systems in user space only if they are on a block device. At the other levels what was written is as durable as
-/// it gets once the kernel has passed it on, which this command, sync(1) and fsync(2) wait for.
+/// least every 5 seconds; this command does it now. At the other levels what was written is as durable as it gets once
+/// the kernel has passed it on. This command waits for that first, also for files that programs have open or mapped;
+/// data that could not be stored makes it fail. sync(1) and sync -f do neither: for file systems in user space the
+/// kernel begins to pass on what it has cached, does not wait, and does not tell them, unless they are on a block device.
+///
+/// The kernel drops what it has cached of files meanwhile, and asks for it again.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold sync /tmp/fold")]
 pub(crate) struct Sync {

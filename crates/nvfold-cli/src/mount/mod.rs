@@ -35,7 +35,6 @@ use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::place;
 use nvfold_mount::{Counters, Error, Mount, Reader, Reports};
 use pmem::{DeviceSpec, Region};
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::iterator::Signals;
@@ -263,10 +262,7 @@ fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
 /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
 fn leave_busy_mount(fs: FileSystem, dir: &Path) {
     let mounted = mounts::at(dir);
-    if let Ok(root) = rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()) {
-        // Makes the kernel write back its dirty pages.
-        let _ = rustix::fs::syncfs(&root);
-    }
+    let _ = requests::ask_to_write_back(dir);
     let _ = unmount(dir, UnmountFlags::DETACH);
     thread::sleep(GRACE);
     let region = fs.region().clone();

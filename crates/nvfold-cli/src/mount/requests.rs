@@ -3,7 +3,7 @@
 use crate::bounded::{self, ANSWERS_WITHIN};
 use nvfold::{MappedExtent, Reshared, errno};
 use nvfold_mount::REPORT_ATTRIBUTE;
-use nvfold_mount::requests::{ANSWER_MAX, DRAIN, RECLAIM, REMOVE, SYNC};
+use nvfold_mount::requests::{ANSWER_MAX, DRAIN, RECLAIM, REMOVE, SYNC, WRITE_BACK};
 pub(crate) use nvfold_mount::requests::{EXTENTS_MAX, Left, RANGE_BYTES_MAX, ReclaimLeft, Request};
 pub(crate) use nvfold_mount::requests::{drain_some, queued, reclaim_some};
 use std::io;
@@ -49,10 +49,31 @@ pub(crate) fn ask_to_reclaim(path: &Path) -> io::Result<ReclaimLeft> {
 
 /// Makes durable all that was written to a mount before the call, from a command; returns the persistence level. This
 /// takes as long as the disk does.
+///
+/// # Errors
+/// Also the reason why data that programs have written could not be stored.
 pub(crate) fn ask_to_sync(path: &Path) -> io::Result<String> {
-    // The kernel may have cached what was written. It passes that on, but never the request to sync.
-    rustix::fs::syncfs(std::fs::File::open(path)?)?;
-    read(path, SYNC)
+    with_writeback(path, SYNC)
+}
+
+/// Stores all that was written to a mount before the call, from a command.
+///
+/// # Errors
+/// As for [`ask_to_sync`].
+pub(crate) fn ask_to_write_back(path: &Path) -> io::Result<()> {
+    with_writeback(path, WRITE_BACK).map(drop)
+}
+
+/// Sends a request that waits for the kernel to write back what it has cached.
+fn with_writeback(path: &Path, name: &str) -> io::Result<String> {
+    let open = std::fs::File::open(path)?;
+    // This only begins to write back, but many pages at once.
+    let begun = rustix::fs::syncfs(&open);
+    let answer = read(path, name)?;
+    begun?;
+    // What has failed since the file was opened is told once.
+    rustix::fs::syncfs(&open)?;
+    Ok(answer)
 }
 
 /// Removes a directory of a mount with all that is below it, from a command.

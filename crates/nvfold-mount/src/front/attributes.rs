@@ -3,6 +3,10 @@
 //!
 //! Privileges are the bits set-user-id and set-group-id, and file capabilities. The kernel leaves them to the server
 //! (FUSE_HANDLE_KILLPRIV_V2); otherwise it would ask for the capabilities of a file before each write.
+//!
+//! overlayfs copies a file up as one without a name: it sets the capabilities and the mode first and the owner last, and
+//! takes no privileges away. The kernel does not say whose change of the owner it is. So a file that has never had a name
+//! keeps its privileges if its owner gives it away, or it was root's: nobody else has run it, or could have had it made so.
 
 use super::{Answer, Front};
 use crate::acl::{self, Acl};
@@ -20,8 +24,8 @@ impl Front {
     pub(crate) fn set_attributes(&self, who: &Caller, ino: InodeNumber, change: SetAttr) -> Answer<Attr> {
         // chown(-1, -1) clears privileges too. It arrives as a change of nothing, except perhaps the change time.
         let is_nothing = SetAttr { ctime: None, ..change } == SetAttr::default();
-        let changes_hands = change.uid.is_some() || change.gid.is_some() || is_nothing;
-        let loses_privileges = changes_hands || (change.size.is_some() && who.uid != 0);
+        let changes_hands = (change.uid.is_some() || change.gid.is_some()) && !self.is_made_for_another(who, ino)?;
+        let loses_privileges = changes_hands || is_nothing || (change.size.is_some() && who.uid != 0);
         let mut change = change;
         let mut xattrs = Vec::new();
         if loses_privileges && change.mode.is_none() {
@@ -35,6 +39,15 @@ impl Front {
         let access = change.mode.map(|mode| self.access_acl_with(ino, mode)).transpose()?.flatten();
         xattrs.extend(access.as_ref().map(|value| XattrChange { name: acl::ACCESS, value: Some(value) }));
         self.set_together(ino, &change, &xattrs)
+    }
+
+    /// Returns true for a file that has never had a name, of root or of this process.
+    fn is_made_for_another(&self, who: &Caller, ino: InodeNumber) -> Answer<bool> {
+        if self.lookups.made_in(ino).is_none() {
+            return Ok(false);
+        }
+        let owner = self.fs.getattr(ino).map_err(convert::errno)?.uid;
+        Ok([0, who.uid].contains(&owner))
     }
 
     /// Answers a change of nothing that would change the mode, by somebody who may not do that. A chown is refused, as

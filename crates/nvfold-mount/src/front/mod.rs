@@ -16,6 +16,7 @@
 //!                                            +-> listing      directories, piece by piece
 //!                                            +-> content      reads, writes, space, clones
 //!                                            +-> causality    writes of what was copied from files
+//!                                            +-> writeback    what the kernel has not yet handed down
 //!                                            +-> unstored     what the kernel took and could not hand down
 //!                                            +-> times        who sets mtime and ctime
 //! ```
@@ -35,6 +36,7 @@ mod times;
 mod translation;
 mod trees;
 mod unstored;
+mod writeback;
 mod xattrs;
 
 use crate::access::Access;
@@ -93,6 +95,7 @@ pub(crate) struct Front {
     notices: Arc<Notices>,
     listings: Listings,
     syncs: Syncs,
+    writebacks: Syncs,
     turns: Turns,
     moves: Moves,
     clones: Clones,
@@ -134,6 +137,7 @@ impl Front {
             notices,
             listings: Listings::new(),
             syncs: Syncs::default(),
+            writebacks: Syncs::default(),
             turns: Turns::default(),
             moves: Moves::default(),
             clones: Clones::new(),

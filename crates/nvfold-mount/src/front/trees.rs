@@ -269,8 +269,7 @@ impl Front {
             self.write_back_all(who, &known);
         }
         if some_known {
-            // The kernel has lost the attributes of the files. It gets them back with the next listing, if it asks for one.
-            self.notices.write_back(directory);
+            self.notices.drop_listing(directory);
         }
         below
     }

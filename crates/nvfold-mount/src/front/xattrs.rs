@@ -96,13 +96,20 @@ impl Front {
             None if name == requests::REMOVE.as_bytes() && size == 0 => Err(Errno::EINVAL),
             None if name == requests::REMOVE.as_bytes() => self.remove_tree(who, ino).map(|()| b"removed".to_vec()),
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
-            None if name == requests::SYNC.as_bytes() && size == 0 => Err(Errno::EINVAL),
-            None if name == requests::SYNC.as_bytes() => {
-                self.sync_all()?;
-                Ok(self.fs.region().level().to_string().into_bytes())
-            }
+            None if name == requests::WRITE_BACK.as_bytes() => self.store_all(who, size, || Ok(())),
+            None if name == requests::SYNC.as_bytes() => self.store_all(who, size, || self.sync_all()),
             None => self.value(who, ino, name),
         }
+    }
+
+    /// Stores what programs have written to any file, and then does the rest; returns the persistence level.
+    fn store_all(&self, who: &Caller, size: u32, then: impl FnOnce() -> Answer<()>) -> Answer<Vec<u8>> {
+        if size == 0 {
+            return Err(Errno::EINVAL);
+        }
+        self.write_back_for(who)?;
+        then()?;
+        Ok(self.fs.region().level().to_string().into_bytes())
     }
 
     fn value(&self, who: &Caller, ino: InodeNumber, name: &[u8]) -> Answer<Vec<u8>> {
