@@ -4,6 +4,7 @@ use super::Trees;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::extents::Extent;
+use crate::media::limits::TREE_LIMITS;
 use crate::words::{Attr, DirEntry, FileKind, InodeNumber};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -125,7 +126,12 @@ impl Trees<'_> {
     }
 
     fn have_equal_xattrs(&self, one: &Inode, other: &Inode) -> Result<bool> {
-        let of = |inode: &Inode| -> Result<_> { Ok(inode.read()?.read_xattrs(&self.region)) };
+        let of = |inode: &Inode| -> Result<_> {
+            let mut all = inode.read()?.read_xattrs(&self.region);
+            // Limits belong to the place, not to what is in it.
+            all.retain(|(name, _)| name != TREE_LIMITS);
+            Ok(all)
+        };
         Ok(of(one)? == of(other)?)
     }
 
