@@ -28,6 +28,7 @@ use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use crate::store::limits::TreeUse;
 use crate::store::write_superblock;
+use crate::words::Limits;
 use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
 use std::collections::BTreeMap;
@@ -258,7 +259,9 @@ fn tree_words(core: &Core) -> Vec<u64> {
     let trees = core.limits.all();
     let count = [trees.len() as u64];
     let record = |(tree, used): &(u16, TreeUse)| -> [u64; TREE_RECORD_WORDS] {
-        let [logical_bytes, inodes, expires] = TreeLimits::new(*tree, &used.limits, false).words();
+        // One without a top is there because inodes are charged to it; its limits are gone with its top.
+        let limits = used.top.map_or_else(Limits::default, |_| used.limits);
+        let [logical_bytes, inodes, expires] = TreeLimits::new(*tree, &limits, false).words();
         let head = u64::from(*tree) | u64::from(used.is_being_charged) << 16;
         [head, used.top.unwrap_or(0), used.logical_bytes, used.inodes, logical_bytes, inodes, expires]
     };

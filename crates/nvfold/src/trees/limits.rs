@@ -192,6 +192,21 @@ impl<'c> Trees<'c> {
         Ok(false)
     }
 
+    /// Does all steps, as far as they can be done now.
+    ///
+    /// # Errors
+    /// Those of the steps, but for ENOSPC: the next mount goes on.
+    pub(crate) fn end_charging(self) -> Result<()> {
+        let _alone = self.begin_limits();
+        loop {
+            match self.core.change_in_background(DOING, || self.charge_step()) {
+                Ok(false) => {}
+                Ok(true) | Err(Error::NoSpace { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Says that all below a top are charged, or that its limits are gone.
     fn end_walk(self, walk: &ChargeWalk) -> Result<()> {
         let ended = match self.inode_of(walk.top) {
