@@ -3,6 +3,7 @@
 use super::{FileSystem, change};
 use crate::error::{Error, Result};
 use crate::media::BLOCK_BYTES;
+use crate::panics::Job;
 use crate::words::{ExpiredTree, InodeNumber, LimitedTree, Limits, StatFs};
 
 const DOING: &str = "change the limits of a tree";
@@ -46,10 +47,11 @@ impl FileSystem {
             return Ok(true);
         }
         let Some(_alone) = trees.try_begin_limits() else { return Ok(true) };
-        let is_done = self.core().change_in_background(DOING, || trees.charge_step());
-        match is_done {
+        let core = self.core();
+        let step = || core.panics.contain(Job::Remove, None, || trees.charge_step());
+        match core.change_in_background(DOING, step) {
             // Nothing may make room for it now.
-            Err(Error::NoSpace { .. }) => Ok(true),
+            Err(Error::NoSpace { .. } | Error::Panicked { .. }) => Ok(true),
             is_done => is_done,
         }
     }

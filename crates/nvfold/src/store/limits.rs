@@ -13,6 +13,7 @@
 use super::Store;
 use super::remap::Remap;
 use crate::error::{Error, Result};
+use crate::inode::extents::Extent;
 use crate::inode::{Body, State};
 use crate::media::limits::{TREE_LIMITS, TreeLimits};
 use crate::words::Limits;
@@ -64,6 +65,11 @@ impl LimitedTrees {
     /// Returns all of them.
     pub(crate) fn all(&self) -> Vec<(u16, TreeUse)> {
         self.trees.lock().iter().map(|(tree, used)| (*tree, *used)).collect()
+    }
+
+    /// Returns a tree that is being charged.
+    pub(crate) fn being_charged(&self) -> Option<(u16, TreeUse)> {
+        self.trees.lock().iter().find(|(_, used)| used.is_being_charged).map(|(tree, used)| (*tree, *used))
     }
 
     /// True if this directory has the limits of the tree with this number.
@@ -125,10 +131,11 @@ impl LimitedTrees {
         }
     }
 
-    fn charge(&self, doing: &'static str, tree: u16, bytes: u64, inodes: u64) -> Result<()> {
+    /// Counts more if the limits leave as many bytes as are `needed`.
+    fn charge(&self, doing: &'static str, tree: u16, (bytes, needed): (u64, u64), inodes: u64) -> Result<()> {
         let mut trees = self.trees.lock();
         let found = trees.entry(tree).or_default();
-        found.check(doing, bytes, inodes)?;
+        found.check(doing, needed, inodes)?;
         found.logical_bytes = found.logical_bytes.wrapping_add(bytes);
         found.inodes = found.inodes.wrapping_add(inodes);
         Ok(())
@@ -174,15 +181,24 @@ impl Store {
 
     #[inline(never)]
     fn charge_to(&self, doing: &'static str, tree: u16, bytes: u64, inodes: u64) -> Result<Charge<'_>> {
-        if self.is_reconciling() {
-            let (what, needed) = if bytes > 0 { ("bytes of content", bytes) } else { ("inodes", inodes) };
-            return Err(Error::OverLimit { doing, top: 0, what, most: 0, needed, left: 0 });
-        }
-        self.limits.charge(doing, tree, bytes, inodes)?;
+        self.check_counted(doing)?;
+        self.limits.charge(doing, tree, (bytes, bytes), inodes)?;
         Ok(Charge { trees: &self.limits, tree, bytes, inodes })
     }
 
-    /// Charges what a change adds to the bytes that a file maps. A change that only moves content is never refused.
+    /// Checks that recovery knows all limited trees and what they use.
+    ///
+    /// # Errors
+    /// EDQUOT while it does not: the caller waits for recovery and tries again.
+    pub(crate) fn check_counted(&self, doing: &'static str) -> Result<()> {
+        let what = "inodes and bytes that recovery has not counted yet";
+        let unknown = Error::OverLimit { doing, top: 0, what, most: 0, needed: 0, left: 0 };
+        if self.is_reconciling() { Err(unknown) } else { Ok(()) }
+    }
+
+    /// Charges what a change adds to the bytes that a file maps. A change that only moves content is never refused, and no
+    /// more is needed than content: the rest of the last block of a file counts where the block is stored whole, and refuses
+    /// nothing. So what is there can be overwritten however full the tree is.
     ///
     /// # Errors
     /// Those of [`Store::charge`].
@@ -198,12 +214,22 @@ impl Store {
     #[inline(never)]
     fn charge_growth_of(&self, tree: u16, state: &State, remap: &Remap<'_>) -> Result<Option<Charge<'_>>> {
         let extents = self.file_extents(state, "write")?;
-        let mapped: u64 = remap.mapped.iter().map(|(_, extent)| extent.length).sum();
-        let replaced = remap.ranges.iter().flat_map(|range| extents.within(range.start, range.end));
-        match mapped.saturating_sub(replaced.map(|(_, extent)| extent.length).sum()) {
-            0 => Ok(None),
-            growth => self.charge("write", tree, growth, 0),
+        let end = state.attributes.size.max(remap.stamp.attributes(&state.attributes).size);
+        let replaced = || remap.ranges.iter().flat_map(|range| extents.within(range.start, range.end));
+        let length = |(_, extent): (u64, Extent)| extent.length;
+        let content = |(offset, extent): (u64, Extent)| match extent.unwritten {
+            true => extent.length,
+            false => (offset + extent.length).min(end).saturating_sub(offset),
+        };
+        let mapped = || remap.mapped.iter().copied();
+        let growth = mapped().map(length).sum::<u64>().saturating_sub(replaced().map(length).sum());
+        let needed = mapped().map(content).sum::<u64>().saturating_sub(replaced().map(content).sum());
+        if growth == 0 {
+            return Ok(None);
         }
+        self.check_counted("write")?;
+        self.limits.charge("write", tree, (growth, needed.min(growth)), 0)?;
+        Ok(Some(Charge { trees: &self.limits, tree, bytes: growth, inodes: 0 }))
     }
 
     /// Counts a change of the bytes that an inode maps, of which `charged` were counted before the commit.

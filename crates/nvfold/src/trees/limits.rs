@@ -156,8 +156,7 @@ impl<'c> Trees<'c> {
     pub(crate) fn charge_step(self) -> Result<bool> {
         let mut walk = self.under_way.charging.walk.lock();
         if walk.is_none() {
-            let all = self.limits.all().into_iter();
-            let Some((number, used)) = all.into_iter().find(|(_, used)| used.is_being_charged) else { return Ok(true) };
+            let Some((number, used)) = self.limits.being_charged() else { return Ok(true) };
             match used.top.map(|top| self.inode(top)) {
                 Some(Ok(top)) => {
                     *walk = Some(ChargeWalk { number, top: top.file_id(), left: vec![(top.file_id(), 0)] });
@@ -245,7 +244,7 @@ impl<'c> Trees<'c> {
 
     /// True if inodes are still to be charged.
     pub(crate) fn is_charging(self) -> bool {
-        self.limits.all().iter().any(|(_, used)| used.is_being_charged)
+        self.limits.being_charged().is_some()
     }
 
     /// Returns the limited tree that an inode is charged to.
