@@ -5,11 +5,13 @@
 //! where it is met last.
 
 use super::Core;
-use super::names::{check_no_self, directory, is_reserved};
+use super::names::{check_no_self, check_place, directory, is_reserved};
 use super::remove::TREE_STEP;
 use crate::error::{Error, Result};
 use crate::inode::directory::NameSlot;
 use crate::inode::{Body, Inode, State};
+use crate::media::limits::TreeLimits;
+use crate::store::limits::limits_of;
 use crate::words::{FileId, FileKind, InodeNumber};
 use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
@@ -30,7 +32,7 @@ impl Core {
             if check_no_self(name, at).is_err() || is_reserved(at, &name.name(&self.region)) {
                 continue;
             }
-            match self.named_inode(name).and_then(|child| self.charge_child(&child, tree, below)) {
+            match self.named_inode(name).and_then(|child| self.charge_child(at, &child, tree, below)) {
                 Ok(()) => {}
                 Err(error @ Error::NoSpace { .. }) => return Err(error),
                 Err(error) if error.is_of_device() => return Err(error),
@@ -40,14 +42,16 @@ impl Core {
         Ok(names.last().map(|last| last.cookie).filter(|_| names.len() == TREE_STEP))
     }
 
-    fn charge_child(&self, child: &Inode, tree: u16, below: &mut Vec<FileId>) -> Result<()> {
+    fn charge_child(&self, at: &Inode, child: &Inode, tree: u16, below: &mut Vec<FileId>) -> Result<()> {
         // What belongs to a snapshot is charged to nobody, and what a panic has made unusable stays as it is.
         if child.is_read_only {
             return Ok(());
         }
         let Ok(mut state) = child.write() else { return Ok(()) };
         if child.kind == FileKind::Directory {
-            if self.limits.is_top(state.attributes.tree, child.ino) {
+            check_place(child, at)?;
+            let has_own = |limits: TreeLimits| self.limits.is_top(limits.tree, child.ino);
+            if limits_of(&state).is_some_and(has_own) {
                 return Ok(());
             }
             below.push(child.file_id());

@@ -206,7 +206,8 @@ impl<'c> Births<'c> {
     /// # Errors
     /// ENOSPC, EDQUOT, EIO.
     pub(super) fn make_directory(&mut self, born: &Born<'_>) -> Result<NewDirectory<'c>> {
-        let charge = self.core.charge(DOING, born.attributes.tree, 0, 1)?;
+        let charge = self.core.charge(DOING, born.attributes.tree, 0, 1);
+        let charge = charge.inspect_err(|_| self.core.table.free(born.number))?;
         let (slot, head) = self.slot_of(born);
         self.core.require_feature(LOG_AREAS)?;
         self.write_slot(slot, head, 0, born);

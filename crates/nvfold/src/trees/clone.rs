@@ -389,7 +389,8 @@ impl Walk<'_, '_> {
             xattrs: &then.xattrs,
             flags: self.copy.flags,
         };
-        let made = self.births.make_directory(&born)?;
+        let made = self.births.make_directory(&born);
+        let made = made.inspect_err(|_| self.core.limits.lose_top(attributes.tree, number))?;
         self.unfilled.push(self.directories.len());
         self.directories.push(made);
         self.places.push(CopiedDirectory { source, parent, name: name.to_vec(), cookie: 0 });
