@@ -54,6 +54,25 @@ pub enum Error {
         /// Blocks that are free for it.
         blocks_free: u64,
     },
+    /// EDQUOT: a limit of the tree that the file or directory belongs to ([`crate::Limits`]).
+    #[error(
+        "{doing}: the tree below the directory with inode {top} may have {most} {what}, {needed} more are needed and {left} are \
+         left; delete files in it, or change its limits with `nvfold set`"
+    )]
+    OverLimit {
+        /// The operation.
+        doing: &'static str,
+        /// The directory that has the limits.
+        top: u64,
+        /// What is limited: `bytes of content` or `inodes`.
+        what: &'static str,
+        /// The limit.
+        most: u64,
+        /// How many more the operation needs.
+        needed: u64,
+        /// How many are left.
+        left: u64,
+    },
     /// EROFS.
     #[error("{doing}: the file system is mounted read-only")]
     ReadOnly {
@@ -236,6 +255,7 @@ pub mod errno {
     pub const EPERM: i32 = 1;
     pub const ENOMEM: i32 = 12;
     pub const EACCES: i32 = 13;
+    pub const EDQUOT: i32 = 122;
     pub const ECANCELED: i32 = 125;
 }
 
@@ -265,6 +285,7 @@ impl Error {
             Error::Exists { .. } => errno::EEXIST,
             Error::Denied { errno, .. } | Error::Posix { errno, .. } => *errno,
             Error::NoSpace { .. } => errno::ENOSPC,
+            Error::OverLimit { .. } => errno::EDQUOT,
             Error::ReadOnly { .. } => errno::EROFS,
             Error::Corrupt { .. }
             | Error::NoSuperblock { .. }

@@ -69,6 +69,9 @@ pub mod media {
     pub mod journal {
         pub use crate::media::journal::{JOURNAL_SLOTS, JOURNAL_WORDS, JournalSlot, WordStore};
     }
+    pub mod limits {
+        pub use crate::media::limits::{TREE_LIMITS, TreeLimits};
+    }
     pub mod location_word {
         pub use crate::media::location_word::LocationWord;
     }
@@ -92,8 +95,8 @@ pub mod media {
     }
     pub mod superblock {
         pub use crate::media::superblock::{
-            COMPRESSED_CHUNKS, COPIES, Geometry, LAST_COPY, LOG_AREAS, PACKED_CHUNKS, STATE_CLEAN, STATE_IN_USE,
-            STATE_REPAIR, TABLE_GAPS, TREES, VECTOR_ENTRIES, VERSION,
+            COMPRESSED_CHUNKS, COPIES, Geometry, LAST_COPY, LIMITS, LOG_AREAS, PACKED_CHUNKS, STATE_CLEAN,
+            STATE_IN_USE, STATE_REPAIR, TABLE_GAPS, TREES, VECTOR_ENTRIES, VERSION,
         };
     }
     pub mod vector_entry {

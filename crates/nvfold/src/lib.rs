@@ -81,7 +81,7 @@ pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
 
 // Trees: a directory with all that is below it.
 pub use trees::{CloneCaller, CloneOptions, CloneProgress, Cloned, Difference, Snapshot, SnapshotUsage};
-pub use words::SNAPSHOTS;
+pub use words::{ExpiredTree, LimitedTree, Limits, SNAPSHOTS};
 
 // Errors.
 pub use error::{Error, Result, errno};

@@ -269,6 +269,43 @@ pub struct StatFs {
     pub name_bytes_max: u32,
 }
 
+/// The limits of a tree: of a directory with all that is below it, down to directories with limits of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The most bytes that its files may hold, reserved ones included; holes and blocks of zeros do not count.
+    pub logical_bytes: Option<u64>,
+    /// The most inodes that it may have; the directory itself is one of them.
+    pub inodes: Option<u64>,
+    /// When the tree is to be removed ([`crate::FileSystem::remove_expired`]).
+    pub expires: Option<TimeNs>,
+}
+
+/// A tree with limits, and what is used of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitedTree {
+    /// The directory that has the limits.
+    pub top: InodeNumber,
+    /// Its limits.
+    pub limits: Limits,
+    /// Bytes that its files hold.
+    pub logical_bytes: u64,
+    /// Number of its inodes.
+    pub inodes: u64,
+    /// True while the inodes below are still being charged, after the limits were set or removed.
+    pub is_being_charged: bool,
+}
+
+/// A tree that was removed because its time had come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredTree {
+    /// Its path from the root.
+    pub path: Vec<u8>,
+    /// The directory that it was in.
+    pub parent: InodeNumber,
+    /// What it was: its top, its limits, what it held.
+    pub tree: LimitedTree,
+}
+
 /// Result of [`crate::File::dedup_range`] or [`crate::File::undedup_range`], in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reshared {

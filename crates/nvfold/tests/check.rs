@@ -9,11 +9,14 @@ use nvfold::internals::media::inode::{
     USE_WORD,
 };
 use nvfold::internals::media::journal::{JournalSlot, WordStore};
+use nvfold::internals::media::limits::{TREE_LIMITS, TreeLimits};
 use nvfold::internals::media::log_area::{AREA_LOG, AreaHead, NEXT_WORD};
 use nvfold::internals::media::log_entry::{ENTRY_BYTES_MAX, ExtentEntry, LogEntry, SYMLINK_TARGET, XattrValue};
 use nvfold::internals::media::saved_state::SavedState;
 use nvfold::internals::media::segment::{SegmentEntry, SegmentUse};
-use nvfold::internals::media::superblock::{COPIES, Geometry, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, TABLE_GAPS, TREES};
+use nvfold::internals::media::superblock::{
+    COPIES, Geometry, LIMITS, LOG_AREAS, STATE_CLEAN, STATE_IN_USE, TABLE_GAPS, TREES,
+};
 use nvfold::internals::media::{BlockNumber, Location, SEGMENT_BYTES};
 use nvfold::*;
 use pmem::{DeviceSpec, OpenOptions, Region};
@@ -1126,6 +1129,201 @@ fn a_directory_that_contains_itself_is_refused_without_hanging() {
     corrupt(fs.rmdir(inner, b"self"));
     corrupt(fs.rename(inner, b"self", InodeNumber::ROOT, b"out", RenameMode::Replace));
     assert!(fs.rename(inner, b"self", inner, b"in", RenameMode::Replace).is_err());
+}
+
+// --- limits of trees -----------------------------------------------------------------------------------
+
+/// `inner`, which is in `crowded`, has limits, and so has `other` in the root. Returns the latter. A file in `inner` has
+/// another name in the root.
+fn device_with_limits() -> (Device, u64) {
+    let device = Device::make();
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    let inner = InodeNumber(device.inner);
+    let other = fs.mkdir(InodeNumber::ROOT, b"other", &new(FileKind::Directory)).unwrap().ino;
+    for top in [inner, other] {
+        fs.change_limits(top, |limits| limits.inodes = Some(9)).unwrap();
+        let below = fs.mkdir(top, b"below", &new(FileKind::Directory)).unwrap().ino;
+        let file = fs.open(fs.create(below, b"file", &new(FileKind::Regular)).unwrap().ino).unwrap();
+        file.write_at(0, &noise(8, 5000)).unwrap();
+    }
+    fs.unmount().unwrap();
+    assert!(device.check().findings.is_empty());
+    (device, other.0)
+}
+
+/// Returns what the trees of a device use once a mount has counted it, by the names of their tops; each inode below has
+/// the number of its top.
+fn trees_of(device: &Device) -> Vec<(u64, u64, u64)> {
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    fs.reconcile().unwrap();
+    let all = fs.limited_trees().unwrap();
+    for tree in &all {
+        for name in [&b"below"[..], b"below/file"] {
+            let mut at = tree.top;
+            for part in name.split(|byte| *byte == b'/') {
+                at = fs.lookup(at, part).unwrap().ino;
+            }
+            assert_eq!(fs.limited_tree(at).unwrap().unwrap().top, tree.top);
+        }
+    }
+    fs.unmount().unwrap();
+    all.iter().map(|tree| (tree.top.0, tree.logical_bytes, tree.inodes)).collect()
+}
+
+/// Writes the limits of a directory anew, as no operation would.
+fn write_limits_of(device: &Device, ino: u64, value: &[u8]) {
+    let value = XattrValue::Inline(value.to_vec());
+    device.append(ino, &[LogEntry::XattrSet { name: TREE_LIMITS.to_vec(), value, time: 0 }]);
+}
+
+#[test]
+fn a_directory_that_is_charged_to_another_tree_than_the_one_above_it_is_put_right() {
+    for (nth, tree) in [(0, 0), (1, 2), (2, 77)] {
+        let (device, other) = device_with_limits();
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        let below = fs.lookup(InodeNumber(device.inner), b"below").unwrap().ino.0;
+        fs.unmount().unwrap();
+        let (offset, attributes) = device.attributes(below);
+        assert_eq!(attributes.tree, 1, "the first number");
+        device.write(offset, &AttributeLine { tree, ..attributes }.sealed(below));
+        if nth == 0 {
+            // A mount after a crash counts what it finds.
+            device.in_use();
+        }
+        device.finds_and_repairs(3, "is charged to tree");
+        assert_eq!(trees_of(&device), [(device.inner, 8192, 4), (other, 8192, 3)]);
+    }
+}
+
+#[test]
+fn limits_that_are_damaged_are_none_to_a_mount_and_a_repair_removes_them() {
+    let whole = TreeLimits::new(1, &Limits::default(), false);
+    let mut newer = whole.as_bytes().to_vec();
+    newer[0] = 2;
+    for damaged in [&b"short"[..], &newer, &[0; 32], &[9; 200]] {
+        let (device, other) = device_with_limits();
+        write_limits_of(&device, device.inner, damaged);
+        device.in_use();
+        device.finds(0, "the limits that stand on it are damaged");
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        fs.reconcile().unwrap();
+        let (inner, tops) = (InodeNumber(device.inner), fs.limited_trees().unwrap());
+        assert_eq!((tops.len(), tops[0].top.0, fs.limited_tree(inner).unwrap()), (1, other, None));
+        for nth in 0..10 {
+            fs.create(inner, format!("more{nth}").as_bytes(), &new(FileKind::Regular)).unwrap();
+        }
+        fs.unmount().unwrap();
+        device.finds_and_repairs(0, "the limits that stand on it are damaged");
+        assert_eq!(trees_of(&device), [(other, 8192, 3)]);
+        let fs = mount(&device.region, Policy::Inline).unwrap();
+        fs.change_limits(inner, |limits| limits.inodes = Some(14)).unwrap();
+        assert_eq!(fs.limited_tree(inner).unwrap().unwrap().inodes, 14);
+        fs.unmount().unwrap();
+    }
+    // Only a directory can have limits.
+    let (device, other) = device_with_limits();
+    write_limits_of(&device, device.linked, whole.as_bytes());
+    device.in_use();
+    device.finds_and_repairs(0, "the limits that stand on it are damaged");
+    assert_eq!(trees_of(&device), [(device.inner, 8192, 4), (other, 8192, 3)]);
+}
+
+#[test]
+fn two_directories_with_one_tree_are_found_and_the_first_keeps_it() {
+    let (device, other) = device_with_limits();
+    write_limits_of(
+        &device,
+        other,
+        TreeLimits::new(1, &Limits { inodes: Some(3), ..Limits::default() }, false).as_bytes(),
+    );
+    device.in_use();
+    device.finds(3, "have the limits of one tree, number 1");
+    let fs = mount(&device.region, Policy::Inline).unwrap();
+    fs.reconcile().unwrap();
+    let tops: Vec<u64> = fs.limited_trees().unwrap().iter().map(|tree| tree.top.0).collect();
+    assert_eq!(tops, [device.inner]);
+    for nth in 0..10 {
+        fs.create(InodeNumber(other), format!("{nth}").as_bytes(), &new(FileKind::Regular)).unwrap();
+    }
+    fs.unmount().unwrap();
+    device.finds_and_repairs(3, "have the limits of one tree, number 1");
+    assert_eq!(trees_of(&device), [(device.inner, 8192, 4)]);
+}
+
+#[test]
+fn limits_without_the_feature_of_that_are_found() {
+    let (device, _) = device_with_limits();
+    let superblock: Superblock = device.region.read(COPIES[0]);
+    assert_eq!(superblock.incompatible & LIMITS, LIMITS);
+    let without = Superblock { incompatible: superblock.incompatible & !LIMITS, ..superblock }.sealed();
+    device.geometry.copies().for_each(|copy| device.write(copy, &without));
+    device.finds(0, "there are limits, and the superblock does not have the feature flag of that");
+}
+
+/// The walk that charges what is below a directory was cut off: the rest is still charged elsewhere.
+#[test]
+fn a_tree_that_is_still_being_charged_is_no_damage_and_recovery_goes_on() {
+    for (limits, is_limited) in [(Limits { inodes: Some(9), ..Limits::default() }, true), (Limits::default(), false)] {
+        for repairs in [false, true] {
+            let (device, other) = device_with_limits();
+            write_limits_of(&device, device.inner, TreeLimits::new(1, &limits, true).as_bytes());
+            if !is_limited {
+                let (offset, attributes) = device.attributes(device.inner);
+                device.write(offset, &AttributeLine { tree: 0, ..attributes }.sealed(device.inner));
+            } else {
+                let fs = mount(&device.region, Policy::Inline).unwrap();
+                let below = fs.lookup(InodeNumber(device.inner), b"below").unwrap().ino.0;
+                drop(fs);
+                let (offset, attributes) = device.attributes(below);
+                device.write(offset, &AttributeLine { tree: 0, ..attributes }.sealed(below));
+            }
+            device.in_use();
+            assert!(device.check().findings.is_empty(), "{:#?}", device.check().findings);
+            if repairs {
+                assert!(check(&device.region, &CheckOptions { repair: true, data: true }).unwrap().is_consistent());
+            } else {
+                let fs = mount(&device.region, Policy::Inline).unwrap();
+                fs.reconcile().unwrap();
+                let is_half = |fs: &FileSystem| fs.limited_trees().unwrap().iter().any(|tree| tree.is_being_charged);
+                assert!(is_half(&fs));
+                while !fs.remove_step().unwrap() {}
+                assert!(!is_half(&fs));
+                fs.unmount().unwrap();
+            }
+            assert!(device.check().findings.is_empty(), "{:#?}", device.check().findings);
+            let of_inner = is_limited.then_some((device.inner, 8192, 4));
+            let expected: Vec<_> = of_inner.into_iter().chain([(other, 8192, 3)]).collect();
+            assert_eq!(trees_of(&device), expected);
+        }
+    }
+}
+
+#[test]
+fn what_a_clean_unmount_saved_of_limited_trees_is_compared_with_the_logs() {
+    let (device, _) = device_with_limits();
+    let superblock: Superblock = device.region.read(COPIES[0]);
+    let at = superblock.saved_state;
+    let mut header: SavedState = device.region.read(at);
+    // The payload is read back, one word of the last record is changed, and all is sealed again.
+    let runs = header.runs[..header.runs_used as usize].iter();
+    let places: Vec<u64> = runs.flat_map(|run| (0..run.count * 512).map(|word| run.start * 4096 + word * 8)).collect();
+    let places = &places[..header.payload_words as usize];
+    let word = |place: &u64| device.region.load_u64(*place);
+    for (back, changed) in [(4, 1), (5, 4096), (6, 1), (2, 2)] {
+        let place = places[places.len() - back];
+        let before = word(&place);
+        device.write(place, &(before + changed));
+        let payload: Vec<u8> = places.iter().flat_map(|place| word(place).to_le_bytes()).collect();
+        header.payload_check = crc32c::crc32c(&payload);
+        device.write(at, &header.sealed(at));
+        device.finds(2, "the saved state has tree 2 as");
+        device.write(place, &before);
+    }
+    device.write(places[places.len() - 1], &word(&places[places.len() - 1]));
+    let payload: Vec<u8> = places.iter().flat_map(|place| word(place).to_le_bytes()).collect();
+    header.payload_check = crc32c::crc32c(&payload);
+    device.write(at, &header.sealed(at));
+    assert!(device.check().findings.is_empty());
 }
 
 // --- 4: one use a block ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ mod exerciser;
 mod fact;
 mod faults;
 mod layers;
+mod limits;
 mod logs;
 mod nv_dedup;
 mod origins;

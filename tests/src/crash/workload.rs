@@ -811,6 +811,7 @@ fn of_trees() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("snapshot when there is another", 1, vec![snapshot(EMPTY_DIR, 0), snapshot(DIR, 1)]),
         ("snapshot, then its end", 1, vec![snapshot(DIR, 0), Op::DeleteSnapshot { name: 0 }]),
     ];
+    all.extend(of_limits());
     let mut of_all = furnished();
     of_all.push(clone(DIR, Vec::new()));
     all.push(("clone of a tree with one of everything", of_all.len() - 1, of_all));
@@ -818,6 +819,28 @@ fn of_trees() -> Vec<(&'static str, usize, Vec<Op>)> {
     written.push(clone(DIR, writer));
     all.push(("clone of a tree under a writer", written.len() - 1, written));
     all
+}
+
+/// Returns what is done with the limits of a tree, in the form of [`of_trees`].
+fn of_limits() -> Vec<(&'static str, usize, Vec<Op>)> {
+    let limits = |path: &[u8], inodes, logical_bytes| Op::SetLimits { path: path.to_vec(), inodes, logical_bytes };
+    let set = || limits(&[DIR], Some(50), Some(1 << 30));
+    let new = |ops: &[Op]| [&[limits(&[EMPTY_DIR], Some(3), Some(2 * BLOCK))], ops].concat();
+    let file = vec![EMPTY_DIR, 0];
+    let made = Op::Create { path: file.clone(), mode: 0o600 };
+    let written = Op::Write { path: file.clone(), offset: 0, len: 2 * BLOCK, seed: distinct(17) };
+    let below = Op::Mkdir { path: vec![DIR, 30], mode: 0o700 };
+    let in_below = Op::Create { path: vec![DIR, 30, 0], mode: 0o600 };
+    let clone = Op::CloneTree { from: at(DIR), to: vec![EMPTY_DIR, 1], meanwhile: Vec::new() };
+    vec![
+        ("limits of an empty directory", 0, new(&[])),
+        ("limits of a tree", 2, vec![below.clone(), in_below.clone(), set()]),
+        ("limits of a tree are removed", 3, vec![below.clone(), in_below.clone(), set(), limits(&[DIR], None, None)]),
+        ("limits within limits", 2, vec![below, set(), limits(&[DIR, 30], Some(1), None), limits(&[DIR], None, None)]),
+        ("limits, then what fills them", 1, new(&[made, written, Op::Truncate { path: file, size: BLOCK }])),
+        ("clone into a limited tree", 1, vec![limits(&[EMPTY_DIR], Some(99), Some(1 << 30)), clone]),
+        ("limits, then an unmount", 1, vec![set(), Op::Remount, limits(&[DIR], Some(9), None)]),
+    ]
 }
 
 /// Returns operations that meet leftovers of the previous one: a used slot of the journal, freed blocks, counts.

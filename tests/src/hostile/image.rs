@@ -530,6 +530,18 @@ fn xattrs(fs: &FileSystem) {
     fs.remove_xattr(file.ino(), b"user.of 1").expect("remove an xattr");
     let link = device::new_inode(FileKind::Symlink, 0o777);
     fs.symlink(ROOT, b"long link", &[b'l'; 3000], &link).expect("symlink");
+    limits(fs);
+}
+
+/// Makes a limited tree with another one in it.
+fn limits(fs: &FileSystem) {
+    let outer = mkdir(fs, ROOT, b"limited");
+    let inner = mkdir(fs, outer, b"inner");
+    file(fs, outer, b"file", &[5; 5000]);
+    file(fs, inner, b"file", &[6; 5000]);
+    for (top, inodes) in [(outer, 50), (inner, 20)] {
+        fs.change_limits(top, |limits| limits.inodes = Some(inodes)).expect("limits");
+    }
 }
 
 fn tombstones(fs: &FileSystem) {

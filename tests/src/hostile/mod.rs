@@ -32,7 +32,7 @@ use std::sync::Mutex;
 use nvfold::check::{self, CheckOptions, CheckReport};
 use nvfold::host::{self, ExportOptions, Progress};
 use nvfold::{
-    AllocateMode, DEVICE_BYTES_MIN, DirEntry, Error, FileKind, FileSystem, InodeNumber, MountOptions, Policy,
+    AllocateMode, DEVICE_BYTES_MIN, DirEntry, Error, FileKind, FileSystem, InodeNumber, Limits, MountOptions, Policy,
     RenameMode, SetAttr, Whence, XattrMode,
 };
 use pmem::Region;
@@ -370,6 +370,8 @@ fn walk(fs: &FileSystem) -> nvfold::Result<()> {
 fn inspect(fs: &FileSystem, ino: InodeNumber, damages: &mut Damages) {
     damages.of(fs.getattr(ino));
     damages.of(fs.readlink(ino));
+    damages.of(fs.limited_tree(ino));
+    damages.of(fs.statfs_at(ino));
     for name in damages.of(fs.list_xattr(ino)).unwrap_or_default() {
         damages.of(fs.get_xattr(ino, &name));
     }
@@ -398,6 +400,9 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     for &dir in &dirs {
         reached.extend(entries(fs, dir, &mut damages).into_iter().take(10).map(|entry| (dir, entry)));
         damages.of(fs.create(dir, b"made here", &device::regular()));
+        damages.of(fs.stored_alone_bytes(dir));
+        damages.of(fs.change_limits(dir, |limits| limits.logical_bytes = Some(1 << 30)));
+        damages.of(fs.tmpfile_in(dir, &device::regular()));
         damages.of(fs.rename(root, b"dir", dir, b"inside itself", RenameMode::Replace));
     }
     let new = damages.of(fs.create(root, b"new", &device::regular()).and_then(|attr| fs.open(attr.ino)));
@@ -430,6 +435,13 @@ fn disturb(fs: &FileSystem) -> nvfold::Result<()> {
     while damages.of(fs.drain_step()) == Some(false) {}
     while damages.of(fs.reorder_step()) == Some(false) {}
     while damages.of(fs.fill_step()) == Some(false) {}
+    for &dir in &dirs {
+        damages.of(fs.change_limits(dir, |limits| *limits = Limits::default()));
+    }
+    for tree in damages.of(fs.limited_trees()).unwrap_or_default() {
+        damages.of(fs.change_limits(tree.top, |limits| limits.expires = Some(1)));
+    }
+    damages.of(fs.remove_expired());
     for entry in entries(fs, root, &mut damages) {
         damages.of(fs.remove_tree(root, &entry.name));
     }

@@ -2,9 +2,9 @@
 
 use nvfold::internals::media::inode::INODES_PER_SEGMENT;
 use nvfold::{
-    Attr, CloneOptions, CloneProgress, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, MkfsOptions,
-    MountOptions, Origin, POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange, XattrMode,
-    errno,
+    Attr, CloneOptions, CloneProgress, Compression, File, FileKind, FileSystem, IndexKind, InodeNumber, Limits,
+    MkfsOptions, MountOptions, Origin, POLICY_ATTRIBUTE, Policy, PolicyOf, RenameMode, SetAttr, Victims, XattrChange,
+    XattrMode, errno,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::cell::RefCell;
@@ -335,6 +335,16 @@ impl Library {
                 done(self.fs().delete_snapshot(&op::name(*name)))?;
                 let step = || self.fs().remove_step();
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
+            Op::SetLimits { path, inodes, logical_bytes } => {
+                let ino = self.find(path)?.ino;
+                let limits = Limits { inodes: *inodes, logical_bytes: *logical_bytes, expires: None };
+                done(self.fs().change_limits(ino, |all| *all = limits))
+            }
+            Op::GetLimits { path } => {
+                let tree = number(self.fs().limited_tree(self.find(path)?.ino))?;
+                let limits = tree.map(|tree| (tree.limits.inodes, tree.limits.logical_bytes, tree.inodes));
+                Ok(op::limits(limits))
             }
             Op::Sync { path } => done(self.open(path)?.sync()),
             Op::Dedup { path, offset, len } => match self.fs().compression() {

@@ -47,6 +47,11 @@ pub fn data(seed: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
+/// Returns the answer to [`Op::GetLimits`]: the limits of inodes and bytes, and the number of inodes.
+pub fn limits(of: Option<(Option<u64>, Option<u64>, u64)>) -> Answer {
+    Answer::Bytes(format!("{of:?}").into_bytes())
+}
+
 /// Returns what a [`Op::Copy`] writes: these bytes with so many of them changed.
 pub fn with_changes(mut bytes: Vec<u8>, changed: u8) -> Vec<u8> {
     let (count, len) = (usize::from(changed), bytes.len());
@@ -300,6 +305,16 @@ pub enum Op {
     DeleteSnapshot {
         name: u8,
     },
+    /// Sets the limits of a tree; without any, they are removed.
+    SetLimits {
+        path: NodePath,
+        inodes: Option<u64>,
+        logical_bytes: Option<u64>,
+    },
+    /// Asks for the limits of the tree that an inode is charged to, and how many inodes it has.
+    GetLimits {
+        path: NodePath,
+    },
     Sync {
         path: NodePath,
     },
@@ -514,7 +529,7 @@ pub fn generate(random: &mut fastrand::Rng, count: usize, remount_every: usize) 
         .collect()
 }
 
-/// Returns a random sequence in which one operation in fifteen clones a tree, or uses a snapshot. For subjects that are
+/// Returns a random sequence in which one operation in eight clones a tree, or uses a snapshot or limits. For subjects that are
 /// the library.
 pub fn generate_with_trees(random: &mut fastrand::Rng, count: usize, remount_every: usize) -> Vec<Op> {
     let mut ops = Vec::new();
@@ -525,14 +540,25 @@ pub fn generate_with_trees(random: &mut fastrand::Rng, count: usize, remount_eve
                 let to = vec![NAMES];
                 let meanwhile = (0..random.usize(0..12)).map(|_| one(random)).collect();
                 ops.push(Op::CloneTree { from: path(random), to: to.clone(), meanwhile });
-                ops.push(Op::Rename { from: to, to: path(random), mode: rename_mode(random) });
+                ops.push(Op::Rename { from: to.clone(), to: path(random), mode: rename_mode(random) });
+                // It may not be allowed to move into a limited tree.
+                ops.push(Op::RemoveTree { path: to });
             }
             3 => ops.push(Op::Snapshot { from: path(random), name: random.u8(0..3) }),
             4 => ops.push(Op::DeleteSnapshot { name: random.u8(0..3) }),
+            5..7 => ops.push(set_limits(random)),
+            7 => ops.push(Op::GetLimits { path: path(random) }),
             _ => ops.push(op),
         }
     }
     ops
+}
+
+/// Half of the limits are so low that they are met.
+fn set_limits(random: &mut fastrand::Rng) -> Op {
+    let inodes = [None, Some(random.u64(0..12)), Some(random.u64(5..40)), Some(1 << 20)][random.usize(0..4)];
+    let logical_bytes = random.bool().then_some(1 << 40);
+    Op::SetLimits { path: path(random), inodes, logical_bytes }
 }
 
 fn one(random: &mut fastrand::Rng) -> Op {

@@ -17,6 +17,8 @@ pub struct Oracle {
     nodes: Vec<Node>,
     slots: [Option<Id>; SLOTS as usize],
     snapshots: BTreeSet<u8>,
+    /// The directories that got limits; one that lost them and got others is there twice.
+    tops: Vec<Id>,
 }
 
 #[derive(Clone)]
@@ -26,6 +28,17 @@ struct Node {
     entries: BTreeMap<Vec<u8>, Id>,
     xattrs: BTreeMap<u8, Vec<u8>>,
     policy: Option<Policy>,
+    limits: Option<Limited>,
+    /// The limited tree that it is charged to, by its place in `tops`. The directory may have lost these limits.
+    charged: Option<usize>,
+}
+
+/// The limits of a directory. The model does not know how many bytes files map.
+#[derive(Clone, Copy)]
+struct Limited {
+    tree: usize,
+    inodes: Option<u64>,
+    logical_bytes: Option<u64>,
 }
 
 impl Subject for Oracle {
@@ -48,7 +61,7 @@ impl Oracle {
     /// Makes an empty file system.
     pub fn new() -> Oracle {
         let root = Node::new(Kind::Directory, 0o755);
-        Oracle { nodes: vec![root], slots: [None; SLOTS as usize], snapshots: BTreeSet::new() }
+        Oracle { nodes: vec![root], slots: [None; SLOTS as usize], snapshots: BTreeSet::new(), tops: Vec::new() }
     }
 
     /// Returns the operations that read everything.
@@ -63,6 +76,9 @@ impl Oracle {
             }
             for &name in node.xattrs.keys() {
                 questions.push(Op::GetXattr { path: path.clone(), name });
+            }
+            if self.known(node.charged).is_some() {
+                questions.push(Op::GetLimits { path: path.clone() });
             }
             if node.policy.is_some() {
                 questions.push(Op::GetPolicy { path: path.clone() });
@@ -233,6 +249,12 @@ impl Oracle {
                 }
                 if self.snapshots.insert(*name) { Ok(Answer::Done) } else { Err(EEXIST) }
             }
+            Op::SetLimits { path, inodes, logical_bytes } => self.set_limits(path, *inodes, *logical_bytes),
+            Op::GetLimits { path } => {
+                let limited = self.limits_of(self.nodes[self.find(path)?].charged);
+                let told = |limited: Limited| (limited.inodes, limited.logical_bytes, self.charged_to(limited.tree));
+                Ok(op::limits(limited.map(told)))
+            }
             Op::DeleteSnapshot { name } => {
                 if self.snapshots.remove(name) {
                     Ok(Answer::Done)
@@ -287,6 +309,8 @@ impl Oracle {
             Op::Tmpfile { slot, mode } => {
                 let mut node = Node::new(Kind::Regular, *mode);
                 node.stat.nlink = 0;
+                node.charged = self.nodes[ROOT].charged;
+                self.check_limit(node.charged, 1)?;
                 self.nodes.push(node);
                 self.slots[*slot as usize] = Some(self.nodes.len() - 1);
                 Ok(Answer::Done)
@@ -297,6 +321,8 @@ impl Oracle {
                 if self.nodes[dir].entries.contains_key(&name) {
                     return Err(EEXIST);
                 }
+                self.check_same_tree(id, dir)?;
+                self.join(id, dir);
                 self.nodes[id].stat.nlink += 1;
                 self.put(dir, name, id);
                 Ok(Answer::Done)
@@ -343,6 +369,8 @@ impl Oracle {
         if self.nodes[dir].entries.contains_key(&name) {
             return Err(EEXIST);
         }
+        node.charged = self.nodes[dir].charged;
+        self.check_limit(node.charged, 1)?;
         if node.stat.kind == Kind::Directory {
             self.nodes[dir].stat.nlink += 1;
         }
@@ -381,8 +409,15 @@ impl Oracle {
         if self.nodes[dir].entries.contains_key(&name) {
             return Err(EEXIST);
         }
-        let mut copies = BTreeMap::new();
+        let (mut copies, first, charged) = (BTreeMap::new(), self.nodes.len(), self.nodes[dir].charged);
         let copy = self.copy_of(top, &mut copies);
+        if let Err(over) = self.check_limit(charged, copies.len() as u64) {
+            self.nodes.truncate(first);
+            return Err(over);
+        }
+        for node in &mut self.nodes[first..] {
+            (node.limits, node.charged) = (None, charged);
+        }
         self.nodes[dir].stat.nlink += 1;
         self.put(dir, name, copy);
         Ok(Answer::Done)
@@ -417,6 +452,8 @@ impl Oracle {
         if self.nodes[id].stat.kind == Kind::Directory {
             return Err(EPERM);
         }
+        self.check_same_tree(id, dir)?;
+        self.join(id, dir);
         self.nodes[id].stat.nlink += 1;
         self.put(dir, name, id);
         Ok(Answer::Done)
@@ -442,6 +479,7 @@ impl Oracle {
         if !self.nodes[id].entries.is_empty() {
             return Err(ENOTEMPTY);
         }
+        self.nodes[id].limits = None;
         self.take(dir, &name);
         self.nodes[dir].stat.nlink -= 1;
         Ok(Answer::Done)
@@ -457,6 +495,7 @@ impl Oracle {
         self.nodes[dir].stat.nlink -= 1;
         let mut removed = vec![id];
         while let Some(id) = removed.pop() {
+            self.nodes[id].limits = None;
             for child in std::mem::take(&mut self.nodes[id].entries).into_values() {
                 match self.nodes[child].stat.kind {
                     Kind::Directory => removed.push(child),
@@ -488,12 +527,27 @@ impl Oracle {
             return Ok(Answer::Done);
         }
         if let Some(target) = target.filter(|_| !exchange) {
-            self.make_way(source, target, to_dir)?;
+            self.check_way(source, target)?;
+        }
+        if from_dir != to_dir {
+            self.check_same_tree(source, to_dir)?;
+            target.filter(|_| exchange).map_or(Ok(()), |target| self.check_same_tree(target, from_dir))?;
+        }
+        if matches!(mode, RenameMode::Whiteout { .. }) {
+            self.check_limit(self.nodes[from_dir].charged, 1)?;
+        }
+        if from_dir != to_dir {
+            self.join(source, to_dir);
+            target.iter().filter(|_| exchange).for_each(|target| self.join(*target, from_dir));
+        }
+        if let Some(target) = target.filter(|_| !exchange) {
+            self.make_way(target, to_dir);
         }
         self.take(from_dir, &from_name);
         self.move_in(source, from_dir, to_dir, to_name);
         if let RenameMode::Whiteout { uid, gid, .. } = mode {
-            self.nodes.push(Node::new(Kind::Whiteout, 0).owned_by(uid, gid));
+            let charged = self.nodes[from_dir].charged;
+            self.nodes.push(Node { charged, ..Node::new(Kind::Whiteout, 0).owned_by(uid, gid) });
             self.put(from_dir, from_name, self.nodes.len() - 1);
         } else if let Some(target) = target.filter(|_| exchange) {
             self.move_in(target, to_dir, from_dir, from_name);
@@ -501,18 +555,100 @@ impl Oracle {
         Ok(Answer::Done)
     }
 
-    /// Checks that `target` may be replaced by `source` and drops its link.
-    fn make_way(&mut self, source: Id, target: Id, to_dir: Id) -> Result<(), i32> {
+    /// Checks that `target` may be replaced by `source`.
+    fn check_way(&self, source: Id, target: Id) -> Result<(), i32> {
         match (self.nodes[source].stat.kind, self.nodes[target].stat.kind) {
-            (Kind::Directory, Kind::Directory) if !self.nodes[target].entries.is_empty() => {
-                return Err(ENOTEMPTY);
+            (Kind::Directory, Kind::Directory) if !self.nodes[target].entries.is_empty() => Err(ENOTEMPTY),
+            (Kind::Directory, Kind::Directory) => Ok(()),
+            (Kind::Directory, _) => Err(ENOTDIR),
+            (_, Kind::Directory) => Err(EISDIR),
+            _ => Ok(()),
+        }
+    }
+
+    /// Drops the link of a target that is replaced.
+    fn make_way(&mut self, target: Id, to_dir: Id) {
+        match self.nodes[target].stat.kind {
+            Kind::Directory => {
+                self.nodes[to_dir].stat.nlink -= 1;
+                self.nodes[target].limits = None;
             }
-            (Kind::Directory, Kind::Directory) => self.nodes[to_dir].stat.nlink -= 1,
-            (Kind::Directory, _) => return Err(ENOTDIR),
-            (_, Kind::Directory) => return Err(EISDIR),
             _ => self.nodes[target].stat.nlink -= 1,
         }
-        Ok(())
+    }
+
+    /// Sets the limits of a directory, and charges what is below down to directories with limits of their own.
+    fn set_limits(&mut self, path: &NodePath, inodes: Option<u64>, logical_bytes: Option<u64>) -> Result<Answer, i32> {
+        let id = self.find(path)?;
+        if self.nodes[id].stat.kind != Kind::Directory {
+            return Err(ENOTDIR);
+        }
+        let above = if path.is_empty() { None } else { self.nodes[self.parent(path)?.0].charged };
+        let has_any = inodes.is_some() || logical_bytes.is_some();
+        match self.nodes[id].limits {
+            None if has_any => {
+                let tree = self.tops.len();
+                self.tops.push(id);
+                self.nodes[id].limits = Some(Limited { tree, inodes, logical_bytes });
+                self.charge_below(id, Some(tree));
+            }
+            Some(before) if has_any => self.nodes[id].limits = Some(Limited { inodes, logical_bytes, ..before }),
+            Some(_) => {
+                self.nodes[id].limits = None;
+                self.charge_below(id, above);
+            }
+            None => {}
+        }
+        Ok(Answer::Done)
+    }
+
+    fn charge_below(&mut self, top: Id, charged: Option<usize>) {
+        let mut left = vec![top];
+        while let Some(id) = left.pop() {
+            self.nodes[id].charged = charged;
+            let below: Vec<Id> = self.nodes[id].entries.values().copied().collect();
+            left.extend(below.into_iter().filter(|id| self.nodes[*id].limits.is_none()));
+        }
+    }
+
+    /// Returns the limits of a tree, if its directory still has them.
+    fn limits_of(&self, charged: Option<usize>) -> Option<Limited> {
+        self.nodes[self.tops[charged?]].limits.filter(|limited| Some(limited.tree) == charged)
+    }
+
+    /// Returns the tree if it still has limits.
+    fn known(&self, charged: Option<usize>) -> Option<usize> {
+        self.limits_of(charged).map(|limited| limited.tree)
+    }
+
+    /// Returns the number of inodes that are charged to a tree, with and without names.
+    fn charged_to(&self, tree: usize) -> u64 {
+        let mut seen: BTreeSet<Id> = self.slots.iter().flatten().copied().collect();
+        let mut left = vec![ROOT];
+        while let Some(id) = left.pop() {
+            seen.insert(id);
+            left.extend(self.nodes[id].entries.values());
+        }
+        seen.into_iter().filter(|id| self.nodes[*id].charged == Some(tree)).count() as u64
+    }
+
+    fn check_limit(&self, charged: Option<usize>, more: u64) -> Result<(), i32> {
+        let Some(Limited { tree, inodes: Some(most), .. }) = self.limits_of(charged) else { return Ok(()) };
+        if self.charged_to(tree) + more > most { Err(EDQUOT) } else { Ok(()) }
+    }
+
+    /// Checks that something may get a name in a directory.
+    fn check_same_tree(&self, id: Id, dir: Id) -> Result<(), i32> {
+        let is_top = self.nodes[id].limits.is_some();
+        let is_same = self.known(self.nodes[id].charged) == self.known(self.nodes[dir].charged);
+        if is_same || is_top { Ok(()) } else { Err(EXDEV) }
+    }
+
+    /// A file gets a name in a directory, and is charged as that is.
+    fn join(&mut self, id: Id, dir: Id) {
+        if self.nodes[id].stat.kind != Kind::Directory {
+            self.nodes[id].charged = self.nodes[dir].charged;
+        }
     }
 
     fn move_in(&mut self, id: Id, from_dir: Id, to_dir: Id, name: Vec<u8>) {
@@ -604,6 +740,8 @@ impl Node {
             entries: BTreeMap::new(),
             xattrs: BTreeMap::new(),
             policy: None,
+            limits: None,
+            charged: None,
         }
     }
 

@@ -221,7 +221,11 @@ impl Posix {
             Op::Undedup { path, offset, len } => self.ask_of(path, &format!("undedup-range.{offset}.{len}")),
             Op::Reclaim => self.ask(&self.root, "reclaim"),
             Op::Drain => self.ask(&self.root, "drain"),
-            Op::CloneTree { .. } | Op::Snapshot { .. } | Op::DeleteSnapshot { .. } => {
+            Op::CloneTree { .. }
+            | Op::Snapshot { .. }
+            | Op::DeleteSnapshot { .. }
+            | Op::SetLimits { .. }
+            | Op::GetLimits { .. } => {
                 unreachable!("sequences for a mount are generated without them")
             }
             // A mount does these by itself.

@@ -205,6 +205,7 @@ fn blocks_needed(op: &Op) -> Option<u64> {
         Op::CreateWith { xattrs, .. } => Some(xattrs.iter().map(|(_, _, len)| len / 4096 + 1).sum::<u64>() + 2),
         // A log for each directory, and what is reserved.
         Op::CloneTree { .. } | Op::Snapshot { .. } => Some(64),
+        Op::SetLimits { .. } => Some(2),
         // Metadata: a log page.
         Op::Create { .. }
         | Op::Mkdir { .. }

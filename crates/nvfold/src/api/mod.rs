@@ -10,9 +10,11 @@
 //! | `daemon` | the dedup daemon of policy `denova`, which a front end runs |
 //! | `stats` | statistics of a mount |
 //! | `trees` | directories with all that is below them |
+//! | `limits` | limits of trees |
 
 mod daemon;
 mod file;
+mod limits;
 mod stats;
 mod trees;
 
@@ -84,6 +86,8 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&La
     let mut may_give_up = true;
     loop {
         match core.change_by(doing, || operation(&ladder)) {
+            // What is used of a limit is known when recovery has counted it.
+            Err(Error::OverLimit { .. }) if core.is_reconciling() => mounted.reconcile()?,
             // Another call has dropped it, and releases it now.
             Err(Error::NoSpace { .. }) if core.release_postponed() => {}
             // Room where it is stored best, before other places are tried.
@@ -249,10 +253,13 @@ impl FileSystem {
         if core.read_only || core.unmounted.load(Ordering::SeqCst) {
             return Ok(());
         }
+        let _no_limits = self.mounted.trees().begin_limits();
         let _no_copies = core.pending.end_all();
         core.region.probe();
         core.check_lost()?;
         let reconciled = self.mounted.reconcile();
+        // What cannot be charged now is charged after the next mount.
+        let _charged = reconciled.is_ok() && self.charge_all().is_ok();
         core.end_streams();
         self.jobs().settle_all();
         let _closed = self.close_without_removed();
@@ -566,10 +573,16 @@ impl FileSystem {
         Ok(File { pin, times: Times::default() })
     }
 
-    /// Makes a regular file without a name (O_TMPFILE); `link` can give it one.
+    /// Makes a regular file without a name (O_TMPFILE); `link` can give it one. It is charged to the limited tree of the
+    /// root, if that has limits.
     pub fn tmpfile(&self, new: &NewInode) -> Result<File> {
+        self.tmpfile_in(InodeNumber::ROOT, new)
+    }
+
+    /// The same, charged to the limited tree that this directory is charged to. ENOENT, ENOTDIR, EROFS, ENOSPC, EDQUOT.
+    pub fn tmpfile_in(&self, directory: InodeNumber, new: &NewInode) -> Result<File> {
         let new = NewInode { kind: FileKind::Regular, ..*new };
-        let pinned = self.change("create", || self.core().tmpfile(&new))?;
+        let pinned = self.change("create", || self.core().tmpfile(directory, &new))?;
         Ok(File {
             pin: Arc::new(PinnedInode { mounted: self.mounted.clone(), inode: pinned }),
             times: Times::default(),

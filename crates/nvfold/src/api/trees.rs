@@ -81,13 +81,14 @@ impl FileSystem {
         }));
     }
 
-    /// Does one step of freeing removed trees, of at most about a millisecond; returns true when there is nothing to do.
+    /// Does one step of freeing removed trees, of at most about a millisecond, or of charging the inodes of a tree whose
+    /// limits a crash left half set ([`FileSystem::change_limits`]); returns true when there is nothing to do.
     /// Front ends call it in a loop on their own thread; otherwise it runs when space is needed, and in `unmount`.
     ///
     /// # Errors
     /// EROFS; errors of the device.
     pub fn remove_step(&self) -> Result<bool> {
-        self.mounted.trees().remove_step()
+        Ok(self.mounted.trees().remove_step()? && self.charge_left()?)
     }
 
     /// Makes a snapshot of a directory, or of all the file system: a clone that nothing can change, not even root. It

@@ -12,7 +12,7 @@ use crate::inode::directory::{Damage, shown};
 use crate::inode::table::{TablePart, exact_parts};
 use crate::inode::{Body, HeldValue, Inode, SYMLINK_TARGET, State};
 use crate::media::inode::{
-    COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
+    AttributeLine, COMMIT_WORD, HEAD_WORD, INODE_BYTES, INODES_PER_SEGMENT, InodeHead, PARENT_WORD, USE_WORD, is_free,
 };
 use crate::media::journal::WordStore;
 use crate::media::log_area::AreaHead;
@@ -90,8 +90,9 @@ impl Survey<'_> {
         self.report.inodes += 1;
         self.domains.add_owner(state.attributes.uid);
         let names = if let Body::Directory(directory) = &state.body { directory.len() } else { 0 };
-        let nlink = state.attributes.nlink;
-        self.inodes.insert(ino, Facts { slot, kind, nlink, parent, names, is_read_only });
+        let AttributeLine { nlink, tree, .. } = state.attributes;
+        self.inodes.insert(ino, Facts { slot, kind, nlink, parent, names, is_read_only, tree });
+        self.charges.add(ino, slot, &state);
         self.named_areas.extend(state.log.areas().map(|area| (area, ino)));
         self.report.log_lines += state.log.lines;
         for block in state.log.pages().chain(state.xattr_blocks()) {
@@ -122,6 +123,9 @@ impl Survey<'_> {
                         self.find(3, what, name.position());
                     }
                     None => {}
+                }
+                if ino == ROOT {
+                    self.charges.add_name_of_root(&name.name(self.region), target);
                 }
                 self.names.entry(target).or_default().push(DirectoryName { directory: ino, kind, at: slot });
             }

@@ -185,7 +185,7 @@ impl Tree<'_> {
             Ok(found) => found.ino.0,
             Err(Error::NotFound { .. }) => match self.core.create(root, name, &new, &[]) {
                 Ok(made) => made.ino.0,
-                Err(Error::NoSpace { .. }) => ROOT,
+                Err(Error::NoSpace { .. } | Error::OverLimit { .. }) => ROOT,
                 Err(error) => return Err(error),
             },
             Err(_) => ROOT,

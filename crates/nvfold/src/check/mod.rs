@@ -30,6 +30,7 @@
 //! | `inodes.rs` | the pass over the inode table; later steps check what it records | 0, 2, 3, 4 |
 //! | `names.rs` | names, link counts, parents | 2, 3 |
 //! | `snapshots.rs` | inodes of snapshots | 3 |
+//! | `limits.rs` | limits of trees, and what is charged to them | 0, 2, 3 |
 //! | `blocks.rs` | chunk entries against extents, fingerprints against bytes | 1, 2, 4, 5 |
 //! | `domains.rs` | in whose domain a weak fingerprint may be | 5 |
 //! | `packed.rs`, `packed_survey.rs`, `range_map.rs` | packed chunks: entries against extents, and against one another | 0, 1, 2, 4, 5 |
@@ -48,6 +49,7 @@ mod blocks;
 mod domains;
 mod index;
 mod inodes;
+mod limits;
 mod lost_found;
 mod names;
 mod packed;
@@ -197,6 +199,8 @@ struct Facts {
     names: usize,
     /// True if it belongs to a snapshot.
     is_read_only: bool,
+    /// Number of the limited tree that it is charged to.
+    tree: u16,
 }
 
 struct Survey<'r> {
@@ -224,6 +228,8 @@ struct Survey<'r> {
     bad_targets: Vec<(u64, u64)>,
     /// Segments of the inode table.
     tables: HashSet<u64>,
+    /// Limited trees.
+    charges: limits::Charges,
     /// Packed chunks.
     packed: packed_survey::PackedSurvey,
     /// The state that an unmount would have saved of this device.
@@ -265,6 +271,7 @@ fn survey(region: &Region, options: &CheckOptions, in_repair: bool) -> Result<(C
         unreadable: Vec::new(),
         bad_targets: Vec::new(),
         tables: HashSet::new(),
+        charges: limits::Charges::default(),
         packed: packed_survey::PackedSurvey::new(Entries::new(geometry)),
         space: space::Expected::default(),
         generators: [1; GENERATORS as usize],

@@ -13,6 +13,7 @@ impl Survey<'_> {
     pub(super) fn check_names(&mut self) {
         let names = std::mem::take(&mut self.names);
         self.check_snapshots(&names);
+        self.check_limits(&names);
         for (ino, slot, why) in std::mem::take(&mut self.unreadable) {
             if ino == ROOT || names.contains_key(&ino) || !Inode::may_be_half_created(self.region, slot, ino) {
                 self.plan.condemn(ino, Some(slot), why.clone());

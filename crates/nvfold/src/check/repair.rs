@@ -12,12 +12,13 @@
 //!           made; generators are whole; slots that are given up are empty; the root is there; entries that are wrong
 //!           are empty
 //! mount     scan and reconcile; the saved state is discarded
-//! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say
+//! after     names that lead nowhere go, what has no name gets one in lost+found, link counts are what the names say;
+//!           limits that are damaged go, and what is charged wrongly is charged to the tree of its directory
 //! ```
 
 use super::packed::Rebuilt;
 use super::plan::RepairPlan;
-use super::{Moved, ROOT, lost_found};
+use super::{Moved, ROOT, limits, lost_found};
 use crate::error::{Error, Result};
 use crate::inode::table::{TablePart, exact_parts};
 use crate::media::chunk_entry::{CLASS_UNKNOWN, ChunkEntry, CountWord, tag};
@@ -40,6 +41,7 @@ pub(super) fn recover(region: &Region) -> Result<bool> {
     let recovered = mount::open(region.clone(), &MountOptions::default()).and_then(|mounted| {
         mounted.reconcile()?;
         mounted.trees().end_removing()?;
+        mounted.trees().end_charging()?;
         mounted.core.space.trim()?;
         mounted.leave_clean()
     });
@@ -104,8 +106,10 @@ pub(super) fn repair(region: &Region, plan: &RepairPlan) -> Result<Vec<Moved>> {
     let mounted = mount::open_for_repair(region.clone())?;
     mounted.reconcile()?;
     mounted.trees().end_removing()?;
+    mounted.trees().end_charging()?;
     let core = &mounted.core;
     let moved = lost_found::put_names_right(core, &mounted.take_nameless())?;
+    limits::put_charges_right(core, &superblock)?;
     core.space.trim()?;
     if region.frozen_pages().is_empty() {
         mount::saved::leave(mounted.jobs(), STATE_REPAIR)?;

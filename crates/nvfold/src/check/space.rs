@@ -113,6 +113,7 @@ impl Survey<'_> {
         self.check_saved_segments(&saved, at);
         self.check_saved_inodes(&saved, at);
         self.check_saved_packed(&saved, at);
+        self.check_saved_trees(&saved, at);
         let queued: BTreeSet<[u64; NODE_WORDS]> = saved.nodes.iter().map(Node::words).collect();
         if queued != self.space.needed || queued.len() != saved.nodes.len() {
             let (entries, nodes) = (self.space.needed.len(), saved.nodes.len());

@@ -1,7 +1,7 @@
 //! Attributes of inodes: what `stat` returns and `chmod`, `chown` and `utimes` change.
 
 use super::Core;
-use super::birth::MODE_BITS;
+use super::birth::kept_mode;
 use super::xattr::check_changes;
 use crate::error::Result;
 use crate::inode::{Inode, State};
@@ -57,7 +57,7 @@ fn changed(old: &AttributeLine, change: &SetAttr, now: TimeNs) -> AttributeLine 
         Times::Kept => (old.mtime, old.ctime),
     };
     AttributeLine {
-        mode: change.mode.map_or(old.mode, |mode| mode & MODE_BITS),
+        mode: change.mode.map_or(old.mode, kept_mode),
         uid: change.uid.unwrap_or(old.uid),
         gid: change.gid.unwrap_or(old.gid),
         size: change.size.unwrap_or(old.size),

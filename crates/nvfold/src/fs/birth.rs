@@ -1,6 +1,7 @@
 //! Making inodes. An inode is written before any name refers to it; publishing its name makes it reachable.
 
 use super::Core;
+use super::names::directory;
 use super::xattr::StoredValue;
 use crate::error::Result;
 use crate::inode::log::{Addition, Log};
@@ -8,15 +9,21 @@ use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, table};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
+use crate::store::limits::Charge;
 use crate::words::{FileKind, InodeNumber, NewInode, TimeNs};
 use nvfold_sync::atomic::Ordering;
 use pmem::Flight;
 use std::sync::Arc;
 
-const SETGID: u32 = 0o2000;
+const SETGID: u16 = 0o2000;
 
 /// Permission bits an inode keeps.
-pub(super) const MODE_BITS: u32 = 0o7777;
+const MODE_BITS: u32 = 0o7777;
+
+/// Returns the permission bits that an inode keeps of a mode.
+pub(super) fn kept_mode(mode: u32) -> u16 {
+    (mode & MODE_BITS) as u16
+}
 
 /// The description of an inode to make.
 pub(super) struct Birth<'b> {
@@ -52,6 +59,8 @@ impl Core {
         publish: impl FnOnce(Flight) -> Result<()>,
     ) -> Result<Arc<Inode>> {
         let Birth { ino, parent, parent_attributes, xattrs, new, nlink } = *birth;
+        let tree = parent_attributes.tree;
+        let charge = self.charge("create", tree, 0, 1).inspect_err(|_| self.table.free(ino))?;
         let time = self.now();
         self.table.note_name_found(ino);
         self.keep_nothing_of(ino);
@@ -81,7 +90,8 @@ impl Core {
         let inherits = parent_attributes.mode & SETGID != 0;
         let directory_bit = if inherits && new.kind == FileKind::Directory { SETGID } else { 0 };
         let attributes = AttributeLine {
-            mode: new.mode & MODE_BITS | directory_bit,
+            mode: kept_mode(new.mode) | directory_bit,
+            tree,
             uid: new.uid,
             gid: if inherits { parent_attributes.gid } else { new.gid },
             size: xattrs.iter().find(|(name, _)| *name == SYMLINK_TARGET).map_or(0, |(_, target)| target.len() as u64),
@@ -113,6 +123,8 @@ impl Core {
         self.cache.insert(inode.clone());
         flight.add(self.region.write(slot, &head).flush());
         flight.add(self.region.write(slot + ATTRIBUTE_LINES[0], &attributes).flush());
+        // From here on the inode has it.
+        charge.into_iter().for_each(Charge::keep);
         if let Err(error) = publish(flight) {
             self.free_inode(&inode, &mut created);
             return Err(error);
@@ -151,11 +163,21 @@ impl Core {
         Ok((values, positions, addition))
     }
 
-    /// Makes a file without a name, pinned once for the caller.
-    pub(crate) fn tmpfile(&self, new: &NewInode) -> Result<Arc<Inode>> {
+    /// Makes a file without a name, pinned once for the caller. It is charged as a file in this directory is.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, EROFS below a snapshot, ENOSPC, EDQUOT.
+    pub(crate) fn tmpfile(&self, within: InodeNumber, new: &NewInode) -> Result<Arc<Inode>> {
+        let within = self.inode(within.0)?;
+        within.check_changeable("create")?;
+        let tree = {
+            let state = within.read()?;
+            directory("create", &state)?;
+            state.attributes.tree
+        };
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.allocate_inode()?;
-        let no_parent = AttributeLine::default();
+        let no_parent = AttributeLine { tree, ..AttributeLine::default() };
         let birth = Birth { ino, parent: &root, parent_attributes: &no_parent, xattrs: &[], new, nlink: 0 };
         self.with_new_inode(&birth, |flight| {
             let _ = self.region.fence(flight);

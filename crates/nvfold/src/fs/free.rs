@@ -79,11 +79,11 @@ impl Core {
                 self.chunks.with_recount(|recount| recount.uncount_all(chunks()));
             }
         }
-        let (ino, mapped) = (inode.ino, state.mapped_bytes());
+        let (ino, tree, mapped) = (inode.ino, state.attributes.tree, state.mapped_bytes());
         let (xattr_blocks, log) = (state.xattr_blocks().collect(), std::mem::take(&mut state.log.parts));
         state.body = Body::Other;
         state.clear_xattrs();
-        Some(FreedInode { ino, mapped, xattr_blocks, log })
+        Some(FreedInode { ino, tree, mapped, xattr_blocks, log })
     }
 
     /// Frees what these inodes referenced, and their numbers. Their slots are durably free.
@@ -91,8 +91,9 @@ impl Core {
         self.postpone(self.split_postponed(&mut dropped));
         self.chunks.fetch_entries(&dropped.blocks);
         self.release(&dropped, &[], 0);
-        for FreedInode { ino, mapped, xattr_blocks, log } in freed {
-            self.account_mapped(ino, mapped, 0);
+        for FreedInode { ino, tree, mapped, xattr_blocks, log } in freed {
+            self.account_mapped(ino, tree, (mapped, 0), 0);
+            self.uncount_inode(ino, tree);
             xattr_blocks.into_iter().for_each(|start| self.free(BlockRun { start, count: 1 }));
             self.free_log(log);
             self.cache.remove(ino);
@@ -108,6 +109,7 @@ pub(super) fn has_names(state: &State) -> bool {
 /// What an inode had, apart from its references, whose slot is freed.
 pub(super) struct FreedInode {
     ino: u64,
+    tree: u16,
     mapped: u64,
     xattr_blocks: SmallVec<[BlockNumber; 0]>,
     log: Vec<LogPart>,

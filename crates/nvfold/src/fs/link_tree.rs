@@ -2,12 +2,13 @@
 
 use super::Core;
 use super::names::{check_no_self, check_not_reserved, check_place, directory, show};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno};
 use crate::inode::{Inode, State};
 use crate::media::inode::AttributeLine;
 use crate::media::log_entry::LogEntry;
 use crate::space::Purpose;
 use crate::store::change::Change;
+use crate::store::limits::limits_of;
 use crate::words::{Attr, FileId, FileKind, InodeNumber};
 use pmem::Flight;
 
@@ -17,7 +18,7 @@ impl Core {
     /// Gives a directory that no name leads to its first name.
     ///
     /// # Errors
-    /// EEXIST, ENOENT, ENOTDIR, EROFS below a snapshot, ENOSPC, EIO.
+    /// EEXIST, ENOENT, ENOTDIR, EROFS below a snapshot, EBUSY if the limits of its place were changed, ENOSPC, EIO.
     pub(crate) fn link_tree(&self, top: u64, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         let (parent, top) = (self.inode(parent.0)?, self.inode(top)?);
         parent.check_changeable(DOING)?;
@@ -29,6 +30,7 @@ impl Core {
         let (cookie, time) = (names.next_cookie(), self.now());
         let entries = [LogEntry::Name { name: name.to_vec(), ino: top.ino, kind: top.kind, cookie, time }];
         let mut state = top.write()?;
+        check_charged_right(&state, parent_state.attributes.tree)?;
         self.change_all(
             &mut [
                 Change::of_entries(&parent, &mut parent_state, &entries),
@@ -52,8 +54,8 @@ impl Core {
         let mut parent_state = parent.write()?;
         let slot = self.find(DOING, &parent_state, name)?;
         if slot.kind() != FileKind::Directory {
-            let errno = crate::error::errno::ENOTDIR;
-            return Err(Error::Posix { doing: DOING, why: "what has the name is not a directory", errno });
+            let why = "what has the name is not a directory";
+            return Err(Error::Posix { doing: DOING, why, errno: errno::ENOTDIR });
         }
         check_no_self(&slot, &parent)?;
         let old = self.named_inode(&slot)?;
@@ -68,6 +70,11 @@ impl Core {
         let early = old_first.then(|| old.write()).transpose()?;
         let mut state = top.write()?;
         let mut old_state = early.map_or_else(|| old.write(), Ok)?;
+        match (limits_of(&state), limits_of(&old_state)) {
+            (None, None) => check_charged_right(&state, parent_state.attributes.tree)?,
+            (Some(own), Some(old)) if own.limits() == old.limits() && !old.is_being_charged() => {}
+            _ => return Err(limits_changed()),
+        }
         self.change_all(
             &mut [
                 Change::of_entries(&parent, &mut parent_state, &entries),
@@ -79,6 +86,19 @@ impl Core {
         )?;
         Ok((top.attr(&state), old.file_id()))
     }
+}
+
+/// Checks that a copy was charged to the limited tree that its new place is in, for that may have changed meanwhile.
+///
+/// # Errors
+/// EBUSY.
+fn check_charged_right(copy: &State, tree: u16) -> Result<()> {
+    if copy.attributes.tree == tree { Ok(()) } else { Err(limits_changed()) }
+}
+
+fn limits_changed() -> Error {
+    let why = "the limits of its new place were changed meanwhile; nothing was copied, try again";
+    Error::Posix { doing: DOING, why, errno: errno::EBUSY }
 }
 
 fn linked(before: &AttributeLine) -> AttributeLine {

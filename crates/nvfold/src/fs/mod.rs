@@ -9,6 +9,7 @@
 //! | `names`, `rename`, `birth`, `free` | inodes and the names that lead to them |
 //! | `remove`, `doomed` | removing a tree; its files that are about to be freed |
 //! | `link_tree` | the name of a tree that was made without one |
+//! | `charge`, `charge_below` | the limited tree that an inode is charged to; charging all below a directory |
 //! | `attributes`, `xattr`, `policy`, `owner` | attributes; what they say of new data; changing the owner |
 //! | `repair` | what fsck changes |
 //! | `read`, `range`, `extents` | reading; size, reserved space, clones; listing extents |
@@ -21,6 +22,8 @@
 mod attributes;
 mod birth;
 mod cache;
+mod charge;
+mod charge_below;
 mod doomed;
 mod extents;
 mod free;

@@ -102,7 +102,11 @@ impl Core {
         let (cookie, time) = (names.next_cookie(), self.now());
         let ino = self.allocate_inode()?;
         let entry = LogEntry::Name { name: name.to_vec(), ino, kind: new.kind, cookie, time };
-        let parent_attributes = parent_state.attributes;
+        let mut parent_attributes = parent_state.attributes;
+        if is_reserved(&parent, name) {
+            // Snapshots are never charged.
+            parent_attributes.tree = 0;
+        }
         let inherited = inherited_attributes(&parent_state, new.kind, xattrs);
         let mut xattrs: SmallVec<[(&[u8], &[u8]); 2]> = SmallVec::from_slice(xattrs);
         inherited.iter().for_each(|(name, value)| xattrs.push((name, value)));
@@ -148,7 +152,7 @@ impl Core {
     /// Gives an inode another name.
     ///
     /// # Errors
-    /// EEXIST, EPERM for a directory, EMLINK, ENOENT, ENOTDIR, ENOSPC.
+    /// EEXIST, EPERM for a directory, EMLINK, ENOENT, ENOTDIR, ENOSPC, EXDEV into another limited tree.
     pub(crate) fn link(&self, ino: InodeNumber, parent: InodeNumber, name: &[u8]) -> Result<Attr> {
         check_name("link", name)?;
         let (parent, child) = (self.inode(parent.0)?, self.inode(ino.0)?);
@@ -167,8 +171,11 @@ impl Core {
         self.doomed.check(child.ino)?;
         let nlink = state.attributes.nlink.checked_add(1);
         let nlink = nlink.ok_or(posix("link", "it has as many links as can be counted", errno::EMLINK))?;
+        let tree = parent_state.attributes.tree;
+        self.check_same_tree("link", &child, &state, tree)?;
+        let tree_before = state.attributes.tree;
         let entry = [LogEntry::Name { name: name.to_vec(), ino: child.ino, kind: child.kind, cookie, time }];
-        let attributes = Some(AttributeLine { nlink, ctime: time, ..state.attributes });
+        let attributes = Some(AttributeLine { nlink, tree, ctime: time, ..state.attributes });
         self.change_all(
             &mut [
                 Change {
@@ -183,6 +190,7 @@ impl Core {
             &[],
             Flight::new(),
         )?;
+        self.move_charge(child.ino, &state, tree_before);
         Ok(child.attr(&state))
     }
 
@@ -376,10 +384,16 @@ pub(crate) fn check_name(doing: &'static str, name: &[u8]) -> Result<()> {
 /// # Errors
 /// EBUSY.
 pub(super) fn check_not_reserved(doing: &'static str, parent: &Inode, name: &[u8]) -> Result<()> {
-    if parent.ino == InodeNumber::ROOT.0 && name == SNAPSHOTS[0] {
-        return Err(posix(doing, "it holds the snapshots of the file system", errno::EBUSY));
+    match is_reserved(parent, name) {
+        true => Err(posix(doing, "it holds the snapshots of the file system", errno::EBUSY)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// True if this is the place of the directory that holds the snapshots.
+#[inline]
+pub(super) fn is_reserved(parent: &Inode, name: &[u8]) -> bool {
+    parent.ino == InodeNumber::ROOT.0 && name == SNAPSHOTS[0]
 }
 
 /// Returns the names of a directory.

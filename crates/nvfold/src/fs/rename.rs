@@ -42,7 +42,7 @@ impl Core {
     ///
     /// # Errors
     /// ENOENT, EEXIST, ENOTDIR, EISDIR, ENOTEMPTY, EBUSY for `.` and `..`, EINVAL for a move of a directory into
-    /// itself, ENOSPC.
+    /// itself, EXDEV into another limited tree, ENOSPC.
     pub(crate) fn rename(
         &self,
         parent: InodeNumber,
@@ -91,6 +91,15 @@ impl Core {
             check_empty("rename", state)?;
         }
 
+        let trees = (from_state.attributes.tree, to_state.as_ref().map(|to| to.attributes.tree));
+        let moved_tree = self.tree_after("rename", &moved, &moved_state, trees.1)?;
+        let other_tree = match (&other, other_state.as_deref()) {
+            (Some(other), Some(state)) if moving.exchanges => {
+                self.tree_after("rename", other, state, trees.1.map(|_| trees.0))?
+            }
+            _ => 0,
+        };
+
         let whiteout = self.number_whiteout(mode)?;
         let time = self.now();
         let entries = entries_of(&moving, whiteout.as_ref(), time, &from_state, to_state.as_deref());
@@ -105,7 +114,8 @@ impl Core {
         let word =
             |(inode, parent): &(&Arc<Inode>, u64)| WordStore { offset: inode.slot + PARENT_WORD, value: *parent };
         let words: Vec<WordStore> = parents.iter().map(word).collect();
-        let moved_attributes = Some(AttributeLine { ctime: time, ..moved_state.attributes });
+        let before = (moved_state.attributes.tree, other_state.as_ref().map(|other| other.attributes.tree));
+        let moved_attributes = Some(AttributeLine { ctime: time, tree: moved_tree, ..moved_state.attributes });
         let from_attributes = from_state.attributes;
         let purpose = if whiteout.is_some() { Purpose::Log } else { Purpose::Promised };
         let mut changes = vec![
@@ -117,7 +127,7 @@ impl Core {
         }
         if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
             let attributes = match moving.exchanges {
-                true => AttributeLine { ctime: time, ..state.attributes },
+                true => AttributeLine { ctime: time, tree: other_tree, ..state.attributes },
                 false => without_a_name(other, state, time),
             };
             changes.push(Change { inode: other, state, entries: &[], attributes: Some(attributes), purpose });
@@ -132,6 +142,10 @@ impl Core {
             None => commit(Flight::new())?,
         }
         parents.iter().for_each(|(inode, parent)| inode.parent.store(*parent, Ordering::Relaxed));
+        self.move_charge(moved.ino, &moved_state, before.0);
+        if let (Some(other), Some(state), Some(before)) = (&other, other_state.as_deref(), before.1) {
+            self.move_charge(other.ino, state, before);
+        }
         if let (Some(other), Some(state)) = (&other, other_state.as_deref_mut()) {
             self.free_if_unused(other, state);
         }

@@ -154,14 +154,14 @@ impl Core {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
         let absent = posix("get an extended attribute", "it does not exist", errno::ENODATA);
-        state.xattrs.get(name).map(|value| value.read(&self.region)).ok_or(absent)
+        state.xattrs.get(name).filter(|_| !is_internal(name)).map(|value| value.read(&self.region)).ok_or(absent)
     }
 
-    /// Returns the names of all extended attributes, without that of a symlink's target.
+    /// Returns the names of all extended attributes, without those that no call shows.
     pub(crate) fn list_xattr(&self, ino: InodeNumber) -> Result<Vec<Vec<u8>>> {
         let inode = self.inode(ino.0)?;
         let state = inode.read()?;
-        Ok(state.xattrs.keys().filter(|name| *name != SYMLINK_TARGET).cloned().collect())
+        Ok(state.xattrs.keys().filter(|name| !is_internal(name)).cloned().collect())
     }
 
     /// Removes an extended attribute.
@@ -250,7 +250,8 @@ pub(super) fn check_changes(doing: &'static str, kind: FileKind, changes: &[Xatt
 fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
     const DOING: &str = "set an extended attribute";
     let bytes_of = |(name, value): (&Vec<u8>, &HeldValue)| name.len() as u64 + value.bytes();
-    let (count, bytes) = (state.xattrs.len(), state.xattrs.iter().map(bytes_of).sum::<u64>());
+    let all = || state.xattrs.iter().filter(|(name, _)| !is_internal(name));
+    let (count, bytes) = (all().count(), all().map(bytes_of).sum::<u64>());
     let (mut new_count, mut new_bytes) = (count, bytes);
     for XattrChange { name, value } in changes {
         if let Some(old) = state.xattrs.get_key_value(*name) {
@@ -269,6 +270,11 @@ fn check_room(state: &State, changes: &[XattrChange<'_>]) -> Result<()> {
         return Err(posix(DOING, "those of an inode have at most 512 KiB", errno::ENOSPC));
     }
     Ok(())
+}
+
+/// True if an extended attribute belongs to nvfold: the target of a symlink, the limits of a tree.
+fn is_internal(name: &[u8]) -> bool {
+    name.contains(&0)
 }
 
 fn posix(doing: &'static str, why: &'static str, errno: i32) -> Error {

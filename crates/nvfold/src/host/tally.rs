@@ -50,9 +50,9 @@ impl Tally {
         }
     }
 
-    /// Records an error of nvfold about a file. A full device stops all threads.
+    /// Records an error of nvfold about a file. A full device, or limited tree, stops all threads.
     pub(super) fn failed(&self, path: &Path, error: crate::Error) {
-        if matches!(error, crate::Error::NoSpace { .. }) {
+        if matches!(error, crate::Error::NoSpace { .. } | crate::Error::OverLimit { .. }) {
             self.full.lock().get_or_insert((path.to_owned(), error));
             self.stopped.store(true, Ordering::Relaxed);
         } else {

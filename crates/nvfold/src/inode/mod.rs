@@ -769,7 +769,7 @@ impl Inode {
             ino: InodeNumber(self.ino),
             generation: self.generation,
             kind: self.kind,
-            mode: attributes.mode,
+            mode: attributes.mode.into(),
             uid: attributes.uid,
             gid: attributes.gid,
             nlink,

@@ -154,7 +154,9 @@ pub struct AttributeLine {
     /// CRC-32C of the line with this field zero, seeded with the inode number.
     pub check: u32,
     /// Permission bits.
-    pub mode: u32,
+    pub mode: u16,
+    /// Number of the limited tree that the inode is charged to; 0: of none.
+    pub tree: u16,
     /// Owner.
     pub uid: u32,
     /// Group.
@@ -176,6 +178,7 @@ pub struct AttributeLine {
 }
 
 const _: () = assert!(size_of::<AttributeLine>() == 64);
+const _: () = assert!(offset_of!(AttributeLine, tree) == 6);
 const _: () = assert!(offset_of!(AttributeLine, size) == 16);
 const _: () = assert!(offset_of!(AttributeLine, ctime) == 40);
 const _: () = assert!(offset_of!(AttributeLine, nlink) == 48);

@@ -9,6 +9,7 @@
 //! the check and byte 3 zero, seeded with the inode number. Byte 3 of a write or vector entry is DeNOVA's
 //! dedupe-flag, which changes in place and is therefore outside the checksum.
 
+use super::limits::TREE_LIMITS;
 pub(crate) use super::log_line::Written;
 pub use super::log_line::{ENTRY_BYTES_MAX, LINE, PAGE_LINES};
 use super::log_line::{
@@ -43,9 +44,11 @@ pub(crate) fn is_file_name(name: &[u8]) -> bool {
     has_length && !matches!(name, b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
-/// Returns true if an extended attribute can have this name: 1 to 255 bytes without NUL, or [`SYMLINK_TARGET`].
+/// Returns true if an extended attribute can have this name: 1 to 255 bytes without NUL, or one of those
+/// that no call shows: [`SYMLINK_TARGET`], [`TREE_LIMITS`].
 pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
-    name == SYMLINK_TARGET || (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
+    let is_internal = matches!(name, SYMLINK_TARGET | TREE_LIMITS);
+    is_internal || (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
 }
 
 /// Returns true if a symlink can have this target: 1 to 4095 bytes without NUL.

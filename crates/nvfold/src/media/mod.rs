@@ -19,6 +19,7 @@
 //! | `direct` | the direct area of the pm index |
 //! | `packed` | a segment of packed chunks |
 //! | `inode` | the inode slot |
+//! | `limits` | the limits of a tree |
 //! | `log_area` | slots that continue a log |
 //! | `log_entry`, `log_line`, `vector_entry` | log entries: what all share, and entries for many extents |
 //! | `location_word` | what a range of a file references |
@@ -29,6 +30,7 @@ pub(crate) mod direct;
 pub(crate) mod generator;
 pub(crate) mod inode;
 pub(crate) mod journal;
+pub(crate) mod limits;
 pub(crate) mod location_word;
 pub(crate) mod log_area;
 pub(crate) mod log_entry;

@@ -12,7 +12,9 @@
 //!          work queue        `queue_nodes` x 4 words, the oldest first
 //!          packed chunks     bytes saved; used bits of `packed_parts` x 512 words; `packed_segments` x (segment,
 //!                            live bytes, pool + 1 of an open one or 0, front, headers); bytes that compression saves,
-//!                            if any
+//!                            if any, or if what follows is there
+//!          limited trees     if any: their number; for each number + 65536 while it is being charged, inode of its top
+//!                            or 0, bytes, inodes, its limits as in [`super::limits`]               7 words each
 //! ```
 
 use super::BLOCK_BYTES;
@@ -30,6 +32,9 @@ pub(crate) const FILLED_OWN: u64 = 2;
 pub const SAVED_RUNS: usize = 248;
 /// Words of a segment record in the payload.
 pub const SEGMENT_RECORD_WORDS: usize = 17;
+
+/// Words of a limited tree's record in the payload.
+pub(crate) const TREE_RECORD_WORDS: usize = 7;
 
 /// Words of a packed segment's record in the payload.
 pub(crate) const PACKED_RECORD_WORDS: usize = 5;

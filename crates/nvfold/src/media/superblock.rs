@@ -23,8 +23,15 @@ pub const VERSION: u32 = 3;
 /// Device offsets of the two copies that every device has. [`Geometry::copies`] includes the third.
 pub const COPIES: [u64; 2] = [0, BLOCK_BYTES];
 /// Feature flags that this code understands; an unknown one in `incompatible` refuses the mount.
-pub(crate) const KNOWN_INCOMPATIBLE: u64 =
-    PM_INDEX | VECTOR_ENTRIES | PACKED_CHUNKS | LOG_AREAS | COMPRESSED_CHUNKS | TABLE_GAPS | OWNER_DOMAINS | TREES;
+pub(crate) const KNOWN_INCOMPATIBLE: u64 = PM_INDEX
+    | VECTOR_ENTRIES
+    | PACKED_CHUNKS
+    | LOG_AREAS
+    | COMPRESSED_CHUNKS
+    | TABLE_GAPS
+    | OWNER_DOMAINS
+    | TREES
+    | LIMITS;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub(crate) const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -45,6 +52,9 @@ pub(crate) const OWNER_DOMAINS: u64 = 64;
 /// Incompatible feature: a directory that no name leads to may have names, if its link count is 0 or its parents lead up
 /// to such a one: the tree below is being made or removed. Set before the first one is left without a name.
 pub const TREES: u64 = 128;
+/// Incompatible feature: directories may have limits, and inodes the number of the limited tree that they are charged to
+/// ([`super::limits`]). Set before the first limits are.
+pub const LIMITS: u64 = 256;
 /// Feature flags that only writers must understand.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be

@@ -346,6 +346,7 @@ impl Mounted {
             walked => drop(walked?),
         }
         self.core.mapped_bytes.add(state.mapped_bytes());
+        self.core.count_charged(ino, state);
         if let Body::Directory(directory) = &state.body {
             for name in directory.after(0) {
                 self.core.table.note_name_found(name.ino);

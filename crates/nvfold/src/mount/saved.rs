@@ -17,15 +17,21 @@ use crate::error::Result;
 use crate::fs::Core;
 use crate::jobs::Jobs;
 use crate::media::inode::INODES_PER_SEGMENT;
+use crate::media::limits::TreeLimits;
 use crate::media::log_entry::LINE;
-use crate::media::saved_state::{MAGIC, PACKED_RECORD_WORDS, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
+use crate::media::saved_state::{
+    MAGIC, PACKED_RECORD_WORDS, SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState, TREE_RECORD_WORDS,
+};
 use crate::media::superblock::{Geometry, STATE_CLEAN, Superblock};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BYTES};
 use crate::space::packed::{Open, POOLS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
+use crate::store::limits::TreeUse;
 use crate::store::write_superblock;
+use crate::words::Limits;
 use hashbrown::HashMap;
 use pmem::{Flight, PmPtr, Region};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -61,15 +67,17 @@ fn save(jobs: Jobs<'_>, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     let packed_words = core.chunks.packed.used_words();
     let packed = packed_records(core);
     let compressed_away = [core.chunks.packed.compressed_away_bytes()];
+    let trees = tree_words(core);
     // Omitted if 0, so that an nvfold from before compression can read the state.
-    let compressed_away = &compressed_away[..usize::from(compressed_away[0] > 0)];
+    let compressed_away = &compressed_away[..usize::from(compressed_away[0] > 0 || !trees.is_empty())];
     let fixed_words = segments.len() * SEGMENT_RECORD_WORDS
         + inode_words.len()
         + nodes.len() * NODE_WORDS
         + 1
         + packed_words.len()
         + packed.len() * PACKED_RECORD_WORDS
-        + compressed_away.len();
+        + compressed_away.len()
+        + trees.len();
     let payload_words = fixed_words as u64 + index_words;
     let counts = SavedState {
         segments: segments.len() as u64,
@@ -103,6 +111,7 @@ fn save(jobs: Jobs<'_>, mount_epoch: u64) -> Option<PmPtr<[u8]>> {
     out.push(&packed_words);
     packed.iter().for_each(|record| out.push(&record.words()));
     out.push(compressed_away);
+    out.push(&trees);
     let (payload_check, flight) = out.end();
     let mut state = SavedState {
         magic: MAGIC,
@@ -182,6 +191,7 @@ pub(crate) fn load(mounted: &Mounted, saved: Saved) -> Option<Vec<BlockRun>> {
     if is_of_function {
         core.policies.adopt_filled(saved.header.filled);
     }
+    core.limits.adopt(saved.trees);
     core.policies.restore(saved.nodes.into_iter().map(|node| (node.entry, node.blocks)));
     mounted.recovery.lock().loaded = true;
     Some(saved.runs)
@@ -244,6 +254,31 @@ fn packed_records(core: &Core) -> Vec<PackedRecord> {
     segments.map(record).collect()
 }
 
+/// Returns the records of all limited trees, with their number in front; nothing if there are none.
+fn tree_words(core: &Core) -> Vec<u64> {
+    let trees = core.limits.all();
+    let count = [trees.len() as u64];
+    let record = |(tree, used): &(u16, TreeUse)| -> [u64; TREE_RECORD_WORDS] {
+        // One without a top is there because inodes are charged to it; its limits are gone with its top.
+        let limits = used.top.map_or_else(Limits::default, |_| used.limits);
+        let [logical_bytes, inodes, expires] = TreeLimits::new(*tree, &limits, false).words();
+        let head = u64::from(*tree) | u64::from(used.is_being_charged) << 16;
+        [head, used.top.unwrap_or(0), used.logical_bytes, used.inodes, logical_bytes, inodes, expires]
+    };
+    let words = count.into_iter().chain(trees.iter().flat_map(record));
+    if trees.is_empty() { Vec::new() } else { words.collect() }
+}
+
+/// Decodes a record; `None` if it is not valid.
+fn tree_from_words(words: [u64; TREE_RECORD_WORDS]) -> Option<(u16, TreeUse)> {
+    let [head, top, logical_bytes, inodes, limits @ ..] = words;
+    let is_sound = head < 2 << 16 && head as u16 != 0;
+    let limits = TreeLimits::from_words(limits).limits();
+    let top = Some(top).filter(|top| *top != 0);
+    let used = TreeUse { top, limits, logical_bytes, inodes, is_being_charged: head >> 16 != 0 };
+    is_sound.then_some((head as u16, used))
+}
+
 /// A saved state that was read: its checksums hold, and it is inside the device.
 pub(crate) struct Saved {
     /// The header.
@@ -264,6 +299,8 @@ pub(crate) struct Saved {
     pub packed_words: Vec<u64>,
     /// Segments of packed chunks.
     pub packed: Vec<PackedRecord>,
+    /// The limited trees, by their numbers.
+    pub trees: BTreeMap<u16, TreeUse>,
     /// Blocks that the state occupies, the header's first.
     pub runs: Vec<BlockRun>,
 }
@@ -324,6 +361,17 @@ impl Saved {
         }
         // A state without compressed chunks ends here.
         let compressed_away_bytes = if input.left > 0 { input.take(1)?[0] } else { 0 };
+        // A state without limited trees ends here.
+        let mut trees = BTreeMap::new();
+        if input.left > 0 {
+            for _ in 0..input.take(1)?[0].min(u64::from(u16::MAX)) {
+                let words: [u64; TREE_RECORD_WORDS] = input.take(TREE_RECORD_WORDS as u64)?.try_into().ok()?;
+                let (tree, used) = tree_from_words(words)?;
+                if trees.insert(tree, used).is_some() {
+                    return None;
+                }
+            }
+        }
         (input.left == 0 && input.check == header.payload_check).then_some(Saved {
             header,
             segments,
@@ -334,6 +382,7 @@ impl Saved {
             compressed_away_bytes,
             packed_words,
             packed,
+            trees,
             runs,
         })
     }

@@ -121,6 +121,7 @@ pub(super) fn count_all(mounted: &Mounted) {
         let Ok(Some(inode)) = Inode::load(&core.region, &core.geometry, slot, ino) else { continue };
         let state = inode.into_state();
         core.mapped_bytes.add(state.mapped_bytes());
+        core.count_charged(ino, &state);
         for block in state.log.pages().chain(state.xattr_blocks()) {
             core.space.mark_used(block);
         }

@@ -91,7 +91,8 @@ impl Store {
             for (entry, position) in change.entries.iter().zip(positions) {
                 change.state.apply(position, entry, newer).expect("an entry that this operation made fits its inode");
             }
-            self.account_mapped(change.inode.ino, before, change.state.mapped_bytes());
+            let tree = change.state.attributes.tree;
+            self.account_mapped(change.inode.ino, tree, (before, change.state.mapped_bytes()), 0);
         }
         if let Some(changing) = changing {
             changing.done();

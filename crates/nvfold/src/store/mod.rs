@@ -27,6 +27,7 @@
 //! | `content` | what extents map: reading it |
 //! | `features` | the superblock's feature bits |
 //! | `pending` | what operations keep of inodes while a copy of a tree is being made |
+//! | `limits` | what limited trees use, and the check of their limits |
 //! | `freeze_lock` | the freeze lock |
 //!
 //! **Lock order** of the whole crate, outermost first:
@@ -41,7 +42,7 @@
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
 //!    journal slot, superblock, work queue, the list of growing files, that of doomed files, what is kept for a copy of
-//!    a tree
+//!    a tree, limited trees
 //!
 //! Two locks are outside of the freeze lock: that of a step which frees removed trees, then that under which dropped
 //! references are released later (`postponed`). The list of removed trees is taken after the freeze lock, before inodes.
@@ -69,6 +70,7 @@ mod features;
 mod fingerprints;
 mod freeze_lock;
 mod gaps;
+pub(crate) mod limits;
 pub(crate) mod locked;
 pub(crate) mod packed;
 pub(crate) mod pending;
@@ -106,6 +108,7 @@ use commit::Journal;
 use ends::Growing;
 use features::Features;
 use freeze_lock::FreezeLock;
+use limits::LimitedTrees;
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nvfold_sync::{Padded, RwLockReadGuard, Sum};
@@ -153,6 +156,7 @@ pub struct Store {
     pub(crate) domains: Domains,
     pub(crate) growing: Growing,
     pub(crate) pending: Pending,
+    pub(crate) limits: LimitedTrees,
     /// Inodes below this number are already in the totals and in the recount. It is `u64::MAX` when no recount is
     /// under way.
     pub(crate) walked: Padded<AtomicU64>,
@@ -216,6 +220,7 @@ impl Store {
             domains,
             growing: Growing::default(),
             pending: Pending::default(),
+            limits: LimitedTrees::default(),
             walked: Padded(AtomicU64::new(u64::MAX)),
             read_only,
             clock,
@@ -325,14 +330,6 @@ impl Store {
     #[inline]
     pub(crate) fn is_walked(&self, ino: u64) -> bool {
         ino < self.walked.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn account_mapped(&self, ino: u64, before: u64, after: u64) {
-        if before == after || !self.is_walked(ino) {
-            return;
-        }
-        // Two's complement: a decrease is an addition too.
-        self.mapped_bytes.add(after.wrapping_sub(before));
     }
 
     /// Returns what background work skipped since mount.

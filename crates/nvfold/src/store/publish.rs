@@ -27,6 +27,7 @@ use super::Store;
 use super::claims::{Claims, Concurrent};
 use super::commit::commit_word;
 use super::entries::{encode_each, entries_of};
+use super::limits::Charge;
 use super::locked::Locked;
 use super::placer::Placer;
 use super::queued::Logged;
@@ -52,7 +53,7 @@ impl Store {
     /// entry that is finished with this change, if there is one.
     ///
     /// # Errors
-    /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EIO for
+    /// EMLINK if a split would need more references than can be counted, ENOSPC if the log cannot grow, EDQUOT, EIO for
     /// damage and bad memory, and for a change that could not be read back or that changes content which it only moves.
     /// Nothing is published then.
     pub(crate) fn publish<L: Locked>(
@@ -65,10 +66,13 @@ impl Store {
     ) -> Result<()> {
         self.check_entries(claims.transaction())?;
         self.check_rewrite(inode, locked.state(), remap)?;
+        let charge = self.charge_growth(locked.state(), remap)?;
+        let charged = charge.as_ref().map_or(0, Charge::bytes);
         let concurrent = match self.simple_entry::<L>(inode, locked.state(), remap, claims) {
-            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, remap, &entry, claims)),
-            None => self.publish_all(inode, &mut locked, remap, queued, claims)?,
+            Some(entry) => locked.exclusively(|state| self.publish_one(inode, state, remap, &entry, charged, claims)),
+            None => self.publish_all(inode, &mut locked, remap, queued, charged, claims)?,
         };
+        charge.into_iter().for_each(Charge::keep);
         if !concurrent.is_empty() {
             locked.exclusively(|state| self.merge_concurrent(inode, state, remap.mapped, &concurrent, claims.policy()));
         }
@@ -114,6 +118,7 @@ impl Store {
         state: &mut State,
         remap: &Remap<'_>,
         entry: &ExtentEntry,
+        charged: u64,
         claims: &mut Claims<'_>,
     ) -> Concurrent {
         self.keep_replaced(inode, state, remap, claims.transaction());
@@ -133,7 +138,7 @@ impl Store {
             state.add_waiting(entry.file_offset, entry.length);
             self.queue_entry(inode, position, &entry.written().expect("it is a write entry"));
         }
-        self.installed(inode, state, before, &dropped);
+        self.installed(inode, state, (before, charged), &dropped);
         changing.done();
         claims.published(inode.ino, &dropped)
     }
@@ -144,6 +149,7 @@ impl Store {
         locked: &mut L,
         remap: &Remap<'_>,
         queued: Option<Logged>,
+        charged: u64,
         claims: &mut Claims<'_>,
     ) -> Result<Concurrent> {
         let state = locked.state();
@@ -209,7 +215,7 @@ impl Store {
             for (position, entry) in of_xattrs {
                 state.apply(*position, entry, false).expect("every inode may have extended attributes");
             }
-            self.installed(inode, state, before, &dropped);
+            self.installed(inode, state, (before, charged), &dropped);
             changing.done();
         });
         if is_daemons {
@@ -219,10 +225,10 @@ impl Store {
         Ok(claims.published(inode.ino, &dropped))
     }
 
-    /// Does the accounting after a change was installed in DRAM.
-    fn installed(&self, inode: &Inode, state: &mut State, mapped_before: u64, dropped: &Dropped) {
+    /// Does the accounting after a change was installed in DRAM. `charged` of the bytes that it added are counted already.
+    fn installed(&self, inode: &Inode, state: &mut State, (before, charged): (u64, u64), dropped: &Dropped) {
         state.drops += u64::from(!dropped.is_empty());
-        self.account_mapped(inode.ino, mapped_before, state.mapped_bytes());
+        self.account_mapped(inode.ino, state.attributes.tree, (before, state.mapped_bytes()), charged);
     }
 
     /// Plans a change: takes the references that splitting an extent needs, and returns the references that the

@@ -27,10 +27,13 @@ use crate::media::inode::{
 use crate::media::log_entry::LogEntry;
 use crate::media::superblock::{LOG_AREAS, VECTOR_ENTRIES};
 use crate::space::{Purpose, Runs};
+use crate::store::limits::Charge;
 use crate::words::{FileKind, TimeNs};
 use nvfold_sync::RwLockReadGuard;
 use pmem::Flight;
 use std::ops::Range;
+
+const DOING: &str = "clone a tree";
 
 /// The work of a turn, about that of as many log lines: well below a millisecond.
 const TURN: usize = 1024;
@@ -150,7 +153,7 @@ impl<'c> Births<'c> {
         taken: &mut Dropped,
     ) -> Result<()> {
         let mut runs = Runs::new();
-        self.core.space.allocate("clone a tree", extent.blocks().count, Purpose::Data, &mut runs)?;
+        self.core.space.allocate(DOING, extent.blocks().count, Purpose::Data, &mut runs)?;
         let blocks: u64 = runs.iter().map(|run| run.count).sum();
         self.core.data_blocks.add(blocks);
         // A write into the middle may have cut the range anywhere. The rest of a block stays at its place in the block.
@@ -168,9 +171,10 @@ impl<'c> Births<'c> {
     /// Makes an inode with these extents, whose references are taken.
     ///
     /// # Errors
-    /// ENOSPC, EIO. The caller has the references then.
+    /// ENOSPC, EDQUOT, EIO. The caller has the references then.
     pub(super) fn make(&mut self, born: &Born<'_>, extents: Extents, waiting: Range<u64>) -> Result<()> {
         let (mapped, waits) = (extents.bytes(), !waiting.is_empty());
+        let charge = self.core.charge(DOING, born.attributes.tree, mapped, 1)?;
         let mut state = State::new(born.kind, born.attributes, Log::default());
         if born.kind == FileKind::Regular {
             state.body = Body::File(extents);
@@ -188,7 +192,9 @@ impl<'c> Births<'c> {
         head.commit = addition.tail;
         self.finish_slot(slot, head, born, addition);
         values.into_iter().for_each(|value| drop(value.keep()));
-        self.core.account_mapped(born.number, 0, mapped);
+        let charged = charge.as_ref().map_or(0, Charge::bytes);
+        charge.into_iter().for_each(Charge::keep);
+        self.core.account_mapped(born.number, born.attributes.tree, (0, mapped), charged);
         if waits {
             self.waiting.push(born.number);
         }
@@ -198,12 +204,16 @@ impl<'c> Births<'c> {
     /// Makes a directory, still without names.
     ///
     /// # Errors
-    /// ENOSPC, EIO.
+    /// ENOSPC, EDQUOT, EIO.
     pub(super) fn make_directory(&mut self, born: &Born<'_>) -> Result<NewDirectory<'c>> {
+        let charge = self.core.charge(DOING, born.attributes.tree, 0, 1);
+        let charge = charge.inspect_err(|_| self.core.table.free(born.number))?;
         let (slot, head) = self.slot_of(born);
         self.core.require_feature(LOG_AREAS)?;
         self.write_slot(slot, head, 0, born);
         self.numbers.push(born.number);
+        // From here on the inode has it.
+        charge.into_iter().for_each(Charge::keep);
         let (addition, values) = self.begin_log(slot, born)?;
         Ok(NewDirectory {
             number: born.number,

@@ -26,20 +26,23 @@ use crate::error::{Error, Result, errno};
 use crate::fs::check_name;
 use crate::inode::extents::{Dropped, Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::inode::AttributeLine;
+use crate::media::inode::{AttributeLine, READ_ONLY_COPY};
+use crate::media::limits::{TREE_LIMITS, TreeLimits};
 use crate::media::superblock::TREES;
+use crate::store::limits::limits_of;
 use crate::store::pending::{KeptName, Pending, Then};
-use crate::words::{Attr, FileKind, InodeNumber};
+use crate::words::{Attr, FileKind, InodeNumber, Limits};
 use nvfold_sync::RwLockReadGuard;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use zerocopy::IntoBytes;
 
 const DOING: &str = "clone a tree";
 
 /// The names that one step takes of a directory.
 const NAMES_STEP: usize = 256;
 
-const SET_IDS: u32 = 0o6000;
+const SET_IDS: u16 = 0o6000;
 
 /// How a tree is cloned.
 #[derive(Clone, Copy, Default)]
@@ -92,6 +95,15 @@ pub(super) struct CopyKind {
     pub(super) replaces: bool,
 }
 
+/// The limited tree that a copy is charged to.
+#[derive(Clone, Copy)]
+struct ChargedTo {
+    /// Its number; 0: none.
+    tree: u16,
+    /// The limits that the top of the copy takes over from the directory that it replaces.
+    limits: Option<Limits>,
+}
+
 /// A directory of the tree: where it stands, and the next name to copy.
 struct CopiedDirectory {
     source: u64,
@@ -140,6 +152,7 @@ struct Walk<'c, 'o> {
     pieces: Vec<(u64, Extent)>,
     copied: CloneProgress,
     copy: CopyKind,
+    charged_to: ChargedTo,
 }
 
 impl<'c> Trees<'c> {
@@ -147,8 +160,8 @@ impl<'c> Trees<'c> {
     /// call.
     ///
     /// # Errors
-    /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES and EPERM for what the caller may not read; ENOSPC; ECANCELED;
-    /// ENOMEM if too much changed meanwhile; EMLINK, EIO, EROFS. Nothing is left of the copy then.
+    /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES and EPERM for what the caller may not read; ENOSPC, EDQUOT;
+    /// ECANCELED; EBUSY if limits of its place changed meanwhile; ENOMEM if too much changed meanwhile; EMLINK, EIO, EROFS. Nothing is left of the copy then.
     pub(crate) fn clone_tree(
         self,
         source: InodeNumber,
@@ -171,6 +184,7 @@ impl<'c> Trees<'c> {
         let _alone = self.pending.begin();
         self.check_target(source, parent, name, copy)?;
         self.core.change_in_background(DOING, || self.require_feature(TREES))?;
+        let charged_to = self.charged_to(parent, name, copy)?;
         {
             let _closed = self.freeze_lock.close();
             self.check_changeable(DOING)?;
@@ -188,6 +202,7 @@ impl<'c> Trees<'c> {
             pieces: Vec::new(),
             copied: CloneProgress::default(),
             copy,
+            charged_to,
         };
         let made = walk.walk(source, parent, name);
         walk.births.end_turn();
@@ -198,6 +213,7 @@ impl<'c> Trees<'c> {
         let top = match made {
             Ok(top) => top,
             Err(error) => {
+                self.limits.give_up_number(charged_to.tree);
                 not_made.values().for_each(|linked| self.table.free(linked.number));
                 births.undo(directories);
                 return Err(error);
@@ -243,6 +259,34 @@ impl<'c> Trees<'c> {
             Err(Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns the limited tree that a copy is charged to: that of its place. A copy that replaces a directory with limits
+    /// takes these over, with a number of its own: the old tree is charged to the old one until it is freed.
+    fn charged_to(&self, parent: InodeNumber, name: &[u8], copy: CopyKind) -> Result<ChargedTo> {
+        if copy.flags & READ_ONLY_COPY != 0 {
+            return Ok(ChargedTo { tree: 0, limits: None });
+        }
+        if copy.replaces {
+            let old = self.inode(self.entry(parent, name)?.ino.0)?;
+            if let Some(limits) = limits_of(&*old.read()?) {
+                return self.with_limits_of(limits);
+            }
+        }
+        Ok(ChargedTo { tree: self.inode(parent.0)?.read()?.attributes.tree, limits: None })
+    }
+
+    fn with_limits_of(&self, old: TreeLimits) -> Result<ChargedTo> {
+        if old.is_being_charged() {
+            return Err(posix(
+                "the limits of the directory that it replaces are being changed; try again",
+                errno::EBUSY,
+            ));
+        }
+        let limits = old.limits();
+        let number = self.limits.take_number(None, &limits);
+        let tree = number.ok_or(posix("65535 trees have limits, and no more can", errno::ENOSPC))?;
+        Ok(ChargedTo { tree, limits: Some(limits) })
     }
 
     /// Queues what is still to be shared of a file of the copy.
@@ -332,6 +376,11 @@ impl Walk<'_, '_> {
         let number = self.core.allocate_inode()?;
         let attributes = self.attributes(&then, nlink);
         self.leave_out_xattrs(&mut then);
+        if let Some(limits) = self.charged_to.limits.filter(|_| parent == usize::MAX) {
+            let value = TreeLimits::new(attributes.tree, &limits, false);
+            then.xattrs.push((TREE_LIMITS.to_vec(), value.as_bytes().to_vec()));
+            self.core.limits.set(attributes.tree, number, &limits, false);
+        }
         let born = Born {
             number,
             kind: then.kind,
@@ -340,7 +389,8 @@ impl Walk<'_, '_> {
             xattrs: &then.xattrs,
             flags: self.copy.flags,
         };
-        let made = self.births.make_directory(&born)?;
+        let made = self.births.make_directory(&born);
+        let made = made.inspect_err(|_| self.core.limits.lose_top(attributes.tree, number))?;
         self.unfilled.push(self.directories.len());
         self.directories.push(made);
         self.places.push(CopiedDirectory { source, parent, name: name.to_vec(), cookie: 0 });
@@ -480,7 +530,7 @@ impl Walk<'_, '_> {
 
     /// Returns the attributes of a copy.
     fn attributes(&self, then: &Then, nlink: u32) -> AttributeLine {
-        let attributes = AttributeLine { nlink, as_of: 0, check: 0, ..then.attributes };
+        let attributes = AttributeLine { nlink, tree: self.charged_to.tree, as_of: 0, check: 0, ..then.attributes };
         match &self.options.caller {
             None => attributes,
             Some(CloneCaller { uid, gid, .. }) => {
@@ -491,8 +541,9 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Leaves out the extended attributes that only root may set, for others.
+    /// Leaves out limits, and the extended attributes that only root may set, for others.
     fn leave_out_xattrs(&self, then: &mut Then) {
+        then.xattrs.retain(|(name, _)| name != TREE_LIMITS);
         if self.options.caller.is_some() {
             then.xattrs.retain(|(name, _)| !(name.starts_with(b"security.") || name.starts_with(b"trusted.")));
         }
@@ -530,7 +581,7 @@ impl Walk<'_, '_> {
 
 fn attr_of(ino: u64, then: &Then) -> Attr {
     let AttributeLine { mode, uid, gid, nlink, rdev, size, atime, mtime, ctime, .. } = then.attributes;
-    let (kind, ino) = (then.kind, InodeNumber(ino));
+    let (kind, ino, mode) = (then.kind, InodeNumber(ino), mode.into());
     Attr { ino, generation: 0, kind, mode, uid, gid, nlink, rdev, size, blocks: 0, atime, mtime, ctime, btime: 0 }
 }
 

@@ -4,6 +4,7 @@ use super::Trees;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::inode::extents::Extent;
+use crate::media::limits::TREE_LIMITS;
 use crate::words::{Attr, DirEntry, FileKind, InodeNumber};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -141,7 +142,12 @@ impl Trees<'_> {
     }
 
     fn have_equal_attributes(&self, one: (&Inode, &Attr), other: (&Inode, &Attr)) -> Result<bool> {
-        let xattrs = |inode: &Inode| -> Result<_> { Ok(inode.read()?.read_xattrs(&self.region)) };
+        let xattrs = |inode: &Inode| -> Result<_> {
+            let mut all = inode.read()?.read_xattrs(&self.region);
+            // Limits belong to the place, not to what is in it.
+            all.retain(|(name, _)| name != TREE_LIMITS);
+            Ok(all)
+        };
         Ok(attributes(one.1) == attributes(other.1) && xattrs(one.0)? == xattrs(other.0)?)
     }
 

@@ -12,6 +12,7 @@
 //! | `instant` | an inode as it was at the instant of a copy |
 //! | `births` | making the inodes of a copy, many at a time |
 //! | `snapshot` | clones that nothing can change |
+//! | `limits` | limits of a tree: setting them, charging what is below, removing what has expired |
 //! | `diff` | what differs between two trees |
 //! | `remove` | freeing trees that were taken out of the name space |
 
@@ -19,11 +20,13 @@ mod births;
 mod clone;
 mod diff;
 mod instant;
+mod limits;
 mod remove;
 mod snapshot;
 
 pub use clone::{CloneCaller, CloneOptions, CloneProgress, Cloned};
 pub use diff::Difference;
+pub(crate) use limits::Charging;
 pub(crate) use remove::Removal;
 pub use snapshot::{Snapshot, SnapshotUsage};
 
@@ -41,6 +44,7 @@ pub(crate) struct Trees<'c> {
 #[derive(Default)]
 pub(crate) struct TreesState {
     pub(crate) removal: Removal,
+    pub(crate) charging: Charging,
 }
 
 impl<'c> Trees<'c> {

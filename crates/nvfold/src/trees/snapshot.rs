@@ -6,11 +6,12 @@
 use super::Trees;
 use super::clone::{CloneOptions, Cloned, CopyKind};
 use crate::error::{Error, Result, errno};
-use crate::inode::Body;
+use crate::inode::{Body, Inode};
 use crate::media::inode::READ_ONLY_COPY;
 use crate::media::{BLOCK_BYTES, ChunkRef};
 use crate::words::{Attr, FileKind, InodeNumber, NewInode, SNAPSHOTS};
 use hashbrown::{HashMap, HashSet};
+use std::sync::Arc;
 
 const DOING: &str = "use a snapshot";
 
@@ -119,7 +120,7 @@ impl Trees<'_> {
         self.copy_tree(top, parent, name, options, CopyKind { replaces, ..CopyKind::default() })
     }
 
-    /// Returns what a snapshot holds, as far as nothing changes meanwhile. It takes memory for each chunk of the snapshot.
+    /// Returns what a snapshot, or another directory, holds, as far as nothing changes meanwhile. It takes memory for each chunk of the snapshot.
     ///
     /// # Errors
     /// EIO.
@@ -127,18 +128,22 @@ impl Trees<'_> {
         let (mut usage, mut references) = (SnapshotUsage::default(), HashMap::<ChunkRef, u32>::new());
         let (mut directories, mut linked) = (vec![top.0], HashSet::new());
         while let Some(directory) = directories.pop() {
-            let inode = self.inode(directory)?;
-            let names: Vec<(u64, FileKind)> = match &inode.read()?.body {
+            let Some(inode) = self.still_there(directory)? else { continue };
+            let Ok(state) = inode.read() else { continue };
+            let names: Vec<(u64, FileKind)> = match &state.body {
                 Body::Directory(names) => names.listed_after(0).map(|slot| (slot.ino, slot.kind())).collect(),
                 Body::File(_) | Body::Other => Vec::new(),
             };
+            drop(state);
             for (ino, kind) in names {
                 usage.entries += 1;
                 match kind {
-                    FileKind::Directory => directories.push(ino),
+                    // The names of a damaged device may form a loop.
+                    FileKind::Directory if linked.insert(ino) => directories.push(ino),
+                    FileKind::Directory => {}
                     FileKind::Regular => {
-                        let inode = self.inode(ino)?;
-                        let state = inode.read()?;
+                        let Some(inode) = self.still_there(ino)? else { continue };
+                        let Ok(state) = inode.read() else { continue };
                         if state.attributes.nlink < 2 || linked.insert(ino) {
                             usage.logical_bytes += state.mapped_bytes();
                             let extents = state.extents().into_iter().flat_map(|extents| extents.iter());
@@ -153,6 +158,14 @@ impl Trees<'_> {
         let alone = references.into_iter().filter(|(chunk, count)| self.chunks.count(*chunk).max(1) == *count);
         usage.alone_bytes = alone.map(|(chunk, _)| self.chunk_bytes(chunk)).sum();
         Ok(usage)
+    }
+
+    /// Returns an inode that a name led to; `None` if it was removed meanwhile.
+    fn still_there(self, ino: u64) -> Result<Option<Arc<Inode>>> {
+        match self.inode(ino) {
+            Err(Error::NotFound { .. }) => Ok(None),
+            found => found.map(Some),
+        }
     }
 
     /// Returns the bytes of blocks and packed chunks that only snapshots reference, as far as nothing changes meanwhile.
