@@ -1299,7 +1299,7 @@ fn a_tree_that_is_still_being_charged_is_no_damage_and_recovery_goes_on() {
 }
 
 #[test]
-fn what_a_clean_unmount_saved_of_limited_trees_is_compared_with_the_logs() {
+fn the_saved_use_of_limited_trees_is_compared_with_the_logs() {
     let (device, _) = device_with_limits();
     let superblock: Superblock = device.region.read(COPIES[0]);
     let at = superblock.saved_state;

@@ -145,7 +145,7 @@ fn refused<T>(result: Result<T>, errno: i32) {
 }
 
 #[test]
-fn what_is_left_can_be_written_and_a_byte_more_cannot_by_any_call_under_any_policy() {
+fn exactly_as_much_as_is_left_can_be_added_by_any_call_under_any_policy() {
     for policy in Policy::ALL {
         let site = Site::new(policy);
         let outside = site.file(ROOT, "outside");

@@ -538,7 +538,9 @@ pub fn generate_with_trees(random: &mut fastrand::Rng, count: usize, remount_eve
             0..3 => {
                 // A name that no other operation uses: when a clone gets its name, among the others, is not known.
                 let to = vec![NAMES];
-                let meanwhile = (0..random.usize(0..12)).map(|_| one(random)).collect();
+                // What a removed tree holds is charged until it is freed, and it is freed after the clone.
+                let meanwhile = (0..random.usize(0..12)).map(|_| one(random));
+                let meanwhile = meanwhile.filter(|op| !matches!(op, Op::RemoveTree { .. })).collect();
                 ops.push(Op::CloneTree { from: path(random), to: to.clone(), meanwhile });
                 ops.push(Op::Rename { from: to.clone(), to: path(random), mode: rename_mode(random) });
                 // It may not be allowed to move into a limited tree.

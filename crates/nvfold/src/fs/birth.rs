@@ -1,9 +1,8 @@
 //! Making inodes. An inode is written before any name refers to it; publishing its name makes it reachable.
 
 use super::Core;
-use super::names::directory;
 use super::xattr::StoredValue;
-use crate::error::Result;
+use crate::error::{Error, Result, errno};
 use crate::inode::log::{Addition, Log};
 use crate::inode::{HeldValue, Inode, SYMLINK_TARGET, State, table};
 use crate::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, InodeHead, OVERFLOW_WORD};
@@ -170,11 +169,14 @@ impl Core {
     pub(crate) fn tmpfile(&self, within: InodeNumber, new: &NewInode) -> Result<Arc<Inode>> {
         let within = self.inode(within.0)?;
         within.check_changeable("create")?;
-        let tree = {
-            let state = within.read()?;
-            directory("create", &state)?;
-            state.attributes.tree
-        };
+        let AttributeLine { tree, nlink, .. } = within.read()?.attributes;
+        if within.kind != FileKind::Directory || nlink == 0 {
+            let (why, errno) = match within.kind {
+                FileKind::Directory => ("the directory was removed", errno::ENOENT),
+                _ => ("it is not a directory", errno::ENOTDIR),
+            };
+            return Err(Error::Posix { doing: "create", why, errno });
+        }
         let root = self.inode(InodeNumber::ROOT.0)?;
         let ino = self.allocate_inode()?;
         let no_parent = AttributeLine { tree, ..AttributeLine::default() };

@@ -55,7 +55,7 @@ fn furnished() -> (Device, InodeNumber, InodeNumber) {
 }
 
 #[test]
-fn of_two_writers_for_the_last_block_one_gets_it() {
+fn only_one_of_two_writers_gets_the_last_block() {
     explore(|| {
         let (device, tree, below) = furnished();
         limit(&device.fs, tree, Limits { logical_bytes: Some(3 * BLOCK_BYTES), ..NO_LIMITS });

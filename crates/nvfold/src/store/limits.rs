@@ -85,7 +85,13 @@ impl LimitedTrees {
     /// Takes a number that no inode is charged to, for a tree with this top, or whose top is still to be made.
     pub(crate) fn take_number(&self, top: Option<u64>, limits: &Limits) -> Option<u16> {
         let mut trees = self.trees.lock();
-        let number = (1..=u16::MAX).find(|number| !trees.contains_key(number))?;
+        let mut number: u16 = 1;
+        for taken in trees.keys() {
+            if *taken != number {
+                break;
+            }
+            number = number.checked_add(1)?;
+        }
         trees.insert(number, TreeUse { top, limits: *limits, ..TreeUse::default() });
         Some(number)
     }
@@ -289,5 +295,46 @@ pub(crate) fn limits_of(state: &State) -> Option<TreeLimits> {
     match state.body {
         Body::Directory(_) => state.short_attribute(TREE_LIMITS).and_then(TreeLimits::read),
         Body::File(_) | Body::Other => None,
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits { logical_bytes: Some(10), inodes: Some(2), expires: None };
+
+    #[test]
+    fn the_lowest_number_without_a_tree_is_taken_until_none_is_left() {
+        let trees = LimitedTrees::default();
+        trees.adopt((1..=u16::MAX).filter(|number| *number != 700).map(|number| (number, TreeUse::default())));
+        assert_eq!(trees.take_number(Some(5), &LIMITS), Some(700));
+        assert_eq!(trees.take_number(Some(6), &LIMITS), None);
+        trees.lose_top(700, 6);
+        assert_eq!(trees.take_number(Some(6), &LIMITS), None, "the top is another one");
+        trees.lose_top(700, 5);
+        assert_eq!(trees.take_number(None, &LIMITS), Some(700));
+        trees.give_up_number(700);
+        assert_eq!(trees.get(700), None);
+    }
+
+    #[test]
+    fn a_tree_takes_exactly_what_its_limits_leave_and_lives_until_it_is_empty() {
+        let trees = LimitedTrees::default();
+        let tree = trees.take_number(Some(5), &LIMITS).unwrap();
+        trees.charge("test", tree, (10, 10), 1).unwrap();
+        let error = trees.charge("test", tree, (1, 1), 0).unwrap_err();
+        assert!(matches!(error, Error::OverLimit { top: 5, most: 10, needed: 1, left: 0, .. }), "{error}");
+        // What is not content is counted, and refused by no limit.
+        trees.charge("test", tree, (7, 0), 0).unwrap();
+        trees.charge("test", tree, (0, 0), 1).unwrap();
+        assert_eq!(trees.charge("test", tree, (0, 0), 1).unwrap_err().errno(), crate::errno::EDQUOT);
+        drop(Charge { trees: &trees, tree, bytes: 7, inodes: 1 });
+        let used = trees.get(tree).unwrap();
+        assert_eq!((used.logical_bytes, used.inodes, trees.is_top(tree, 5), trees.known(tree)), (10, 1, true, tree));
+        trees.lose_top(tree, 5);
+        assert_eq!((trees.known(tree), trees.get(tree).unwrap().inodes), (0, 1));
+        trees.add(tree, 10u64.wrapping_neg(), 1u64.wrapping_neg());
+        assert_eq!(trees.get(tree), None);
     }
 }

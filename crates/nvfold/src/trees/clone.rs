@@ -161,7 +161,8 @@ impl<'c> Trees<'c> {
     ///
     /// # Errors
     /// EEXIST, ENOENT, ENOTDIR; EINVAL into itself; EACCES and EPERM for what the caller may not read; ENOSPC, EDQUOT;
-    /// ECANCELED; EBUSY if limits of its place changed meanwhile; ENOMEM if too much changed meanwhile; EMLINK, EIO, EROFS. Nothing is left of the copy then.
+    /// ECANCELED; EBUSY if limits of its place changed meanwhile; ENOMEM if too much changed meanwhile; EMLINK, EIO, EROFS.
+    /// Nothing is left of the copy then.
     pub(crate) fn clone_tree(
         self,
         source: InodeNumber,

@@ -60,32 +60,29 @@ impl<'c> Trees<'c> {
     /// ENOENT; ENOTDIR for something else; EROFS for a snapshot, EINVAL for the directories of the snapshots.
     pub(crate) fn limits_of(self, directory: InodeNumber) -> Result<Limits> {
         let top = self.inode(directory.0)?;
+        self.check_may_have_limits(&top)?;
         let state = top.read()?;
-        self.check_may_have_limits(&top, &state)?;
         Ok(self.top_use(&top, &state).map(|(_, used)| used.limits).unwrap_or_default())
     }
 
-    fn check_may_have_limits(self, top: &Inode, state: &State) -> Result<()> {
+    /// The caller holds no lock of an inode.
+    fn check_may_have_limits(self, top: &Inode) -> Result<()> {
         if top.kind != FileKind::Directory {
             return Err(posix("it is not a directory", errno::ENOTDIR));
         }
-        if state.attributes.nlink == 0 {
-            return Err(posix("the directory was removed", errno::ENOENT));
-        }
         top.check_changeable(DOING)?;
-        let is_hidden = || -> Result<bool> {
-            let hidden = match self.entry(InodeNumber::ROOT, SNAPSHOTS[0]) {
-                Ok(hidden) => hidden.ino.0,
-                Err(Error::NotFound { .. }) => return Ok(false),
-                Err(error) => return Err(error),
-            };
-            Ok(top.ino == hidden || top.parent.load(Ordering::Relaxed) == hidden)
+        let hidden = match self.entry(InodeNumber::ROOT, SNAPSHOTS[0]) {
+            Ok(hidden) => Some(hidden.ino.0),
+            Err(Error::NotFound { .. }) => None,
+            Err(error) => return Err(error),
         };
-        // The lock of the root is not taken twice, and it is not one of them.
-        if top.ino != InodeNumber::ROOT.0 && is_hidden()? {
+        if hidden == Some(top.ino) || hidden == Some(top.parent.load(Ordering::Relaxed)) {
             return Err(posix("it holds the snapshots of the file system", errno::EINVAL));
         }
-        Ok(())
+        match top.read()?.attributes.nlink {
+            0 => Err(posix("the directory was removed", errno::ENOENT)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns number and use of the tree whose limits stand on this directory, if it is whole.
@@ -104,7 +101,7 @@ impl<'c> Trees<'c> {
             return Err(posix("the root of the file system stays, so it cannot expire", errno::EINVAL));
         }
         let top = self.inode(directory.0)?;
-        self.check_may_have_limits(&top, &*top.read()?)?;
+        self.check_may_have_limits(&top)?;
         self.require_feature(LIMITS)?;
         self.with_tree_above(&top, DOING, |state, above| {
             let before = self.top_use(&top, state);

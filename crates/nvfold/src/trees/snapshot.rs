@@ -120,7 +120,8 @@ impl Trees<'_> {
         self.copy_tree(top, parent, name, options, CopyKind { replaces, ..CopyKind::default() })
     }
 
-    /// Returns what a snapshot, or another directory, holds, as far as nothing changes meanwhile. It takes memory for each chunk of the snapshot.
+    /// Returns what a snapshot, or another directory, holds, as far as nothing changes meanwhile. It takes memory for each
+    /// chunk.
     ///
     /// # Errors
     /// EIO.
