@@ -7,18 +7,18 @@ use std::process::Command;
 
 use nvfold_tests::mount::{Mount, nvfold, nvfold_json};
 use nvfold_tests::probe::{self, Writer};
+use nvfold_tests::requires;
 use nvfold_tests::scratch::Scratch;
-use nvfold_tests::{requires, run};
 
 const DEVICE_MIB: u64 = 64;
 /// Pages that a program writes with a hole after each, so that the kernel needs a request for each of them. Whoever does
 /// not wait for them finds some missing.
-const PAGES: u64 = 4000;
+const PAGES: u64 = 2000;
 const PAGE_BYTES: u64 = 4096;
 const STRIDE: usize = 2 * PAGE_BYTES as usize;
 
-fn write_pages(program: &Path, file: &Path) -> Writer {
-    Writer::start(Command::new(program).arg("scatter").arg(file).arg(PAGES.to_string()))
+fn write_pages(program: &Path, file: &Path, pages: u64) -> Writer {
+    Writer::start(Command::new(program).arg("scatter").arg(file).arg(pages.to_string()))
 }
 
 #[test]
@@ -32,8 +32,8 @@ fn data_of_open_files_survives_a_killed_server_after_nvfold_sync() {
             options => Mount::with_options(DEVICE_MIB, options),
         };
         fs::write(mount.join("mapped"), vec![b'-'; 8192]).expect("write");
-        let written = write_pages(&program, &mount.join("written"));
-        let renamed = write_pages(&program, &mount.join("first name"));
+        let written = write_pages(&program, &mount.join("written"), PAGES);
+        let renamed = write_pages(&program, &mount.join("first name"), PAGES);
         fs::rename(mount.join("first name"), mount.join("renamed")).expect("rename");
         let mapped = Writer::start(Command::new(&program).arg("map").arg(mount.join("mapped")));
         nvfold(&["sync"], &[mount.path()]).success();
@@ -55,22 +55,35 @@ fn data_of_open_files_survives_a_killed_server_after_nvfold_sync() {
 
 #[test]
 fn nvfold_sync_fails_if_data_of_an_open_file_could_not_be_stored() {
-    requires!(root, fuse, tool("cc"), tool("fallocate"));
+    requires!(root, fuse, tool("cc"));
     let programs = Scratch::new();
     let program = probe::compiled("clones", programs.path());
     let mut mount = Mount::with_options(DEVICE_MIB, "policy=off,writeback=on");
     if !mount.is_real() {
         return;
     }
-    let space = rustix::fs::statvfs(mount.path()).expect("statvfs");
-    let most = space.f_bavail.saturating_sub(PAGES / 2) * space.f_frsize;
-    run::ok(Command::new("fallocate").args(["-l", &most.to_string()]).arg(mount.join("space")));
-    let writer = write_pages(&program, &mount.join("file"));
+    fs::write(mount.join("file"), "").expect("make the file");
+    fill(&mount.join("space"));
+    // One page: the kernel may write it back at any time, and refuses the next write then.
+    let writer = write_pages(&program, &mount.join("file"), 1);
     let outcome = nvfold(&["sync"], &[mount.path()]);
     assert_eq!(outcome.code(), 1, "{}", outcome.report());
     assert!(outcome.stderr.contains("No space left"), "{}", outcome.report());
     writer.end();
+    nvfold(&["sync"], &[mount.path()]).success();
     mount.check();
+}
+
+/// Reserves all space that is left for a file.
+fn fill(file: &Path) {
+    let file = fs::File::create(file).expect("create");
+    let (mut end, mut step) = (0, DEVICE_MIB << 20);
+    while step >= PAGE_BYTES {
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), end, step) {
+            Ok(()) => end += step,
+            Err(_) => step /= 2,
+        }
+    }
 }
 
 #[test]
@@ -82,7 +95,7 @@ fn nvfold_dedup_shares_what_is_in_open_files() {
     if !mount.is_real() {
         return;
     }
-    let writers = ["one", "other"].map(|name| write_pages(&program, &mount.join(name)));
+    let writers = ["one", "other"].map(|name| write_pages(&program, &mount.join(name), PAGES));
     let report = nvfold_json(&["dedup", "--json"], &[&mount.join("one"), &mount.join("other")]);
     assert_eq!(report["looked_at_bytes"], 2 * PAGES * PAGE_BYTES, "{report}");
     assert_eq!(report["changed_bytes"], PAGES * PAGE_BYTES, "{report}");
