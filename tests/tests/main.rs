@@ -31,6 +31,7 @@ mod host_memory;
 mod hostile_images;
 mod hostile_names;
 mod idmapped;
+mod limits;
 mod model;
 mod mutations;
 mod names;

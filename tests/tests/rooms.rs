@@ -92,7 +92,7 @@ const HOUSES: [House; 9] = [
             ("stored", "descent mount statistics device dedup_options mounts problems failure"),
             (
                 "mount",
-                "statistics bounded unmount utab stop device dedup_options option_list mounts report size failure",
+                "statistics bounded unmount utab stop device dedup_options option_list mounts report size text failure",
             ),
             ("statistics", "bounded traffic device mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
@@ -125,12 +125,12 @@ const HOUSES: [House; 9] = [
             ),
             (
                 "front",
-                "handshake access notices pages hints lookups syncs turns settings requests clones snapshots moves rights \
-                 options reports counters acl convert",
+                "handshake access notices pages hints lookups syncs turns settings requests clones snapshots limits moves \
+                 rights options reports counters acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
-            ("housekeeping", "access background events"),
+            ("housekeeping", "access background notices events"),
             ("reconcile", "access background events"),
             ("access", "background mounts"),
             ("options", "reports events"),
@@ -144,6 +144,7 @@ const HOUSES: [House; 9] = [
             ("settings", ""),
             ("requests", ""),
             ("snapshots", "clones"),
+            ("limits", "clones"),
             ("clones", ""),
             ("moves", ""),
             ("rights", "acl"),

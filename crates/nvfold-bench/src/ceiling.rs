@@ -183,7 +183,7 @@ impl Server for Ceiling {
                 self.write(ino, offset, data)?;
                 reply.written(data.len() as u32);
             }
-            Operation::StatFs => reply.statfs(&StatFsOut { name_bytes_max: 255, ..StatFsOut::default() }),
+            Operation::StatFs { .. } => reply.statfs(&StatFsOut { name_bytes_max: 255, ..StatFsOut::default() }),
             Operation::Forget { .. } | Operation::BatchForget { .. } => {}
             Operation::Flush | Operation::FSync | Operation::Release | Operation::ReleaseDir { .. } => {}
             _ => return Err(Errno::ENOSYS),

@@ -15,9 +15,9 @@
  * Failure. A call that fails returns -1 (NULL, MAP_FAILED) and sets errno; nvfold_last_error() has a sentence about it. A
  * call happens wholly or not at all. Each names the errors that are its own; beside them there can be EBADF for a handle or
  * descriptor that is not open (any more), EFAULT for a pointer that is NULL or misaligned (other bad pointers are undefined
- * behaviour, as for memcpy), ENAMETOOLONG, EROFS, ENOSPC, and EIO for what the device cannot give. An internal error of the
- * library is EIO as well: it never ends the process, but the device takes no call any more until it is opened again, which
- * recovers it.
+ * behaviour, as for memcpy), ENAMETOOLONG, EROFS, ENOSPC, EDQUOT (nvfold_set_limits), and EIO for what the device cannot
+ * give. An internal error of the library is EIO as well: it never ends the process, but the device takes no call any more
+ * until it is opened again, which recovers it.
  *
  * Units. Lengths, sizes and offsets are bytes; times are struct timespec. A length above SSIZE_MAX is EINVAL, a negative
  * offset too.
@@ -113,6 +113,41 @@ struct nvfold_stats {
    * Set aside for tables, and not in use.
    */
   uint64_t reserved_bytes;
+};
+
+/**
+ * The limits of the tree that a file or directory is charged to, and what it uses of them. Later versions may have
+ * more fields behind these.
+ */
+struct nvfold_limits {
+  /**
+   * Number of the directory that has the limits; 0 when there is none, and all else is 0 then.
+   */
+  uint64_t top;
+  /**
+   * Logical bytes that the files of the tree may have, without holes; 0: no limit.
+   */
+  uint64_t limit_bytes;
+  /**
+   * Logical bytes that they have.
+   */
+  uint64_t used_bytes;
+  /**
+   * Inodes that the tree may have, with its directory; 0: no limit.
+   */
+  uint64_t limit_inodes;
+  /**
+   * Inodes that it has.
+   */
+  uint64_t used_inodes;
+  /**
+   * When a mount removes the tree, in nanoseconds since 1970; 0: never.
+   */
+  int64_t expires_ns;
+  /**
+   * 1 while files that were there before the limits are still being counted, else 0.
+   */
+  uint64_t is_being_charged;
 };
 
 /**
@@ -440,6 +475,22 @@ int nvfold_lchown(nvfold_device *device, const char *path, uid_t owner, gid_t gr
  * Sets the times of access and modification: `times` as nvfold_futimens has them, `flags` 0 or AT_SYMLINK_NOFOLLOW.
  */
 int nvfold_utimens(nvfold_device *device, const char *path, const struct timespec *times, int flags);
+
+/**
+ * Sets the limits of the tree below a directory, in place of those it has: logical bytes of its files (shared or not,
+ * without holes), inodes (with the directory), and the time in nanoseconds since 1970 at which a mount removes the
+ * tree. For each, 0 is no limit; with three zeros the directory has no limits of its own any more. What is there
+ * already is counted before the call returns; limits below that are allowed. What would exceed a limit fails with
+ * EDQUOT; names cannot be moved or linked into another tree (EXDEV). ENOENT, ENOTDIR, EROFS, EINVAL for a negative
+ * time.
+ */
+int nvfold_set_limits(nvfold_device *device, const char *path, uint64_t limit_bytes, uint64_t limit_inodes, int64_t expires_ns);
+
+/**
+ * The limits that apply at a path, and what is used of them: those of the nearest directory above that has limits.
+ * `size` is sizeof(struct nvfold_limits), by which later versions know how much of it the program has.
+ */
+int nvfold_limits(nvfold_device *device, const char *path, struct nvfold_limits *limits, size_t size);
 
 /**
  * Begins to read a directory. Returns a handle for nvfold_readdir, or NULL: ENOENT, ENOTDIR, ...

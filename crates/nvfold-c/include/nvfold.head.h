@@ -15,9 +15,9 @@
  * Failure. A call that fails returns -1 (NULL, MAP_FAILED) and sets errno; nvfold_last_error() has a sentence about it. A
  * call happens wholly or not at all. Each names the errors that are its own; beside them there can be EBADF for a handle or
  * descriptor that is not open (any more), EFAULT for a pointer that is NULL or misaligned (other bad pointers are undefined
- * behaviour, as for memcpy), ENAMETOOLONG, EROFS, ENOSPC, and EIO for what the device cannot give. An internal error of the
- * library is EIO as well: it never ends the process, but the device takes no call any more until it is opened again, which
- * recovers it.
+ * behaviour, as for memcpy), ENAMETOOLONG, EROFS, ENOSPC, EDQUOT (nvfold_set_limits), and EIO for what the device cannot
+ * give. An internal error of the library is EIO as well: it never ends the process, but the device takes no call any more
+ * until it is opened again, which recovers it.
  *
  * Units. Lengths, sizes and offsets are bytes; times are struct timespec. A length above SSIZE_MAX is EINVAL, a negative
  * offset too.

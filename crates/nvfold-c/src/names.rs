@@ -7,7 +7,8 @@ use crate::failure::{Failure, Outcome};
 use crate::files::new_inode;
 use crate::paths::{self, LastLink, Place, Start};
 use crate::shared;
-use nvfold::{Attr, CloneOptions, File, FileKind, FileSystem, InodeNumber, NewInode, RenameMode, SetAttr};
+use nvfold::{Attr, CloneOptions, File, FileKind, FileSystem, InodeNumber, LimitedTree, Limits, NewInode};
+use nvfold::{RenameMode, SetAttr};
 use std::ffi::c_uint;
 use std::sync::Arc;
 
@@ -168,6 +169,24 @@ impl<'n> Name<'n> {
             check_is_free(&place)?;
             Ok(fs.clone_tree(source, place.directory, &place.name, &CloneOptions::default()).map(drop)?)
         })
+    }
+
+    /// Sets the limits of the tree below a directory. For each, 0 is no limit.
+    pub fn set_limits(&self, bytes: u64, inodes: u64, expires_ns: i64) -> Outcome<()> {
+        if expires_ns < 0 {
+            return Err(Failure::invalid("a tree cannot have expired before 1970"));
+        }
+        // What was stored to shared mappings before is counted.
+        shared::write_back_all()?;
+        let some = |limit: u64| (limit != 0).then_some(limit);
+        let expires = (expires_ns != 0).then_some(expires_ns);
+        let limits = Limits { logical_bytes: some(bytes), inodes: some(inodes), expires };
+        self.on(LastLink::Follow, |fs, attr| Ok(fs.change_limits(attr.ino, |of_tree| *of_tree = limits)?))
+    }
+
+    /// Returns the limited tree that this is charged to.
+    pub fn limited_tree(&self) -> Outcome<Option<LimitedTree>> {
+        self.on(LastLink::Follow, |fs, attr| Ok(fs.limited_tree(attr.ino)?))
     }
 
     pub fn rmdir(&self) -> Outcome<()> {

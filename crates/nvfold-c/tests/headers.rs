@@ -49,8 +49,9 @@ fn check(name: &str, sources: &[&str], structures: &[&str]) {
 
 #[test]
 fn nvfold_h_is_generated_from_the_current_sources() {
-    let sources = ["devices.rs", "descriptors.rs", "names.rs", "directories.rs", "attributes.rs", "memory.rs"];
-    check("nvfold", &sources, &["Stats", "Dirent"]);
+    let sources =
+        ["devices.rs", "descriptors.rs", "names.rs", "limits.rs", "directories.rs", "attributes.rs", "memory.rs"];
+    check("nvfold", &sources, &["Stats", "Limits", "Dirent"]);
 }
 
 #[test]

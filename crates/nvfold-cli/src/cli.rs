@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Undedup(dedup::Undedup),
     Reclaim(reclaim::Reclaim),
     Remove(remove::Remove),
+    Set(limits::Set),
+    Get(limits::Get),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
     Import(import::Import),

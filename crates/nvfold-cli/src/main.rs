@@ -115,6 +115,8 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Undedup(command) => dedup::undedup(command, output),
         Command::Reclaim(command) => reclaim::run(command, output),
         Command::Remove(command) => remove::run(command, output),
+        Command::Set(command) => limits::set(command, output),
+        Command::Get(command) => limits::get(command, output),
         Command::Policy(command) => policy::run(command, output),
         Command::Tune(command) => tune::run(command, output),
         Command::Fsck(command) => fsck::run(command, output),

@@ -186,7 +186,9 @@ pub enum Operation<'r> {
         from_cache: bool,
         kill_privileges: bool,
     },
-    StatFs,
+    StatFs {
+        ino: u64,
+    },
     Release,
     FSync,
     Flush,
@@ -357,7 +359,7 @@ impl<'r> Operation<'r> {
                     kill_privileges: write_flags & WRITE_KILL_SUIDGID != 0,
                 }
             }
-            opcode::STATFS => Operation::StatFs,
+            opcode::STATFS => Operation::StatFs { ino },
             opcode::RELEASE => Operation::Release,
             opcode::FSYNC => Operation::FSync,
             opcode::FLUSH => Operation::Flush,

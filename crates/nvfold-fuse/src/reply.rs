@@ -27,6 +27,7 @@ impl Errno {
     pub const ENODATA: Errno = Errno(libc::ENODATA);
     pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
     pub const ESTALE: Errno = Errno(libc::ESTALE);
+    pub const EDQUOT: Errno = Errno(libc::EDQUOT);
     pub const EOVERFLOW: Errno = Errno(libc::EOVERFLOW);
 }
 

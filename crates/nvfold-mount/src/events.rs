@@ -26,6 +26,8 @@ pub enum Event {
         /// What a sync of the device says.
         error: Option<nvfold::Error>,
     },
+    /// The time of a limited tree has come: it was removed.
+    Expired(nvfold::ExpiredTree),
     /// Work in the background has left something out. Only the first time; [`nvfold::FileSystem::skipped`] counts.
     LeftOut {
         /// Why.

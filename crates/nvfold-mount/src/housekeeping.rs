@@ -1,5 +1,5 @@
-//! Housekeeping of a mount, once a second: frees removed trees and dead space in packed segments, gives freed memory back
-//! to the host, and checks the device.
+//! Housekeeping of a mount, once a second: removes trees whose time has come, frees removed trees and dead space in
+//! packed segments, gives freed memory back to the host, and checks the device.
 //!
 //! A device that is lost (truncated under the mount, or on a host without memory for it) answers every request with
 //! EIO and never recovers. So the mount ends: it is detached from the tree.
@@ -7,30 +7,86 @@
 use crate::access::Access;
 use crate::background::{Background, Stop};
 use crate::events::{Event, Events};
-use nvfold::{FileSystem, Victims};
+use crate::notices::Notices;
+use nvfold::{Error, ExpiredTree, FileSystem, Victims};
 use nvfold_fuse::mount::unmount;
 use rustix::mount::UnmountFlags;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Weak;
 use std::time::Duration;
 
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Starts the thread.
-pub(crate) fn start(fs: FileSystem, dir: PathBuf, access: Access, events: Events) -> Background {
-    Background::start(move |stop| {
+/// What the thread works with.
+pub(crate) struct Housekeeping {
+    pub fs: FileSystem,
+    /// The mount point.
+    pub dir: PathBuf,
+    pub access: Access,
+    pub notices: Weak<Notices>,
+    pub events: Events,
+}
+
+impl Housekeeping {
+    /// Starts the thread.
+    pub(crate) fn start(self) -> Background {
+        Background::start(move |stop| self.work(stop))
+    }
+
+    fn work(&self, stop: &Stop) {
+        let Housekeeping { fs, dir, events, .. } = self;
         let mut told = Told::default();
+        self.remove_expired(&mut told);
         stop.rest(EVERY);
         while !stop.is_asked() {
             if !fs.region().probe() {
                 let error = fs.sync().err();
-                let _ = unmount(&dir, UnmountFlags::DETACH);
+                let _ = unmount(dir, UnmountFlags::DETACH);
                 return events(Event::DeviceLost { error });
             }
-            told.tell(&fs, &events);
-            tidy_up(&fs, &access, stop);
+            told.tell(fs, events);
+            self.remove_expired(&mut told);
+            self.tidy_up(stop);
             stop.rest(EVERY);
         }
-    })
+    }
+
+    /// Removes the trees whose time has come, and tells of each. After a crash this waits until recovery knows the trees.
+    fn remove_expired(&self, told: &mut Told) {
+        let recovery = self.fs.stats().recovery;
+        let is_recovering = !recovery.reconciled && !recovery.stalled;
+        if self.access.is_read_only() || is_recovering {
+            return;
+        }
+        match self.fs.remove_expired() {
+            Ok(expired) => expired.into_iter().for_each(|tree| self.tell_expired(tree)),
+            Err(Error::ReadOnly { .. }) => {}
+            Err(error) if !told.expired_stays => {
+                told.expired_stays = true;
+                (self.events)(Event::LeftOut { error: format!("remove a tree whose time has come: {error}") });
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn tell_expired(&self, expired: ExpiredTree) {
+        let name = expired.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if let Some(notices) = self.notices.upgrade() {
+            notices.has_lost_a_tree(expired.tree.top, expired.parent, OsStr::from_bytes(name));
+        }
+        (self.events)(Event::Expired(expired));
+    }
+
+    /// Frees space and gives memory back. A failure costs space or memory, never data; the next round tries again.
+    fn tidy_up(&self, stop: &Stop) {
+        let Housekeeping { fs, access, .. } = self;
+        let goes_on = || !access.is_read_only() && !stop.is_asked();
+        while goes_on() && !fs.remove_step().unwrap_or(true) {}
+        while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
+        while goes_on() && !fs.trim_step().unwrap_or(true) {}
+    }
 }
 
 /// What the events so far have told.
@@ -39,6 +95,7 @@ struct Told {
     bad_ranges: usize,
     unreadable: u64,
     syncs_fail: bool,
+    expired_stays: bool,
 }
 
 impl Told {
@@ -59,12 +116,4 @@ impl Told {
             self.unreadable = unreadable;
         }
     }
-}
-
-/// Frees space and gives memory back. A failure costs space or memory, never data; the next round tries again.
-fn tidy_up(fs: &FileSystem, access: &Access, stop: &Stop) {
-    let goes_on = || !access.is_read_only() && !stop.is_asked();
-    while goes_on() && !fs.remove_step().unwrap_or(true) {}
-    while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
-    while goes_on() && !fs.trim_step().unwrap_or(true) {}
 }

@@ -25,6 +25,7 @@
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
 //! | [`clones`], `moves` | clones of trees: what a command asks; what moves meanwhile |
 //! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
+//! | [`limits`] | what a command asks about the limits of trees, and sets |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
 //! | `notices` | what the server tells the kernel on its own initiative |
 //! | `lookups`, `pages`, `hints`, `syncs`, `turns` | what is remembered between requests, all of it bounded |
@@ -45,6 +46,7 @@ mod front;
 mod handshake;
 mod hints;
 mod housekeeping;
+pub mod limits;
 mod lookups;
 mod memory;
 mod mount;

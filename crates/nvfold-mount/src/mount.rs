@@ -5,10 +5,11 @@ use crate::background::Background;
 use crate::counters::Counters;
 use crate::front::Front;
 use crate::handshake::{self, Agreed};
+use crate::housekeeping::Housekeeping;
 use crate::mounts::{self, Mounted};
 use crate::notices::Notices;
 use crate::options::{Options, WantedTransport};
-use crate::{daemon, housekeeping, memory, reconcile};
+use crate::{daemon, memory, reconcile};
 use nvfold::FileSystem;
 use nvfold_fuse::mount::unmount;
 use nvfold_fuse::{Notifier, Session, Transport};
@@ -100,7 +101,7 @@ impl Mount {
         let dir = named.canonicalize().map_err(|source| Error::Mount { dir: named.to_owned(), source })?;
         let access = Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY));
         let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
-        let Served { session, front, counters, agreed } = starting.start()?;
+        let Served { session, front, notices, counters, agreed } = starting.start()?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
             set_read_ahead(mounted);
@@ -113,10 +114,14 @@ impl Mount {
             let _ = stored.sync();
         };
         let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
-        let mut threads = vec![
-            housekeeping::start(fs.clone(), dir.clone(), access.clone(), events.clone()),
-            reconcile::start(fs.clone(), access.clone(), events.clone()),
-        ];
+        let keeping = Housekeeping {
+            fs: fs.clone(),
+            dir: dir.clone(),
+            access: access.clone(),
+            notices: Arc::downgrade(&notices),
+            events: events.clone(),
+        };
+        let mut threads = vec![keeping.start(), reconcile::start(fs.clone(), access.clone(), events.clone())];
         if !fs.is_read_only() {
             threads.push(daemon::start(fs, access, events.clone()));
         }
@@ -208,6 +213,7 @@ struct Starting<'m> {
 struct Served {
     session: Session,
     front: Weak<Front>,
+    notices: Arc<Notices>,
     counters: Arc<Counters>,
     agreed: Agreed,
 }
@@ -251,14 +257,15 @@ impl Starting<'_> {
         };
         let notifier = Notifier::new(connection.try_clone()?);
         // The threads that these start, too, receive no signals.
-        let (session, front) = pmem::with_signals_blocked(|| {
+        let (session, front, notices) = pmem::with_signals_blocked(|| {
             let (fs, access) = (self.fs.clone(), self.access.clone());
-            let front = Front::new(fs, self.options, Notices::new(notifier), counters.clone(), access, agreed);
+            let notices = Arc::new(Notices::new(notifier));
+            let front = Front::new(fs, self.options, notices.clone(), counters.clone(), access, agreed);
             let front = Arc::new(front);
             let known = Arc::downgrade(&front);
-            Session::start(front, connection, transport).map(|session| (session, known))
+            Session::start(front, connection, transport).map(|session| (session, known, notices))
         })?;
-        Ok(Served { session, front, counters, agreed })
+        Ok(Served { session, front, notices, counters, agreed })
     }
 }
 

@@ -21,7 +21,7 @@
 //! pages         -> drop old pages                                   waits for writeback: requests that are answered
 //! listings      -> drop the pages of directories                    waits for whoever is reading one
 //! names         -> drop names of files with unstored data, and of   waits for the locks of directories
-//!                  removed trees
+//!                  removed and expired trees
 //! ```
 //!
 //! A queue holds equal notices once, and at most [`QUEUED_MAX`]. A request that must know that the kernel has acted
@@ -114,6 +114,12 @@ impl Notices {
     pub(crate) fn has_lost_a_name(&self, ino: InodeNumber, dir: InodeNumber, name: &OsStr) {
         self.more_blocks.add(ino);
         self.names.add((dir, name.to_owned()));
+    }
+
+    /// Tells the kernel that a directory with all below it has lost its name.
+    pub(crate) fn has_lost_a_tree(&self, top: InodeNumber, dir: InodeNumber, name: &OsStr) {
+        self.has_other_attributes(dir);
+        self.has_lost_a_name(top, dir, name);
     }
 
     /// Tells the kernel that attributes of a file have changed; returns when it knows.

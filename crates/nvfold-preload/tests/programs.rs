@@ -1,6 +1,8 @@
 //! Real programs that write and read databases and media: the same results as on the host, and the same files.
 
-use crate::lab::{Lab, PREFIX, assert_same_files, has, lab, ok};
+use crate::lab::{Lab, PREFIX, assert_same_files, has, lab, ok, report};
+use nvfold::{FileSystem, Limits, MountOptions};
+use pmem::{DeviceSpec, OpenOptions, Region};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -268,4 +270,48 @@ fn patch_shares_bytes_that_it_read_from_a_closed_file() {
     // The record has every write, with a head of 24 bytes.
     let record = fs::metadata(evaluation.join("writes")).unwrap().len();
     assert_eq!(record, written + 24 * told(&evaluation, "write_calls"));
+}
+
+/// Sets limits of a directory of the device.
+fn limit(lab: &Lab, dir: &str, logical_bytes: u64, inodes: u64) {
+    let device = DeviceSpec::Path(lab.path("device"));
+    let fs =
+        FileSystem::mount(Region::open(&device, &OpenOptions::default()).unwrap(), MountOptions::default()).unwrap();
+    let limits = Limits { logical_bytes: Some(logical_bytes), inodes: Some(inodes), expires: None };
+    fs.change_limits(fs.resolve(dir.as_bytes()).unwrap().ino, |of_tree| *of_tree = limits).unwrap();
+    fs.unmount().unwrap();
+}
+
+#[test]
+fn programs_in_a_limited_tree_see_the_limit_and_are_stopped_by_it() {
+    let Some(lab) = lab() else { return };
+    let path = |name: &str| format!("{PREFIX}/{name}");
+    ok(lab.preloaded("mkdir").args(["-p", &path("work/below"), &path("other")]));
+    limit(&lab, "/work", 1 << 20, 4);
+    let stat = ok(lab.preloaded("stat").args(["-f", "-c", "%b %a %S %c %d", &path("work/below")]));
+    assert_eq!(String::from_utf8_lossy(&stat.stdout), "256 256 4096 4 2\n");
+    let refused = |program: &str, arguments: &[&str]| {
+        let mut command = lab.preloaded(program);
+        let output = command.args(arguments).output().unwrap();
+        let says = String::from_utf8_lossy(&output.stderr).contains("Disk quota exceeded");
+        assert!(!output.status.success() && says, "{}", report(&command, &output));
+    };
+    let write = |to: &str, count: &str| {
+        let [to, count] = [format!("of={}", path(to)), format!("count={count}")];
+        ["if=/dev/urandom".to_owned(), to, "bs=64K".to_owned(), count, "status=none".to_owned()]
+    };
+    let words = write("work/below/file", "17");
+    refused("dd", &words.each_ref().map(String::as_str));
+    ok(lab.preloaded("dd").args(write("work/below/file", "16")));
+    ok(lab.preloaded("ln").args([&path("work/below/file"), &path("work/link")]));
+    ok(lab.preloaded("touch").arg(path("work/fourth")));
+    refused("mkdir", &[&path("work/fifth")]);
+    let mut link = lab.preloaded("ln");
+    let output = link.args([&path("work/below/file"), &path("other/link")]).output().unwrap();
+    assert!(!output.status.success(), "a link into another tree: {}", report(&link, &output));
+    // Another tree: mv copies.
+    ok(lab.preloaded("mv").args([&path("work/below/file"), &path("other/file")]));
+    ok(lab.preloaded("rm").arg(path("work/link")));
+    let stat = ok(lab.preloaded("stat").args(["-f", "-c", "%b %a %S %c %d", &path("work")]));
+    assert_eq!(String::from_utf8_lossy(&stat.stdout), "256 256 4096 4 1\n");
 }

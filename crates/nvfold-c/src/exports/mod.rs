@@ -10,6 +10,7 @@ mod descriptors;
 mod devices;
 mod directories;
 mod icid;
+mod limits;
 mod memory;
 mod names;
 
@@ -32,6 +33,8 @@ pub(crate) struct DirectoryHandle(*mut c_void);
 // Here and not beside the structures: the generator of the headers takes them for C types (cbindgen.toml).
 /// `struct nvfold_stats *`
 type OutStats<'c> = Out<'c, devices::Stats>;
+/// `struct nvfold_limits *`
+type OutLimits<'c> = Out<'c, limits::Limits>;
 /// `struct nvfold_dirent *`
 type OutDirent<'c> = Out<'c, directories::Dirent>;
 

@@ -108,6 +108,24 @@ int main(void)
     FAILS(ENOENT, nvfold_clone_tree(device, "/none", "/other"));
     FAILS(EFAULT, nvfold_clone_tree(device, "/d", NULL));
 
+    /* Limits: what is there is counted, what would exceed them fails, and zeros remove them. */
+    struct nvfold_limits limits;
+    CHECK(nvfold_limits(device, "/clone/new", &limits, sizeof limits) == 0 && limits.top == 0 && limits.used_inodes == 0);
+    CHECK(nvfold_set_limits(device, "/clone", 1 << 20, 3, 0) == 0);
+    CHECK(nvfold_limits(device, "/clone/new", &limits, sizeof limits) == 0);
+    CHECK(limits.top == stat_of("/clone").st_ino && limits.limit_bytes == 1 << 20 && limits.limit_inodes == 3);
+    CHECK(limits.used_inodes == 2 && limits.used_bytes > 0 && limits.expires_ns == 0 && limits.is_being_charged == 0);
+    CHECK(nvfold_mkdir(device, "/clone/third", 0755) == 0);
+    FAILS(EDQUOT, nvfold_mkdir(device, "/clone/fourth", 0755));
+    CHECK(nvfold_mkdir(device, "/outside", 0755) == 0 && nvfold_rmdir(device, "/outside") == 0);
+    FAILS(EXDEV, nvfold_rename(device, "/clone/new", "/moved", 0));
+    FAILS(ENOTDIR, nvfold_set_limits(device, "/clone/new", 1, 0, 0));
+    FAILS(ENOENT, nvfold_set_limits(device, "/none", 1, 0, 0));
+    FAILS(EINVAL, nvfold_set_limits(device, "/clone", 0, 0, -1));
+    FAILS(EFAULT, nvfold_limits(device, "/clone", NULL, sizeof limits));
+    CHECK(nvfold_set_limits(device, "/clone", 0, 0, 0) == 0 && nvfold_mkdir(device, "/clone/fourth", 0755) == 0);
+    CHECK(nvfold_limits(device, "/clone", &limits, sizeof limits) == 0 && limits.top == 0);
+
     /* Attributes. */
     CHECK(nvfold_chmod(device, "/d/new", 0400) == 0 && nvfold_fchmod(fd, 0444) == 0);
     CHECK(stat_of("/d/new").st_mode == (S_IFREG | 0444));

@@ -12,6 +12,7 @@ pub(crate) mod export;
 pub(crate) mod fsck;
 pub(crate) mod import;
 pub(crate) mod info;
+pub(crate) mod limits;
 pub(crate) mod man;
 pub(crate) mod mkfs;
 pub(crate) mod mount;

@@ -1,11 +1,17 @@
 //! What a mount reports beside the requests ([`Event`]), as messages. A lost device ends the process.
 
-use super::{GRACE, announce};
+use super::{GRACE, announce, inform};
 use crate::failure::FAILED;
+use crate::mounts;
+use crate::size;
 use crate::statistics::SyncErrors;
+use crate::text::{counted, escaped};
 use crate::utab;
+use nvfold::ExpiredTree;
 use nvfold_mount::Event;
 use pmem::Region;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +20,8 @@ use std::thread;
 pub(super) fn handler(region: Region, device: String, dir: PathBuf) -> Arc<dyn Fn(Event) + Send + Sync> {
     Arc::new(move |event| {
         if let Some(message) = message(&event, &region, &device, &dir) {
-            announce(&format!("nvfold: {message}"));
+            let tell = if matches!(event, Event::Expired(_)) { inform } else { announce };
+            tell(&format!("nvfold: {message}"));
         }
         if let Event::DeviceLost { .. } = event {
             leave_lost_device(&dir);
@@ -33,6 +40,12 @@ fn message(event: &Event, region: &Region, device: &str, dir: &Path) -> Option<S
              `nvfold fsck --repair` has decided"
         ),
         Event::DeviceLost { error } => format!("{}; the mount on {} ends", error.as_ref()?, dir.display()),
+        Event::Expired(ExpiredTree { path, tree, .. }) => format!(
+            "{}: removed because its time had come, with {} and {}",
+            escaped(&mounts::show(&below(dir, path))),
+            counted(tree.inodes, "inode", "inodes"),
+            size::show(tree.logical_bytes)
+        ),
         Event::LeftOut { error } => {
             format!("left out in the background: {error}; `nvfold stats` counts what else is")
         }
@@ -44,6 +57,11 @@ fn message(event: &Event, region: &Region, device: &str, dir: &Path) -> Option<S
         Event::DaemonEnded { error } => format!("work in the background ends: {error}"),
         _ => return None,
     })
+}
+
+/// Returns the path below the mount point of what has this path on the device.
+fn below(dir: &Path, path: &[u8]) -> PathBuf {
+    dir.join(OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))
 }
 
 /// Ends the process of a mount that was detached. `serve` ends with the session, when the last file is closed; if that

@@ -12,6 +12,7 @@
 
 pub(crate) mod clones;
 mod events;
+pub(crate) mod limits;
 mod memory;
 mod options;
 mod remount;
@@ -241,6 +242,13 @@ fn end_on_panic(dir: &Path) {
 /// Prints a message, and writes it to the kernel's log if root. In the background stderr leads nowhere.
 fn announce(message: &str) {
     let _ = std::fs::write("/dev/kmsg", message);
+    eprint_line(message);
+}
+
+/// As `announce`, for what happens as it should: the level of the message is info.
+fn inform(message: &str) {
+    const INFO: &str = "<6>";
+    let _ = std::fs::write("/dev/kmsg", format!("{INFO}{message}"));
     eprint_line(message);
 }
 

@@ -3,7 +3,7 @@
 
 use super::clones::{Refusal, TRY_AGAIN, source};
 use nvfold::errno;
-use nvfold_fuse::ask;
+use nvfold_fuse::{ASK_BYTES, ask};
 use nvfold_mount::snapshots::answered;
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -29,13 +29,13 @@ pub(crate) struct Figures {
 /// Deletes the snapshot of this name. `any`: a directory of the mount.
 pub(crate) fn delete(any: &File, name: &OsStr) -> io::Result<Result<(), Refusal>> {
     let asked = |any_token| SnapshotQuestion::Delete { any: any_token, name: name.as_bytes() };
-    let answer = repeated(any, || Ok(asked(source(any)?)))?;
+    let answer = repeated(any, || Ok(asked(source(any)?).to_message()))?;
     Ok(answer.map(drop))
 }
 
 /// Returns when a snapshot was made, and what it holds. `top`: its directory.
 pub(crate) fn figures(top: &File) -> io::Result<Result<Figures, Refusal>> {
-    let answer = repeated(top, || Ok(SnapshotQuestion::Figures { snapshot: source(top)? }))?;
+    let answer = repeated(top, || Ok(SnapshotQuestion::Figures { snapshot: source(top)? }.to_message()))?;
     let figures = |numbers: Vec<u64>| match numbers[..] {
         [created] => Ok(Figures { created_ns: created.cast_signed(), usage: None }),
         [created, entries, logical_bytes, alone_bytes] => {
@@ -49,7 +49,7 @@ pub(crate) fn figures(top: &File) -> io::Result<Result<Figures, Refusal>> {
 
 /// Returns ranges of two files that they do not share, from a byte offset on, and where to go on.
 pub(crate) fn unshared(one: &File, other: &File, from: u64) -> io::Result<(Vec<Range<u64>>, u64)> {
-    let question = || Ok(SnapshotQuestion::Unshared { one: source(one)?, other: source(other)?, from });
+    let question = || Ok(SnapshotQuestion::Unshared { one: source(one)?, other: source(other)?, from }.to_message());
     let numbers = repeated(one, question)?.map_err(|refusal| io::Error::from_raw_os_error(refusal.errno))?;
     let (next, ranges) = numbers.split_first().ok_or_else(not_understood)?;
     let (ranges, rest) = ranges.as_chunks::<2>();
@@ -65,7 +65,7 @@ pub(crate) fn unshared(one: &File, other: &File, from: u64) -> io::Result<(Vec<R
 pub(crate) fn equal_files(one: &File, other: &File) -> io::Result<HashSet<[u64; 2]>> {
     let (mut found, mut after) = (HashSet::new(), 0);
     loop {
-        let question = || Ok(SnapshotQuestion::Equal { one: source(one)?, other: source(other)?, after });
+        let question = || Ok(SnapshotQuestion::Equal { one: source(one)?, other: source(other)?, after }.to_message());
         let numbers = repeated(one, question)?.map_err(|refusal| io::Error::from_raw_os_error(refusal.errno))?;
         let (next, pairs) = numbers.split_first().ok_or_else(not_understood)?;
         let (pairs, rest) = pairs.as_chunks::<2>();
@@ -81,10 +81,10 @@ pub(crate) fn equal_files(one: &File, other: &File) -> io::Result<HashSet<[u64; 
     }
 }
 
-/// Asks until the server takes the question.
-fn repeated<'q>(
+/// Asks by an open file until the server takes the question.
+pub(super) fn repeated(
     file: &File,
-    question: impl Fn() -> io::Result<SnapshotQuestion<'q>>,
+    question: impl Fn() -> io::Result<Box<[u8; ASK_BYTES]>>,
 ) -> io::Result<Result<Vec<u64>, Refusal>> {
     loop {
         match ask_once(file.as_fd(), question()?)? {
@@ -95,13 +95,12 @@ fn repeated<'q>(
 }
 
 /// Asks once.
-fn ask_once(file: BorrowedFd<'_>, question: SnapshotQuestion<'_>) -> io::Result<Result<Vec<u64>, Refusal>> {
-    let mut message = question.to_message();
+fn ask_once(file: BorrowedFd<'_>, mut message: Box<[u8; ASK_BYTES]>) -> io::Result<Result<Vec<u64>, Refusal>> {
     ask(file, &mut message)?;
     answered(&message[..]).ok_or_else(not_understood)
 }
 
 /// The error if the server is of another version.
-fn not_understood() -> io::Error {
+pub(super) fn not_understood() -> io::Error {
     io::Error::from_raw_os_error(errno::EINVAL)
 }

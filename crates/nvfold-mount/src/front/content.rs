@@ -8,7 +8,8 @@
 //! if the process waits for the write. Otherwise (AIO, io_uring) a page read in between would keep its old content.
 //! So if the kernel may have pages of the file, a direct write is answered only after those of its range are dropped.
 
-use super::{Answer, Front};
+use super::unstored::as_the_kernel_keeps_it;
+use super::{Answer, Front, lacks_room};
 use crate::convert;
 use nvfold::{AllocateMode, InodeNumber, Whence};
 use nvfold_fuse::{Caller, Errno, Reply};
@@ -38,20 +39,21 @@ impl Front {
     /// afterwards, so a notice reports a change.
     pub(crate) fn write_to(&self, ino: InodeNumber, offset: u64, data: &[u8], from_cache: bool) -> Answer<()> {
         if from_cache {
-            self.check_may_write(ino, offset)?;
+            self.check_may_write(ino, offset).map_err(as_the_kernel_keeps_it)?;
         }
         let file = self.open_to_change(ino).map_err(convert::errno)?;
         let before = file.attr().blocks;
         let causes = self.causes_of(&file, offset, data);
         let written = self.with_room(|| causes.write(&file, offset, data));
-        if from_cache && matches!(written, Err(nvfold::Error::NoSpace { .. })) {
-            self.record_failed_writeback(ino, offset);
+        if from_cache && let Some(error) = written.as_ref().err().filter(|error| lacks_room(error)) {
+            self.record_failed_writeback(ino, offset, Errno(error.errno()));
         }
         if from_cache && written.as_ref().is_err_and(|error| error.errno() == nvfold::errno::EROFS) {
             // Nobody may read from the cache what the file of a snapshot does not hold.
             self.notices.drop_pages((ino, (offset, data.len() as u64)));
         }
-        let written = written.map_err(convert::errno)?;
+        let as_told = |errno| if from_cache { as_the_kernel_keeps_it(errno) } else { errno };
+        let written = written.map_err(convert::errno).map_err(as_told)?;
         self.note_written(&file, offset, &causes, &written);
         self.counters.write(data.len());
         if !from_cache {

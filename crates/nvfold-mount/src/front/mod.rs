@@ -11,6 +11,7 @@
 //!                                            +-> trees        clones of trees
 //!                                            +-> snapshots    making, deleting and restoring snapshots
 //!                                            +-> places       what keeps snapshots as they are
+//!                                            +-> limits       limits of trees
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -27,6 +28,7 @@
 mod attributes;
 mod causality;
 mod content;
+mod limits;
 mod listing;
 mod names;
 mod places;
@@ -53,7 +55,7 @@ use crate::reports::Reports;
 use crate::syncs::Syncs;
 use crate::turns::Turns;
 use listing::Listings;
-use nvfold::{Attr, Clock, FileSystem, InodeNumber};
+use nvfold::{Attr, Clock, FileSystem, InodeNumber, errno};
 use nvfold_causality::anchors::Anchors;
 use nvfold_fuse::protocol::open;
 use nvfold_fuse::{Entry, Errno};
@@ -107,14 +109,14 @@ impl Front {
     pub(crate) fn new(
         fs: FileSystem,
         options: &Options,
-        notices: Notices,
+        notices: Arc<Notices>,
         counters: Arc<Counters>,
         access: Access,
         agreed: Agreed,
     ) -> Front {
         let cache = options.cache;
         let is_memory = fs.region().level() != pmem::PersistenceLevel::File;
-        let (lookups, notices) = (Arc::new(Lookups::new()), Arc::new(notices));
+        let lookups = Arc::new(Lookups::new());
         removal::keep_what_is_known(&fs, &lookups, &notices);
         let snapshots = SnapshotPlaces::of(&fs);
         let has_snapshots = fs.snapshots().is_ok_and(|all| !all.is_empty());
@@ -179,16 +181,22 @@ impl Front {
         entry(attr)
     }
 
-    /// Runs an operation, and repeats it if it finds too little space and a nameless file is freed meanwhile.
+    /// Runs an operation, and repeats it if it finds too little space, on the device or in its limited tree, and a nameless
+    /// file is freed meanwhile.
     fn with_room<T>(&self, operation: impl Fn() -> nvfold::Result<T>) -> nvfold::Result<T> {
         loop {
             let freed = self.lookups.freed();
             match operation() {
-                Err(nvfold::Error::NoSpace { .. }) if self.lookups.wait_for_a_freed(freed) => {}
+                Err(error) if lacks_room(&error) && self.lookups.wait_for_a_freed(freed) => {}
                 result => return result,
             }
         }
     }
+}
+
+/// Returns true if there was too little space, on the device or in a limited tree.
+fn lacks_room(error: &nvfold::Error) -> bool {
+    [errno::ENOSPC, errno::EDQUOT].contains(&error.errno())
 }
 
 /// Returns the reply about an inode.

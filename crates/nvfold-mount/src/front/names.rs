@@ -59,7 +59,7 @@ impl Front {
         let (mode, access) = inherited(self.default_acl(parent).as_ref(), mode, umask);
         let gid = if directory.mode & SET_GROUP_ID != 0 { directory.gid } else { who.gid };
         let new = NewInode { kind: FileKind::Regular, mode, uid: who.uid, gid, rdev: 0 };
-        let file = self.with_room(|| self.fs.tmpfile(&new)).map_err(convert::errno)?;
+        let file = self.with_room(|| self.fs.tmpfile_in(parent, &new)).map_err(convert::errno)?;
         let of_parent = |name| Some((name, self.fs.get_xattr(parent, name).ok()?));
         let mut values: Vec<(&[u8], Vec<u8>)> = INHERITED.into_iter().filter_map(of_parent).collect();
         values.extend(access.map(|access| (acl::ACCESS, access.encode())));

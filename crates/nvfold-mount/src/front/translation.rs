@@ -140,9 +140,11 @@ impl Server for Front {
                 reply.written(self.clone_range(who, from, to, length)?);
             }
             Operation::Ioctl { ino, number: nvfold_fuse::ASK, passed } => {
-                let answer = match self.asked_about_snapshots(who, InodeNumber(ino), passed) {
+                let ino = InodeNumber(ino);
+                let about_limits = || self.asked_about_limits(who, passed);
+                let answer = match self.asked_about_snapshots(who, ino, passed).or_else(about_limits) {
                     Some(answer) => answer,
-                    None => self.asked_about_clone(who, InodeNumber(ino), passed)?,
+                    None => self.asked_about_clone(who, ino, passed)?,
                 };
                 reply.ioctl(0);
                 reply.bytes(&answer);
@@ -167,7 +169,7 @@ impl Server for Front {
                 self.list(dir, handle, offset, |next, entry| self.add_with_attributes(dir, next, entry, size, reply))?;
             }
             Operation::ReleaseDir { handle } => self.end_listing(handle),
-            Operation::StatFs => reply.statfs(&self.space()),
+            Operation::StatFs { ino } => reply.statfs(&self.space_at(InodeNumber(ino))),
             // The session handles these.
             Operation::Destroy | Operation::NotifyReply | Operation::Unknown => {}
         }
@@ -278,8 +280,9 @@ impl Front {
         is_full
     }
 
-    fn space(&self) -> StatFsOut {
-        let space = self.fs.statfs();
+    /// Returns the space for files at or below an inode: that of its limited tree, or of the device.
+    fn space_at(&self, ino: InodeNumber) -> StatFsOut {
+        let space = self.fs.statfs_at(ino).unwrap_or_else(|_| self.fs.statfs());
         StatFsOut {
             blocks: space.blocks,
             blocks_free: space.blocks_free,
@@ -313,7 +316,7 @@ impl Front {
             Operation::Create { .. } | Operation::TmpFile { .. } => Kind::Create,
             Operation::Read { .. } => Kind::Read,
             Operation::Write { .. } => Kind::Write,
-            Operation::StatFs => Kind::StatFs,
+            Operation::StatFs { .. } => Kind::StatFs,
             Operation::Release => Kind::Release,
             Operation::FSync => Kind::FSync,
             Operation::Flush => Kind::Flush,

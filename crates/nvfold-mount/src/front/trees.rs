@@ -241,7 +241,7 @@ impl Front {
     }
 
     /// Makes the kernel write back the pages of an inode, or of all files below a directory, as far as it knows them.
-    fn write_back_below(&self, who: &Caller<'_>, top: InodeNumber, is_cancelled: &dyn Fn() -> bool) {
+    pub(super) fn write_back_below(&self, who: &Caller<'_>, top: InodeNumber, is_cancelled: &dyn Fn() -> bool) {
         let Ok(attr) = self.fs.getattr(top) else { return };
         if attr.kind != FileKind::Directory {
             return self.write_back_all(who, &[top]);

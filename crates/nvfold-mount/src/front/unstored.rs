@@ -9,7 +9,8 @@
 //! ```text
 //! pages cannot be stored  -> the file is recorded; the kernel drops its attributes and its names
 //! pages behind them come  -> ENOSPC too, though a smaller piece might fit: a file written in order gets no holes
-//! the next write(2) to it -> before the kernel takes it, it asks for the attributes: ENOSPC, unless space came free
+//! the next write(2) to it -> before the kernel takes it, it asks for the attributes: ENOSPC, unless space came free;
+//!                            EDQUOT if it was a limit, unless its tree has got room
 //! a name is looked up     -> the reply names the file, and the kernel drops the name again once it has it
 //! its last close          -> no name is cached, so the kernel forgets the inode and the size
 //! the next lookup         -> the size that is stored
@@ -30,8 +31,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The data of a file that could not be stored.
 #[derive(Clone, Copy)]
 struct Lost {
-    /// The number of available blocks at that time.
-    blocks_available: u64,
+    /// ENOSPC, or EDQUOT if the limit of its tree is the reason.
+    errno: Errno,
+    /// What was left at that time: blocks on the device, or bytes in the tree.
+    room: u64,
     /// The lowest offset of such data.
     offset: u64,
 }
@@ -80,10 +83,16 @@ impl FailedWritebacks {
     }
 }
 
+/// Returns the error for pages that the kernel hands on. Until `fsync` or `close` reports it, the kernel keeps two errors
+/// apart, ENOSPC and all others, and `close` reports those as EIO.
+pub(super) fn as_the_kernel_keeps_it(errno: Errno) -> Errno {
+    if errno == Errno::EDQUOT { Errno::ENOSPC } else { errno }
+}
+
 impl Front {
-    /// Records that there was no space for pages that the kernel wrote back.
-    pub(crate) fn record_failed_writeback(&self, ino: InodeNumber, offset: u64) {
-        let is_new = self.unstored.note(ino, Lost { blocks_available: self.fs.statfs().blocks_available, offset });
+    /// Records that there was no space for pages that the kernel wrote back: ENOSPC or EDQUOT.
+    pub(crate) fn record_failed_writeback(&self, ino: InodeNumber, offset: u64, errno: Errno) {
+        let is_new = self.unstored.note(ino, Lost { errno, room: self.room(ino, errno), offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         self.notices.is_not_stored(ino, names);
     }
@@ -96,19 +105,28 @@ impl Front {
         }
     }
 
-    /// Returns ENOSPC for an offset behind data that could not be stored, unless more space is available than at that
-    /// time.
+    /// Returns ENOSPC or EDQUOT for an offset behind data that could not be stored, unless more space is available than at
+    /// that time.
     pub(crate) fn check_may_write(&self, ino: InodeNumber, offset: u64) -> Answer<()> {
         let Some(lost) = self.unstored.of(ino).filter(|lost| lost.offset <= offset) else { return Ok(()) };
         loop {
             let freed = self.lookups.freed();
-            if self.fs.statfs().blocks_available > lost.blocks_available {
+            if self.room(ino, lost.errno) > lost.room {
                 return Ok(());
             }
             if !self.lookups.wait_for_a_freed(freed) {
-                return Err(Errno::ENOSPC);
+                return Err(lost.errno);
             }
         }
+    }
+
+    /// Returns how much may still be stored: blocks on the device, or for EDQUOT bytes in the tree of an inode.
+    fn room(&self, ino: InodeNumber, errno: Errno) -> u64 {
+        if errno != Errno::EDQUOT {
+            return self.fs.statfs().blocks_available;
+        }
+        let tree = self.fs.limited_tree(ino).ok().flatten();
+        tree.and_then(|tree| Some(tree.limits.logical_bytes?.saturating_sub(tree.logical_bytes))).unwrap_or(u64::MAX)
     }
 
     /// Returns the names of a file in the directory in which the kernel last learned of it.

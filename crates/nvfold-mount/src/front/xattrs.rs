@@ -222,8 +222,12 @@ fn check_name(name: &[u8]) -> Answer<()> {
 }
 
 /// Returns true for root and the user who mounted the file system.
+pub(super) fn is_manager(user: u32) -> bool {
+    [0, rustix::process::geteuid().as_raw()].contains(&user)
+}
+
 fn may_manage(who: &Caller) -> bool {
-    [0, rustix::process::geteuid().as_raw()].contains(&who.uid)
+    is_manager(who.uid)
 }
 
 /// Allows only root and the user who mounted the file system to change how a mount works (EPERM).

@@ -2,7 +2,7 @@
 
 use super::serve::{host, on_number, on_path};
 use crate::prefix::DevicePath;
-use nvfold::{Attr, FileKind};
+use nvfold::{Attr, FileKind, InodeNumber};
 use nvfold_c::caller;
 use nvfold_c::device::Device;
 use nvfold_c::failure::{Failure, Outcome};
@@ -218,10 +218,11 @@ pub(super) unsafe extern "C" fn nvfold_preload_euidaccess(path: *const c_char, m
     unsafe { nvfold_preload_faccessat(libc::AT_FDCWD, path, mode, libc::AT_EACCESS) }
 }
 
-fn space(device: &Device) -> Outcome<libc::statvfs> {
+/// Returns the space for files at or below an inode: that of its limited tree, or of the device.
+fn space(device: &Device, at: InodeNumber) -> Outcome<libc::statvfs> {
     let mut found = caller::empty_statvfs();
     device.run(|fs| {
-        status::fill_space(&mut found, &fs.statfs(), fs.is_read_only(), device.handle);
+        status::fill_space(&mut found, &fs.statfs_at(at)?, fs.is_read_only(), device.handle);
         Ok(())
     })?;
     Ok(found)
@@ -230,19 +231,19 @@ fn space(device: &Device) -> Outcome<libc::statvfs> {
 /// # Safety
 ///
 /// The program passed `into` to be filled.
-unsafe fn fill_statvfs(into: *mut libc::statvfs, device: &Device) -> Outcome<c_int> {
+unsafe fn fill_statvfs(into: *mut libc::statvfs, (device, at): (&Device, InodeNumber)) -> Outcome<c_int> {
     check(into)?;
     // SAFETY: as the caller says; it is aligned.
-    unsafe { into.write(space(device)?) };
+    unsafe { into.write(space(device, at)?) };
     Ok(0)
 }
 
 /// # Safety
 ///
 /// The program passed `into` to be filled.
-unsafe fn fill_statfs(into: *mut libc::statfs, device: &Device) -> Outcome<c_int> {
+unsafe fn fill_statfs(into: *mut libc::statfs, (device, at): (&Device, InodeNumber)) -> Outcome<c_int> {
     check(into)?;
-    let space = space(device)?;
+    let space = space(device, at)?;
     // SAFETY: a structure of integers: all zeros are a value.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     found.f_type = FILE_SYSTEM;
@@ -259,10 +260,10 @@ unsafe fn fill_statfs(into: *mut libc::statfs, device: &Device) -> Outcome<c_int
     Ok(0)
 }
 
-/// Returns the device of an existing path. ENOENT.
-fn device_of(path: &DevicePath) -> Outcome<&Device> {
-    path.name().attr(LastLink::Follow)?;
-    Ok(path.device())
+/// Returns the device of an existing path, and the inode there. ENOENT.
+fn place_of(path: &DevicePath) -> Outcome<(&Device, InodeNumber)> {
+    let attr = path.name().attr(LastLink::Follow)?;
+    Ok((path.device(), attr.ino))
 }
 
 /// statvfs(3)
@@ -272,7 +273,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_statvfs(path: *const c_char, into
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("statvfs", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
-            fill_statvfs(into, device_of(path)?)
+            fill_statvfs(into, place_of(path)?)
         })
     }
 }
@@ -285,7 +286,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_fstatvfs(fd: c_int, into: *mut li
         "fstatvfs",
         fd,
         || host!(libc::fstatvfs(fd, into)),
-        |file| unsafe { fill_statvfs(into, &file.open.device) },
+        |file| unsafe { fill_statvfs(into, (&file.open.device, file.open.file.ino())) },
     )
 }
 
@@ -296,7 +297,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into:
     // SAFETY: the arguments are the program's, under the contract of the libc function.
     unsafe {
         on_path("statfs", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
-            fill_statfs(into, device_of(path)?)
+            fill_statfs(into, place_of(path)?)
         })
     }
 }
@@ -305,7 +306,12 @@ pub(super) unsafe extern "C" fn nvfold_preload_statfs(path: *const c_char, into:
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn nvfold_preload_fstatfs(fd: c_int, into: *mut libc::statfs) -> c_int {
     // SAFETY: the arguments are the program's, under the contract of the libc function.
-    on_number("fstatfs", fd, || host!(libc::fstatfs(fd, into)), |file| unsafe { fill_statfs(into, &file.open.device) })
+    on_number(
+        "fstatfs",
+        fd,
+        || host!(libc::fstatfs(fd, into)),
+        |file| unsafe { fill_statfs(into, (&file.open.device, file.open.file.ino())) },
+    )
 }
 
 /// pathconf(3): returns the limits of the host's root.
@@ -315,7 +321,7 @@ pub(super) unsafe extern "C" fn nvfold_preload_pathconf(path: *const c_char, nam
     // SAFETY: the arguments are the program's; the root is a string.
     unsafe {
         on_path("pathconf", (libc::AT_FDCWD, path, LastLink::Follow), from_host, |path| {
-            device_of(path).map(|_| libc::pathconf(c"/".as_ptr(), name))
+            place_of(path).map(|_| libc::pathconf(c"/".as_ptr(), name))
         })
     }
 }
