@@ -381,6 +381,52 @@ fn a_clone_under_a_writer_is_the_tree_of_one_instant() {
     }
 }
 
+/// The block holds what is kept of the end, too.
+#[test]
+fn a_block_that_is_filled_in_place_while_its_end_is_kept_stays_in_use() {
+    for policy in Policy::ALL {
+        for place in ["/a", "/b"] {
+            let mut site = Site::new(policy, IndexKind::Dram);
+            let mut expected = Vec::new();
+            let grow = |site: &Site, expected: &mut Vec<u8>, bytes: usize| {
+                let mut random = Random(bytes as u64);
+                let more: Vec<u8> = (0..bytes).map(|_| random.below(256) as u8).collect();
+                let file = site.fs.open(site.at(&format!("{place}/grows"))).unwrap();
+                file.append(&more).unwrap();
+                expected.extend(more);
+            };
+            open(&site.fs, site.at(place), "grows");
+            [1500, 300, 200].into_iter().for_each(|bytes| grow(&site, &mut expected, bytes));
+            let then = expected.clone();
+            site.fs.set_clone_turn(1);
+            let has_grown = Cell::new(false);
+            let now = RefCell::new(&mut expected);
+            let progress = |_: CloneProgress| {
+                if !has_grown.replace(true) {
+                    grow(&site, &mut now.borrow_mut(), 3000);
+                }
+                ControlFlow::Continue(())
+            };
+            let options = CloneOptions { progress: Some(&progress), ..CloneOptions::default() };
+            site.fs.clone_tree(site.at("/a"), ROOT, b"c", &options).unwrap();
+            assert!(site.fs.usage().unwrap().is_none_or(|usage| usage.adds_up()), "{policy:?}, {place}");
+            // Whatever was freed is used again.
+            let other = open(&site.fs, site.at("/b"), "other");
+            other.write_at(0, &vec![0x5a; 64 * BLOCK as usize]).unwrap();
+            other.write_at(0, &(0..64 * BLOCK).map(|at| (at / 7) as u8).collect::<Vec<_>>()).unwrap();
+            site = site.remount();
+            let read = |path: String| {
+                let file = site.fs.open(site.at(&path)).unwrap();
+                let mut bytes = vec![0; file.attr().size as usize];
+                file.read_at(0, &mut bytes).unwrap();
+                bytes
+            };
+            assert!(read(format!("{place}/grows")) == expected, "{policy:?}, {place}");
+            assert!(place == "/b" || read("/c/grows".into()) == then, "{policy:?}, {place}");
+        }
+    }
+}
+
 /// Also if it ends in the middle, at any turn: by a request, without space, or at unmount.
 #[test]
 fn a_clone_that_ends_early_leaves_nothing() {

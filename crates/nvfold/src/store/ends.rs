@@ -306,6 +306,13 @@ impl Store {
         if fingerprint.is_empty() {
             return;
         }
+        if !self.chunks.is_only_named(*block) {
+            // What it was before is kept for a copy that is being made, so its entry counts two references already.
+            if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
+                policy.record_unfingerprinted_file(inode.file_id());
+            }
+            return;
+        }
         if Claims::needs_entry(self, policy, 1, fingerprint) {
             let is_writable = self.region.check_writable(self.chunks.entry_offset(*block), ENTRY_BYTES).is_ok();
             if !is_writable || self.is_reconciling() {
