@@ -196,9 +196,9 @@ fn exercise_library(policy: Policy) {
 
 /// Clones of files that are worked on meanwhile, and the operations that each of them waits for.
 const CLONES: u64 = 40;
-const OPS_IN_A_CLONE: usize = 6;
-/// Other files in the tree, so that a clone takes some steps.
-const OTHERS: u32 = 300;
+const OPS_IN_A_CLONE: usize = 20;
+/// Other files in the tree.
+const OTHERS: u32 = 30;
 
 /// What the content of the files was after each operation that may have changed it.
 #[derive(Default)]
@@ -233,6 +233,8 @@ fn clones_of_files_that_the_fsx_exerciser_works_on_are_one_of_their_states_each(
     for policy in POLICIES {
         let mut exerciser = Exerciser::fresh(policy);
         let fs = exerciser.fs.clone().expect("mounted");
+        // Each step of a clone is as short as can be.
+        fs.set_clone_turn(1);
         let work = fs.lookup(InodeNumber::ROOT, WORK).expect("look up").ino;
         for number in 0..OTHERS {
             let name = format!("other {number}");
@@ -309,18 +311,18 @@ struct Exerciser {
     expected: [Vec<u8>; 2],
 }
 
-/// The directory of the files.
+/// The directory of the files. One is in a directory below, so that a clone comes to them in steps of their own.
 const WORK: &[u8] = b"work";
-const NAMES: [&[u8]; 2] = [b"one", b"two"];
+const NAMES: [&str; 2] = ["one", "below/two"];
 
 impl Exerciser {
     fn fresh(policy: Policy) -> Exerciser {
         let device = Device::of(64, policy);
         let fs = device.mount(policy);
-        let work = fs.mkdir(InodeNumber::ROOT, WORK, &device::directory()).expect("make the directory").ino;
-        for name in NAMES {
-            fs.create(work, name, &device::regular()).expect("create");
-        }
+        let mkdir = |dir, name: &[u8]| fs.mkdir(dir, name, &device::directory()).expect("make a directory").ino;
+        let work = mkdir(InodeNumber::ROOT, WORK);
+        fs.create(work, b"one", &device::regular()).expect("create");
+        fs.create(mkdir(work, b"below"), b"two", &device::regular()).expect("create");
         let files = open(&fs);
         Exerciser { device, policy, fs: Some(fs), files, expected: Default::default() }
     }
@@ -480,7 +482,7 @@ fn open(fs: &FileSystem) -> Vec<File> {
 
 fn open_in(fs: &FileSystem, dir: InodeNumber) -> [File; 2] {
     NAMES.map(|name| {
-        let attr = fs.lookup(dir, name).expect("look up");
-        fs.open(attr.ino).expect("open")
+        let found = name.split('/').fold(dir, |dir, name| fs.lookup(dir, name.as_bytes()).expect("look up").ino);
+        fs.open(found).expect("open")
     })
 }
