@@ -14,16 +14,13 @@ use crate::made::MadeTree;
 use crate::origin;
 use crate::samples::{largest, median, smallest, timed};
 use crate::scratch::Scratch;
-use crate::waits::{BOUNDS_US, Waits, as_long_as, waits_during};
+use crate::waits::{BOUNDS_US, Waits, as_long_as, columns, waits_during};
 use crate::{BenchError, Doing, Result};
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The wait of a writer that a clone should not exceed.
-const WAIT_US: u64 = 2000;
 
 /// What to measure.
 #[derive(Args, Clone, Debug)]
@@ -343,24 +340,18 @@ impl Report {
             let waits = [("alone", &row.writer_alone), ("meanwhile", &row.writer_meanwhile)];
             let rows = waits.map(|(when, waits)| {
                 let waits = waits.as_ref()?;
-                let over = format!("{} of {}", waits.longer_than(WAIT_US), waits.operations());
                 let longest = format!("{:.2} ms", waits.longest_us / 1e3);
-                Some(vec![
-                    row.copier.clone(),
-                    row.file_bytes.to_string(),
-                    when.into(),
-                    longest,
-                    over,
-                    waits.histogram(),
-                ])
+                let first = [row.copier.clone(), row.file_bytes.to_string(), when.into(), longest];
+                Some(first.into_iter().chain(waits.counts().map(|count| count.to_string())).collect())
             });
-            rows.into_iter().flatten().collect::<Vec<_>>()
+            rows.into_iter().flatten().collect::<Vec<Vec<String>>>()
         };
-        let head = ["", "file B", "writer", "longest", "over 2 ms", "operations by their time"];
-        format!(
-            "A writer alone, and while copies are made; what the scheduler took from it is not counted\n{}",
-            table(&head, self.rows.iter().flat_map(both))
-        )
+        let columns: Vec<String> = columns().collect();
+        let head: Vec<&str> =
+            ["", "file B", "writer", "longest"].into_iter().chain(columns.iter().map(|name| &**name)).collect();
+        let about = "A writer alone, and while copies are made: its longest operation, and how many took up to so long. \
+                     What\nthe scheduler took from the writer is not counted";
+        format!("{about}\n{}", table(&head, self.rows.iter().flat_map(both)))
     }
 }
 

@@ -210,7 +210,7 @@ mod tests {
             let time = fs::metadata(like).unwrap().modified().unwrap();
             File::open(&file).unwrap().set_modified(time).unwrap();
         };
-        fs::write(&file, &[&content[..4999], &[!content[4999]]].concat()).unwrap();
+        fs::write(&file, [&content[..4999], &[!content[4999]]].concat()).unwrap();
         set_time(&original.join(tree.file(1).unwrap()));
         assert!(matches!(tree.check_at(&original, &copy), Err(BenchError::Wrong(_))));
         fs::write(&file, &content).unwrap();

@@ -43,26 +43,19 @@ impl Waits {
         self.longest_us = self.longest_us.max(other.longest_us);
     }
 
-    /// Returns the number of operations.
-    pub(crate) fn operations(&self) -> u64 {
-        self.counts.iter().sum()
+    /// Returns the histogram: the number of operations up to each bound, and of longer ones.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = u64> + '_ {
+        self.counts.iter().copied()
     }
+}
 
-    /// Returns the number of operations that took longer than a bound.
-    pub(crate) fn longer_than(&self, us: u64) -> u64 {
-        self.counts[BOUNDS_US.partition_point(|bound| *bound <= us)..].iter().sum()
-    }
-
-    /// Formats the histogram: the number of operations up to each bound, and of longer ones.
-    pub(crate) fn histogram(&self) -> String {
-        let up_to = BOUNDS_US.iter().map(|bound| match bound {
-            bound if *bound < 1000 => format!("{bound} us"),
-            bound => format!("{} ms", bound / 1000),
-        });
-        let names = up_to.chain(["longer".into()]);
-        let columns = names.zip(self.counts).map(|(name, count)| format!("{name} {count}"));
-        columns.collect::<Vec<_>>().join(", ")
-    }
+/// Returns the names of the histogram's columns.
+pub(crate) fn columns() -> impl Iterator<Item = String> {
+    let up_to = BOUNDS_US.iter().map(|bound| match bound {
+        bound if *bound < 1000 => format!("{bound} us"),
+        bound => format!("{} ms", bound / 1000),
+    });
+    up_to.chain(["longer".into()])
 }
 
 /// Runs `work` while another thread writes; returns the waits of what it did meanwhile.
@@ -133,12 +126,12 @@ mod tests {
         let mut waits = Waits::default();
         [1.0, 10.0, 10.1, 2000.0, 2000.1, 50_000.0].into_iter().for_each(|us| waits.add(us));
         assert_eq!(waits.counts, [2, 1, 0, 0, 1, 1, 1]);
-        assert_eq!((waits.operations(), waits.longer_than(2000), waits.longest_us), (6, 2, 50_000.0));
+        assert_eq!(waits.longest_us, 50_000.0);
         let mut both = waits.clone();
         both.merge(&waits);
-        assert_eq!((both.operations(), both.longest_us), (12, 50_000.0));
-        let text = "10 us 2, 100 us 1, 500 us 0, 1 ms 0, 2 ms 1, 10 ms 1, longer 1";
-        assert_eq!(waits.histogram(), text);
+        assert_eq!((both.counts().sum::<u64>(), both.longest_us), (12, 50_000.0));
+        let names: Vec<String> = columns().collect();
+        assert_eq!(names, ["10 us", "100 us", "500 us", "1 ms", "2 ms", "10 ms", "longer"]);
     }
 
     #[test]
@@ -152,7 +145,7 @@ mod tests {
             (0..10).for_each(|_| assert_eq!(seen.recv(), Ok(())));
             Ok(())
         });
-        assert!(waits.unwrap().operations() >= 9);
+        assert!(waits.unwrap().counts().sum::<u64>() >= 9);
         let mut failing = || Err(crate::BenchError::Wrong("the writer".into()));
         assert!(waits_during(&mut failing, || unreachable!("the writer failed before")).is_err());
     }
