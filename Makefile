@@ -8,7 +8,7 @@ RELEASE := $(CURDIR)/target/release/nvfold
 # Measures it as the papers did, and counts what each operation costs.
 LAB := $(CURDIR)/target/release/nvfold-lab
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
-demo soak bench writeback mounted deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
+demo soak bench writeback mounted trees deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
 PREFIX ?= /usr/local
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
@@ -18,7 +18,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build lab install demo check test test-fast miri soak fuzz bench writeback mounted deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
+.PHONY: help build lab install demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,7 +70,7 @@ soak: build ## The long tests: more operations, more crashes (200 kills of each 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
 	scripts/fuzz.sh
 
-bench: build ## Writes, reads, metadata and recovery beside what bounds them: target/bench/
+bench: build ## Writes, reads, metadata, clones and recovery beside what bounds them: target/bench/
 	scripts/bench.sh
 
 cost: lab ## Count what each operation costs, into docs/results/cost (installs valgrind)
@@ -95,6 +95,9 @@ writeback: build ## What the kernel's writeback cache brings a mount: appends, d
 mounted: build ## What programs meet on a mount, a line a case: docs/results/mounted.md has one of before and after
 	scripts/need.sh cc=gcc mount=mount unshare=util-linux
 	scripts/mounted.sh
+
+trees: build ## Twenty copies of real trees with a build in each, beside other file systems: docs/results/trees.md
+	scripts/trees.sh
 
 deext-real: build ## Real packages in two versions beside borg, second copies, imports: each of POLICIES (inline)
 	$(CARGO) build --release -p nvfold-lab --example deext_real

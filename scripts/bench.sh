@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make bench: writes, reads, metadata and recovery, each beside what it is compared with, in one run each. Tables on
-# the terminal and in target/bench/, with the tables of docs/benchmarks.md (`make bench-page`).
+# make bench: writes, reads, metadata, clones and recovery, each beside what it is compared with, in one run each. Tables
+# on the terminal and in target/bench/, with the tables of docs/benchmarks.md (`make bench-page`).
 # BENCH_ARGS is handed on to write, read and meta, for example BENCH_ARGS="--repeats 9" make bench.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,8 +18,10 @@ for what in write read meta; do
     printf '\n== %s\n' "$what"
     "$NVFOLD" bench "$what" "${extra[@]}" --summary "$OUT/$what.md" | tee "$OUT/$what.txt"
 done
-printf '\n== recovery\n'
-"$NVFOLD" bench recovery | tee "$OUT/recovery.txt"
-printf '```text\n%s\n```\n' "$(sed 's/[ \t]*$//' "$OUT/recovery.txt")" >"$OUT/recovery.md"
+for what in clone recovery; do
+    printf '\n== %s\n' "$what"
+    "$NVFOLD" bench "$what" | tee "$OUT/$what.txt"
+    printf '```text\n%s\n```\n' "$(sed 's/[ \t]*$//' "$OUT/$what.txt")" >"$OUT/$what.md"
+done
 echo
 echo "bench: tables of $NVFOLD_COMMIT are in $OUT"

@@ -34,6 +34,29 @@ pub enum BenchError {
         /// Where it is.
         found: String,
     },
+    /// A copy of a tree lacks entries, or has others.
+    #[error("{copy} has {found} entries, and its tree has {expected}: it is no copy of it")]
+    NotWhole {
+        /// The copy.
+        copy: String,
+        /// Its entries.
+        found: u64,
+        /// Those of the tree.
+        expected: u64,
+    },
+    /// A figure that cannot be, so something else was measured.
+    #[error("{0}: something else was measured")]
+    Impossible(String),
+    /// The host has too little memory for a run.
+    #[error("this run needs {needed} MiB, and {free} MiB are free for {dir}: measure less at once (--only, --entries)")]
+    NoRoom {
+        /// Folder of the run.
+        dir: String,
+        /// MiB that it takes.
+        needed: u64,
+        /// MiB that are free.
+        free: u64,
+    },
 }
 
 /// Result of a benchmark function.

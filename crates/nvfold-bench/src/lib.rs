@@ -14,9 +14,13 @@
 //! | `throughput` | `bench write`, `bench read`: bytes per second |
 //! | `meta` | `bench meta`: operations on names per second |
 //! | `tree` | `bench tree`: `cp -a`, `rm -r` and many creates, on mounts with different options and on tmpfs |
+//! | `clone` | `bench clone`: copies of a tree that share its data: time, memory, and a writer's waits meanwhile |
 //! | [`recovery`] | `bench recovery`: time until a device serves, after a kill and after an unmount |
 //! | `summary` | the ratios of a report as Markdown, for docs/benchmarks.md |
 //! | `report` | the reports of `write`, `read` and `meta`: table, JSON |
+//! | `copies` | ways to copy a tree: clones of nvfold, `cp -a`, reflinks, btrfs snapshots, overlays |
+//! | `made` | a tree that is made, and recognised in its copies |
+//! | `waits` | how long the operations of a writer take while something else is at work |
 //! | `lanes` | the targets that are compared: raw memory, nvfold embedded, a file on any mount |
 //! | [`mounts`] | nvfold, the FUSE ceiling, ext4, xfs and btrfs, mounted for the duration of a run |
 //! | [`scratch`] | folders of a run, which go away with all that is mounted in them, however the run ends |
@@ -32,10 +36,13 @@
 #![warn(missing_docs)]
 
 mod ceiling;
+mod clone;
+mod copies;
 pub mod data;
 pub mod device;
 mod error;
 mod lanes;
+mod made;
 mod meta;
 pub mod mounts;
 mod options;
@@ -49,6 +56,7 @@ pub mod scratch;
 mod summary;
 mod throughput;
 mod tree;
+mod waits;
 
 pub use error::{BenchError, Doing, Result};
 pub use options::Options;
@@ -79,6 +87,9 @@ enum What {
     /// Copying, reading and removing a tree, and making many files, on mounts with different options and on tmpfs
     #[command(before_help = "Example: nvfold bench tree")]
     Tree(tree::Options),
+    /// Clones of a tree beside copies, reflinks, btrfs snapshots and overlays: time, memory, and a writer's waits
+    #[command(before_help = "Example: nvfold bench clone")]
+    Clone(clone::Options),
     /// Time to the first byte and to exact counts, after a kill and after a clean unmount
     #[command(before_help = "Example: nvfold bench recovery")]
     Recovery(recovery::RecoveryOptions),
@@ -104,6 +115,7 @@ pub fn run(args: &BenchArgs, json: bool) -> Result<()> {
         What::Read(options) => (options, throughput::run(&options.clone().settled(), throughput::Direction::Read)?),
         What::Meta(options) => (options, meta::run(&options.clone().settled())?),
         What::Tree(options) => return tree::run(options, json),
+        What::Clone(options) => return clone::run(options, json),
         What::Recovery(options) => return recovery::run(options, json),
         What::Fill(options) => return recovery::fill(options),
         What::Ceiling { dir } => return ceiling::serve(dir),

@@ -23,7 +23,7 @@ pub struct Mounted {
     /// Its place.
     pub place: Place,
     /// Ends once its mount is gone: the fields of a value are dropped after the value itself.
-    _server: Option<Server>,
+    server: Option<Server>,
 }
 
 impl Mounted {
@@ -31,10 +31,15 @@ impl Mounted {
     fn take_over(name: &str, dir: &Path, fs_type: FsType, server: Option<Server>) -> Result<Mounted> {
         let place = Place::mount_point(dir, fs_type);
         // From here on the mount is unmounted on drop, whatever fails.
-        let mounted = Mounted { name: format!("mounted {name}"), place, _server: server };
+        let mounted = Mounted { name: format!("mounted {name}"), place, server };
         mounted.place.prove(dir)?;
         fs::create_dir_all(dir.join("direct")).doing("make a directory on the mount")?;
         Ok(mounted)
+    }
+
+    /// Returns the number of the process that serves it; `None` if the kernel does.
+    pub(crate) fn server_id(&self) -> Option<u32> {
+        self.server.as_ref().map(|server| server.0.id())
     }
 }
 
@@ -159,8 +164,15 @@ fn ceiling(name: &str, dir: &Path) -> Result<Mounted> {
     Mounted::take_over(name, dir, FsType::CEILING, Some(server))
 }
 
+/// Mounts a tmpfs of its own, whose blocks and inodes nobody else uses.
+pub(crate) fn tmpfs(name: &str, dir: &Path, bytes: u64, inodes: u64) -> Result<Mounted> {
+    let options = format!("size={bytes},nr_inodes={inodes},mode=755");
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(dir))?;
+    Mounted::take_over(name, dir, FsType::TMPFS, None)
+}
+
 /// Makes a file system in a file and mounts it.
-fn on_loop_device(fs_type: FsType, dir: &Path, image: &Path, bytes: u64) -> Result<Mounted> {
+pub(crate) fn on_loop_device(fs_type: FsType, dir: &Path, image: &Path, bytes: u64) -> Result<Mounted> {
     let file = fs::File::create(image).doing("make a disk image")?;
     file.set_len(bytes).doing("make a disk image")?;
     run(Command::new(format!("mkfs.{}", fs_type.name)).arg("-q").arg(image))?;

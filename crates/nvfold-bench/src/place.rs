@@ -35,6 +35,8 @@ impl FsType {
     pub const XFS: FsType = FsType { name: "xfs", magic: 0x5846_5342 };
     /// btrfs.
     pub const BTRFS: FsType = FsType { name: "btrfs", magic: 0x9123_683E };
+    /// overlayfs.
+    pub const OVERLAY: FsType = FsType { name: "overlay", magic: 0x794C_7630 };
 
     /// Returns whether it is served through FUSE.
     pub fn is_fuse(self) -> bool {

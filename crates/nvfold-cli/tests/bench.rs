@@ -138,6 +138,42 @@ fn the_tree_benchmark_measures_mounts_with_different_options() {
 }
 
 #[test]
+fn the_clone_benchmark_proves_its_copies_and_counts_what_they_hold() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let report = report_with_mounts(&scratch, &["clone"]);
+    let rows = report["rows"].as_array().unwrap();
+    let of = |copier: &str| rows.iter().filter(move |row| row["copier"] == copier).collect::<Vec<_>>();
+    let all = ["embedded off", "embedded inline", "nvfold, nvfold clone", "tmpfs, cp -a", "overlayfs, mount"];
+    let on_loop = ["xfs, cp -a --reflink=always", "btrfs, subvolume snapshot"];
+    let is_there = |copier: &&str| !is_left_out(&report, copier.split(',').next().unwrap());
+    for copier in all.into_iter().chain(on_loop.into_iter().filter(is_there)) {
+        let rows = of(copier);
+        // Two trees.
+        assert_eq!(rows.len(), 2, "{copier}");
+        let number = |row: &Value, field: &str| row[field].as_f64().unwrap();
+        assert!(rows.iter().all(|row| number(row, "seconds_median") > 0.0 && number(row, "ratio") > 0.0), "{rows:#?}");
+        assert_eq!(rows[0]["writer_meanwhile"].is_null(), copier.starts_with("overlayfs"), "{copier}");
+    }
+    // Copies of data hold it, and clones do not.
+    assert!(of("tmpfs, cp -a").iter().all(|row| row["next_bytes_per_entry"].as_f64() > row["file_bytes"].as_f64()));
+    for copier in ["embedded off", "embedded inline", "nvfold, nvfold clone"] {
+        assert!(of(copier).iter().all(|row| row["next_bytes_per_entry"].as_f64().unwrap() < 1024.0), "{copier}");
+    }
+    let slopes = report["slopes"].as_array().unwrap();
+    assert!(slopes.iter().all(|slope| slope["copier"] != "tmpfs, cp -a" || slope["next_bytes_per_block"] == 4096.0));
+}
+
+#[test]
+fn a_clone_benchmark_for_which_there_is_no_room_is_refused() {
+    let scratch = Scratch::new();
+    let arguments = ["bench", "clone", "--entries", "4000000", "--file-bytes", "1048576", "--dir", "."];
+    scratch.nvfold(&arguments).fails(1, "measure less at once");
+}
+
+#[test]
 fn a_benchmark_fails_if_its_mount_disappears() {
     if !can_mount() {
         return;

@@ -82,6 +82,8 @@ pub(super) struct Births<'c> {
     /// Files of which something is still to be shared.
     waiting: Vec<u64>,
     time: TimeNs,
+    /// Room for an entry on its way to a log.
+    lines: Vec<u8>,
 }
 
 impl<'c> Births<'c> {
@@ -95,6 +97,7 @@ impl<'c> Births<'c> {
             numbers: Vec::new(),
             waiting: Vec::new(),
             time: core.now(),
+            lines: Vec::new(),
         }
     }
 
@@ -241,7 +244,7 @@ impl<'c> Births<'c> {
         directory.last_cookie += 1;
         let entry = LogEntry::Name { name, ino, kind, cookie: directory.last_cookie, time: directory.attributes.mtime };
         let addition = directory.addition.as_mut().expect("names come before the end of the names");
-        push(self.core, directory.number, &entry, addition, &mut self.tx.flight)?;
+        push(self.core, directory.number, &entry, addition, &mut self.tx.flight, &mut self.lines)?;
         self.work += 2;
         Ok(())
     }
@@ -322,7 +325,7 @@ impl<'c> Births<'c> {
             let stored = self.core.store_value(value, &mut self.tx.flight)?;
             let (name, value, time) = (name.clone(), stored.value().clone(), born.attributes.ctime);
             let entry = LogEntry::XattrSet { name, value, time };
-            push(self.core, born.number, &entry, &mut addition, &mut self.tx.flight)?;
+            push(self.core, born.number, &entry, &mut addition, &mut self.tx.flight, &mut self.lines)?;
             values.push(stored);
             self.work += 4;
         }
@@ -332,7 +335,7 @@ impl<'c> Births<'c> {
     /// Writes the entries of a new inode to its log. Very long ones take several turns.
     fn push_all(&mut self, number: u64, entries: &[LogEntry], addition: &mut Addition<'c>) -> Result<()> {
         for entry in entries {
-            push(self.core, number, entry, addition, &mut self.tx.flight)?;
+            push(self.core, number, entry, addition, &mut self.tx.flight, &mut self.lines)?;
             self.work += 2;
             if self.is_long() {
                 self.end_turn();
@@ -364,9 +367,16 @@ impl<'c> Births<'c> {
     }
 }
 
-/// Writes one entry behind the end of a log.
-fn push(core: &Core, number: u64, entry: &LogEntry, addition: &mut Addition<'_>, flight: &mut Flight) -> Result<()> {
-    let mut lines = Vec::new();
-    entry.encode(number, &mut lines);
-    addition.push(entry, &lines, flight).map(drop).map_err(|error: Error| core.refusals.count(error))
+/// Writes one entry behind the end of a log, by way of `lines`.
+fn push(
+    core: &Core,
+    number: u64,
+    entry: &LogEntry,
+    addition: &mut Addition<'_>,
+    flight: &mut Flight,
+    lines: &mut Vec<u8>,
+) -> Result<()> {
+    lines.clear();
+    entry.encode(number, lines);
+    addition.push(entry, lines, flight).map(drop).map_err(|error: Error| core.refusals.count(error))
 }
