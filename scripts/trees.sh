@@ -46,6 +46,7 @@ fail() {
 
 scripts/need.sh npm=npm python3=python3 mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs mount=mount fusermount3=fuse3
 mkdir -p "$OUT" "$SOURCE"
+LINES_OF=$OUT/trees.lines
 mount -t tmpfs -o size=80%,nr_inodes=4m trees-source "$SOURCE"
 
 # These are tried, so each command must say that it failed.
@@ -99,7 +100,7 @@ set_up() { # BYTES ENTRIES
         ;;
     xfs | btrfs)
         truncate -s "$bytes" "$IMAGE"
-        "mkfs.$PLACE" -q "$IMAGE"
+        "mkfs.$PLACE" -q "$IMAGE" >/dev/null
         mount -t "$PLACE" -o loop "$IMAGE" "$M"
         ;;
     *) mount -t tmpfs -o "size=90%,nr_inodes=$(($2 * (COPIES + 2) * 2))" trees "$M" ;;
@@ -158,7 +159,7 @@ held() {
     *)
         local inode_bytes
         inode_bytes=$(awk '$1 == "shmem_inode_cache" || $1 == "dentry" { sum += $4 } END { print sum }' /proc/slabinfo)
-        stat -f -c '%b %f %S %c %d' "$M" | awk -v i="$inode_bytes" '{ print ($1 - $2) * $3 + ($4 - $5) * i, 0 }'
+        stat -f -c '%b %f %S %c %d' "$M" | awk -v i="$inode_bytes" '{ printf "%.0f 0\n", ($1 - $2) * $3 + ($4 - $5) * i }'
         ;;
     esac
 }
@@ -199,19 +200,19 @@ measure() { # TREE in PLACE: a line of numbers
     take_down
 }
 
-: >"$WORK/lines"
+: >"$LINES_OF"
 for TREE in $TREES; do
     echo "trees: making $TREE" >&2
-    "make_$TREE" >"$WORK/log" 2>&1 || fail "$(cat "$WORK/log")"
+    "make_$TREE" >"$WORK/log" 2>&1 && "build_$TREE" "$SOURCE/$TREE" >"$WORK/log" 2>&1 || fail "$(cat "$WORK/log")"
     for PLACE in $PLACES; do
         echo "trees: $TREE on $PLACE" >&2
-        measure >>"$WORK/lines"
+        measure >>"$LINES_OF"
     done
     rm -rf "${SOURCE:?}/$TREE"
 done
 
 COMMIT=$(git describe --always --abbrev=12 --exclude='*' --dirty)
-python3 - "$WORK/lines" "$OUT/trees" "$COMMIT" <<'PYTHON'
+python3 - "$LINES_OF" "$OUT/trees" "$COMMIT" <<'PYTHON'
 import json, sys
 lines, out, commit = sys.argv[1:]
 names = ("tree place copies entries bytes copy_us idle_stored idle_process build_us built_stored built_process "

@@ -6,7 +6,7 @@ EDITION = 0
 
 
 def page():
-    return Engine().from_string("edition {{ edition }}").render(Context({"edition": EDITION}))
+    return Engine().from_string("edition {{ edition }}").render(Context({"edition": EDITION}, use_l10n=False, use_tz=False))
 
 
 def total():
