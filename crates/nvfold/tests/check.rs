@@ -1200,7 +1200,7 @@ fn limits_that_are_damaged_are_none_to_a_mount_and_a_repair_removes_them() {
     let whole = TreeLimits::new(1, &Limits::default(), false);
     let mut newer = whole.as_bytes().to_vec();
     newer[0] = 2;
-    for damaged in [&b"short"[..], &newer, &[0; 32], &[9; 200]] {
+    for damaged in [&b"short"[..], &newer, &[0; 32], &[9; 33]] {
         let (device, other) = device_with_limits();
         write_limits_of(&device, device.inner, damaged);
         device.in_use();

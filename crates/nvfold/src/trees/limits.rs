@@ -284,8 +284,8 @@ impl<'c> Trees<'c> {
     pub(crate) fn remove_expired(self) -> Result<Vec<ExpiredTree>> {
         let now = self.now();
         let mut removed = Vec::new();
-        let has_expired = |tree: &LimitedTree| tree.limits.expires.is_some_and(|time| time <= now);
-        for tree in self.limited_trees().into_iter().filter(has_expired) {
+        let all = self.limits.all().into_iter().filter_map(|(_, used)| of_use(used));
+        for tree in all.filter(|tree| tree.limits.expires.is_some_and(|time| time <= now)) {
             let gone = self.path_of(tree.top).and_then(|path| Ok((path, self.remove_directory(tree.top)?)));
             match gone {
                 Ok((path, (parent, _))) => removed.push(ExpiredTree { path, parent, tree }),
