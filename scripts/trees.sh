@@ -20,6 +20,10 @@ if [ -z "${NVFOLD_UNSHARED:-}" ]; then
 fi
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
+# The namespace has copies of all mounts. A copy would keep the server of a mount that is unmounted elsewhere.
+{ findmnt -rno TARGET -t fuse.nvfold || true; } | while read -r mounted; do
+    umount -i -l "$mounted"
+done
 
 NVFOLD=$(realpath "${NVFOLD_BIN:-$PWD/target/release/nvfold}")
 TREES=${TREES:-npm cargo venv}
