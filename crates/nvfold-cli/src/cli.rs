@@ -4,9 +4,12 @@ use crate::commands::*;
 use crate::output::Output;
 use clap::{Parser, Subcommand};
 
+/// The version, and from which commit of what day this command was built (build.rs).
+pub(crate) const VERSION: &str = env!("NVFOLD_VERSION");
+
 /// Everything `nvfold` understands.
 #[derive(Debug, Parser)]
-#[command(name = "nvfold", version, propagate_version = true)]
+#[command(name = "nvfold", version = VERSION, propagate_version = true)]
 #[command(about = "A file system in memory or on persistent memory that stores equal data once")]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(

@@ -126,8 +126,8 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Estimate(command) => estimate::run(command, output),
         Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
-        Command::Completions(command) => completions::run(command, research::shown(definition())),
+        Command::Completions(command) => completions::run(command, research::shown(Cli::command())),
         Command::BoundedCall(call) => bounded::run(call),
-        Command::Man(command) => man::run(command, research::shown(definition())),
+        Command::Man(command) => man::run(command, research::shown(Cli::command())),
     }
 }

@@ -20,7 +20,7 @@ pub(crate) mod requests;
 pub(crate) mod settings;
 pub(crate) mod snapshots;
 
-pub(crate) use options::{Options, help as mount_help, research as mount_research};
+pub(crate) use options::{Options, help as mount_help, lists as options_lists};
 pub(crate) use remount::remount;
 pub(crate) use settings::{Setting, yes_or_no};
 

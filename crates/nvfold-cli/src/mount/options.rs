@@ -17,7 +17,7 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
 
 /// The options that people use, for help.
-const GROUPS: [Group; 4] = [
+static GROUPS: [Group; 4] = [
     Group {
         heading: "Size and space",
         options: &[
@@ -68,7 +68,7 @@ const GROUPS: [Group; 4] = [
 ];
 
 /// The options for experiments; those of the policies are added.
-const RESEARCH_GROUPS: [Group; 2] = [
+static RESEARCH_GROUPS: [Group; 2] = [
     Group {
         heading: "Device",
         options: &[
@@ -96,9 +96,9 @@ pub(crate) fn help() -> String {
     listed(&GROUPS)
 }
 
-/// Lists the options for experiments, with those of the policies.
-pub(crate) fn research() -> String {
-    format!("{}\n\n{}", listed(&dedup_options::RESEARCH_GROUPS), listed(&RESEARCH_GROUPS))
+/// Returns the options that people use, and those for experiments, with those of the policies.
+pub(crate) fn lists() -> (Vec<&'static Group>, Vec<&'static Group>) {
+    (GROUPS.iter().collect(), dedup_options::RESEARCH_GROUPS.iter().chain(&RESEARCH_GROUPS).collect())
 }
 
 /// Whether the kernel caches writes and sends them later.
