@@ -8,6 +8,7 @@
 //! ignored. A time limit detects a *hang*, not *slowness*.
 
 mod badinput;
+mod book;
 mod cgroup;
 mod clones;
 mod copies;
