@@ -38,6 +38,7 @@ mod mutations;
 mod names;
 mod neighbours;
 mod nospace;
+mod operating;
 mod oracle_defects;
 mod overlay;
 mod pjdfstest;
