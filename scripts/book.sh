@@ -15,8 +15,8 @@ if [ "$("$MDBOOK" --version 2>/dev/null)" != "mdbook v$MDBOOK_VERSION" ]; then
     MDBOOK=target/tools/bin/mdbook
     # Without its server, and hardly optimised: that takes longer to compile than all builds of the book.
     "${CARGO:-cargo}" install mdbook --version "=$MDBOOK_VERSION" --locked --no-default-features --features search \
-        --debug --root target/tools --target-dir target/tools/build
-    rm -rf target/tools/build
+        --debug --root target/tools --target-dir target/tools/mdbook-build
+    rm -rf target/tools/mdbook-build
 fi
 
 rm -rf "$PAGES" "$OUT"

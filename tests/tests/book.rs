@@ -1,7 +1,9 @@
 //! The book of `make book`: which pages it has, and that the messages on its page about messages exist. That its links
-//! lead somewhere is a test of `tidy`, that its commands are understood a test of the command (`pages`).
+//! lead somewhere is a test of `tidy`, that its commands are understood a test of the command (`pages`). The commands of
+//! the pages on first steps and on uses are run, as those on operating are (`operating`).
 
 use crate::tidy::{assert_none, files, links};
+use nvfold_tests::{pages, requires};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
 
@@ -84,4 +86,34 @@ fn every_message_on_the_page_about_messages_is_one_of_nvfold() {
     assert!(wanted.len() > 20, "the messages were not found");
     let unknown = wanted.into_iter().filter(|message| !said.iter().any(|text| text.contains(message)));
     assert_none("messages that nvfold does not print", unknown.map(String::from).collect());
+}
+
+#[test]
+fn the_first_steps_work() {
+    requires!(root, fuse, tool("unshare"));
+    pages::run("docs/first-steps.md");
+}
+
+#[test]
+fn the_commands_on_choosing_a_policy_work() {
+    requires!(root, fuse, tool("unshare"));
+    pages::run("docs/choosing-a-policy.md");
+}
+
+#[test]
+fn the_commands_on_worktrees_and_ci_work() {
+    requires!(root, fuse, tool("unshare"));
+    pages::run("docs/worktrees-and-ci.md");
+}
+
+#[test]
+fn the_commands_on_databases_work() {
+    requires!(root, fuse, tool("unshare"));
+    pages::run("docs/databases.md");
+}
+
+#[test]
+fn the_commands_on_models_work() {
+    requires!(root, fuse, tool("unshare"));
+    pages::run("docs/models.md");
 }
