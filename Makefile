@@ -18,7 +18,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build build-all lab install uninstall packages package-test publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture cli-page fmt lint doc clean
+.PHONY: help build build-all lab install uninstall packages package-test publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,8 +122,12 @@ bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 results: lab ## All figures of all papers and all costs, from one commit: docs/results/ (hours; goes on if cut short)
 	scripts/results.sh
 
-picture: ## Draw docs/img/demo.svg again from the last demo's figures
+picture: ## Draw docs/img/trees.svg again, and docs/img/demo.svg from the last demo's figures
+	scripts/trees-picture.py docs/results/trees/trees.json docs/img/trees.svg
 	scripts/demo-picture.sh target/demo/figures docs/img/demo.svg
+
+book: ## The pages of docs/ as a book, its links checked: target/book/index.html (compiles mdBook once)
+	scripts/book.sh
 
 cli-page: build ## Write docs/cli.md from the help of the command
 	scripts/cli-page.sh >target/cli.md && mv target/cli.md docs/cli.md

@@ -17,6 +17,7 @@
 //! | [`hostile`] | images that no nvfold would write |
 //! | [`shared`] | the blocks that files reference, and what sharing saves |
 //! | [`slate`] | a device in memory that gets new content again and again |
+//! | [`pages`] | pages of documentation, whose commands are run |
 //! | [`probe`] | small C programs, for system calls that no safe Rust has |
 //! | [`tree`] | all that `stat` and related calls report about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
@@ -43,6 +44,7 @@ pub mod device;
 pub mod hostile;
 pub mod model;
 pub mod mount;
+pub mod pages;
 pub mod probe;
 pub mod random;
 pub mod requires;

@@ -8,6 +8,7 @@
 //! ignored. A time limit detects a *hang*, not *slowness*.
 
 mod badinput;
+mod book;
 mod cgroup;
 mod clones;
 mod copies;
@@ -37,6 +38,7 @@ mod mutations;
 mod names;
 mod neighbours;
 mod nospace;
+mod operating;
 mod oracle_defects;
 mod overlay;
 mod pjdfstest;

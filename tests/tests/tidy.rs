@@ -10,7 +10,7 @@ fn root() -> PathBuf {
 }
 
 /// Returns the text files of the repository whose names end in one of `endings`, as path from the root and content.
-fn files(endings: &[&str]) -> Vec<(String, String)> {
+pub(crate) fn files(endings: &[&str]) -> Vec<(String, String)> {
     let root = root();
     let mut found = Vec::new();
     let mut pending = vec![root.clone()];
@@ -41,7 +41,7 @@ fn sources() -> Vec<(String, String)> {
 }
 
 /// Fails with all offences at once.
-fn assert_none(rule: &str, offences: Vec<String>) {
+pub(crate) fn assert_none(rule: &str, offences: Vec<String>) {
     assert!(offences.is_empty(), "{rule}:\n  {}", offences.join("\n  "));
 }
 
@@ -730,7 +730,7 @@ fn no_figure_caption_is_a_list_of_numbers() {
 }
 
 /// Returns the targets of the links in a Markdown text, outside code blocks.
-fn links(text: &str) -> Vec<String> {
+pub(crate) fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_code = false;
     for line in text.lines() {

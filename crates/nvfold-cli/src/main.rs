@@ -16,6 +16,7 @@
 //! | [`output`], [`report`], [`progress`], [`problems`], [`text`] | output on stdout and stderr |
 //! | [`failure`], [`remedy`] | errors of a command; what to do about errors of the library |
 //! | [`stop`] | signals that end long work cleanly |
+//! | `pages` | test: the commands in the pages of the repository |
 #![forbid(unsafe_code)]
 
 #[cfg(panic = "abort")]
@@ -33,6 +34,8 @@ mod mounts;
 mod names;
 mod option_list;
 mod output;
+#[cfg(test)]
+mod pages;
 mod problems;
 mod progress;
 mod remedy;
