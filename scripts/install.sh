@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs what `make build` and cargo have built, and remembers what that was. `make install` and `make uninstall` run it.
+# Installs what `make build` and cargo have built, and remembers what that was. `make install` and `make uninstall` run
+# it.
 #
 #   scripts/install.sh install PREFIX [DESTDIR]
 #   scripts/install.sh uninstall PREFIX [DESTDIR]

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 # Lines such as `libc v0.2.180 MIT OR Apache-2.0`. The crates of the workspace have a path in parentheses.
 crates=$(cargo tree --locked -p nvfold-cli -p nvfold-c -p nvfold-preload -e normal,build --prefix none --no-dedupe \
-    --format '{p} {l}' | grep -v ' (/' | sed 's/ (proc-macro)//' | LC_ALL=C sort -u)
+    --format '{p} {l}' | grep -v -e ' (/' -e '^$' | sed 's/ (proc-macro)//' | LC_ALL=C sort -u)
 sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
 
 echo 'nvfold contains these crates, each under the licence named (its texts follow):'

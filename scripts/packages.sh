@@ -3,7 +3,8 @@
 #
 #   scripts/packages.sh [deb|rpm|apk|pacman|tarball]...
 #
-# `deb` alone is the quickest: one build. The apk and the tarball have a command that is linked statically, so they need another.
+# `deb` alone is the quickest: one build. The apk and the tarball have a command that is linked statically, so they need
+# another.
 #
 #   NVFOLD_BUILT=DIR           take the command and libraries that lie there (target/debug, for a trial) and build nothing
 #   NVFOLD_PACKAGE_VERSION=V   call the packages that, for tests of upgrades
@@ -32,7 +33,7 @@ is_wanted() { [[ " ${kinds[*]} " == *" $1 "* ]]; }
 
 # ------------------------------------------------------------------------------------------------- what is built
 
-scripts/need.sh python3=python3 objcopy=binutils readelf=binutils cc=gcc tar=tar gzip=gzip
+scripts/need.sh python3=python3 ar=binutils readelf=binutils cc=gcc tar=tar gzip=gzip
 version=$(scripts/version.sh)
 # Of packages alone: the program says the version that it was compiled with.
 export NVFOLD_VERSION=${NVFOLD_PACKAGE_VERSION:-$version}
@@ -146,6 +147,19 @@ CHANGES
     fi
 }
 
+# Adds the file by which packages of others find out what they need for a library. nfpm has no way to say it.
+add_shlibs() { # DEB
+    local control=$WORK/control
+    rm -rf "$control" && mkdir -p "$control"
+    (cd "$control" && ar x "$1" control.tar.gz)
+    gzip -d "$control/control.tar.gz"
+    echo "libnvfold 0 libnvfold0 (>= $NVFOLD_VERSION)" >"$control/shlibs"
+    tar -C "$control" --owner=0 --group=0 --numeric-owner --mode=644 --mtime="@$SOURCE_DATE_EPOCH" -rf "$control/control.tar" ./shlibs
+    gzip -9n "$control/control.tar"
+    # In its place, which is before the data.
+    ar r "$1" "$control/control.tar.gz"
+}
+
 deb() {
     local libdir=lib/x86_64-linux-gnu
     stage deb "$dynamic" /usr LIBDIR=$libdir ZSHDIR=share/zsh/vendor-completions DEBUG=apart
@@ -161,6 +175,7 @@ deb() {
         debian_documents "$WORK/deb/${pair%=*}" "${pair#*=}"
         make_package deb "${pair%=*}" "$WORK/deb/${pair%=*}"
     done
+    add_shlibs "$(realpath "$OUT/libnvfold0_$NVFOLD_VERSION-1_amd64.deb")"
 }
 
 rpm() {

@@ -3,8 +3,8 @@
 #
 #   scripts/stage.sh BUILT FOLDER PREFIX
 #
-# BUILT has what cargo has built: nvfold, and libnvfold_c.a and libnvfold_preload.a unless LIBRARIES=no. What distributions
-# do otherwise is told by these variables:
+# BUILT has what cargo has built: nvfold, and libnvfold_c.a and libnvfold_preload.a unless LIBRARIES=no. What
+# distributions do otherwise is told by these variables:
 #
 #   LIBDIR=lib            folder of the C library below PREFIX: lib/x86_64-linux-gnu, lib64
 #   SBINDIR=sbin          folder of the helper programs below PREFIX
@@ -54,7 +54,11 @@ split() { # PATH [DEBUG_FILE]
             ;;
     esac
     rm -f "$path.debug"
-    chmod 755 "$path"
+    # Programs are run; libraries are not.
+    case $path in
+        *.so*) chmod 644 "$path" ;;
+        *) chmod 755 "$path" ;;
+    esac
 }
 
 command_and_helpers() {

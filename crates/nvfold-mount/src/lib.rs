@@ -73,3 +73,8 @@ pub use options::{Cache, Options, WantedTransport};
 pub use reports::{REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
 pub use rustix::mount::MountFlags;
 pub use settings::Setting;
+
+// The example is compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -132,7 +132,10 @@ pub mod custom_policy {
     };
 }
 
-// The README's example is compiled and run with the documentation tests.
+// The examples of the README and of the crate's own are compiled and run with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;

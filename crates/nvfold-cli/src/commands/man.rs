@@ -6,7 +6,8 @@
 //! | nvfold-mount(1), nvfold-snapshot-list(1), ... | a command, or a command of a command |
 //! | mount.nvfold(8), mkfs.nvfold(8), ... | the same as the command that the helper program stands for |
 //!
-//! clap_mangen writes what clap knows of a command. Mount options are values of `-o` to clap, so their lists are written here.
+//! clap_mangen writes what clap knows of a command. Mount options are values of `-o` to clap, so their lists are
+//! written here.
 
 use crate::cli::VERSION;
 use crate::failure::{Doing, Failure, Outcome};
@@ -21,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// Print a manual page, or write all of them into a directory
 ///
-/// With --into, the pages of helper programs of mount(8), umount(8), mkfs(8) and fsck(8) are written too: they are those of
-/// the commands.
+/// With --into, the pages of helper programs of mount(8), umount(8), mkfs(8) and fsck(8) are written too: they are
+/// those of the commands.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold man mount | man -l -")]
 pub(crate) struct Man {
@@ -103,7 +104,8 @@ fn page(command: &Command) -> std::io::Result<String> {
     Ok(String::from_utf8(text).expect("all of it is text"))
 }
 
-/// Makes the example of a command the last paragraph of its description, because manual pages have no place before that.
+/// Makes the example of a command the last paragraph of its description, because manual pages have no place before
+/// that.
 fn described(command: &Command) -> Command {
     let example = command.get_before_help().map(ToString::to_string);
     let about = command.get_long_about().or_else(|| command.get_about()).map(ToString::to_string);
