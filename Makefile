@@ -50,7 +50,7 @@ packages: ## deb, rpm, apk, pacman and a static tarball: target/packages/ (PACKA
 package-test: ## Make the packages, check their contents, install, use, upgrade and remove the deb in a namespace (root)
 	tests/packages.sh
 
-publish-test: ## Pack the crates as for crates.io, and compile each from its pack
+publish-test: ## Pack the crates as for the registry, and compile each from its pack
 	scripts/publish-test.sh
 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)

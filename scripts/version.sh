@@ -16,7 +16,7 @@ if ! [[ $new =~ ^[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$ ]]; then
     echo "version: $new is not of the form 1.2.3 or 1.2.3-rc.1 (Semantic Versioning)" >&2
     exit 2
 fi
-# The second place is the dependencies of the workspace on itself, which crates.io wants to have a version.
+# The second place is the dependencies of the workspace on itself, which need one to be published.
 sed -i "/^\[workspace.package\]/,/^version/s/^version = \".*\"$/version = \"$new\"/
     s/^\(.* path = \"crates\/.*version = \)\"[^\"]*\"\(.*\)$/\1\"$new\"\2/" Cargo.toml
 sed -i "s/^## Unreleased$/## [$new]/; s/^## \[Unreleased\]$/## [$new]/" CHANGELOG.md

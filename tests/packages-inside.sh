@@ -31,7 +31,7 @@ configured() { cat /etc/nvfold/pool.toml; stat -c '%a %Y' /etc/nvfold/pool.toml;
 at_first=$(configured)
 
 step "make a device, import $TREE, mount it by /etc/fstab"
-mkfs -t nvfold "$device" --size 1G
+mkfs.nvfold "$device" --size 1G
 nvfold import "$device" "$TREE"
 mkdir -p "$fold"
 mount "$fold"

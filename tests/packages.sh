@@ -115,7 +115,8 @@ unshare --mount --pid --ipc --fork --kill-child=KILL bash -euo pipefail -c '
     mkdir -p "$scratch"/{up,work,root,packages}
     cp "$OUT"/*.deb "$scratch/packages/"
     mkdir "$scratch/packages/before" && cp "$OUT"/before/*.deb "$scratch/packages/before/"
-    cp "$ROOT/tests/packages-inside.sh" "$ROOT/crates/nvfold-c/examples/tour.c" "$scratch/packages/"
+    cp "$ROOT/tests/packages-inside.sh" "$scratch/packages/inside"
+    cp "$ROOT/crates/nvfold-c/examples/tour.c" "$scratch/packages/"
     mount -t overlay overlay -o "lowerdir=/,upperdir=$scratch/up,workdir=$scratch/work" "$scratch/root"
     cd "$scratch/root"
     mount -t proc proc proc
@@ -126,7 +127,7 @@ unshare --mount --pid --ipc --fork --kill-child=KILL bash -euo pipefail -c '
     mount --bind "$scratch/packages" srv/packages
     pivot_root . old
     umount -l /old
-    exec bash /srv/packages/packages-inside.sh
+    exec bash /srv/packages/inside
 ' </dev/null
 
 # ------------------------------------------------------------------------------------------------ the other packages

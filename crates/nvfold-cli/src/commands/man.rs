@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_of_a_command_and_says_something() {
+    fn pages_describe_commands_and_nothing_else() {
         let pages = pages();
         assert!(pages.len() > 40, "{}", pages.len());
         for (name, text) in &pages {
