@@ -35,7 +35,8 @@ fn wrong_choices(pages: &BTreeMap<String, String>) -> Vec<String> {
     let chapters = chapters(&pages[SUMMARY]);
     let chosen: BTreeSet<&String> = chapters.iter().collect();
     let is_excepted = |page: &str| NOT_IN_THE_BOOK.iter().any(|(name, _)| *name == page);
-    let forgotten = pages.keys().filter(|page| page.starts_with("docs/") && !chosen.contains(page) && !is_excepted(page));
+    let forgotten =
+        pages.keys().filter(|page| page.starts_with("docs/") && !chosen.contains(page) && !is_excepted(page));
     let mut wrong: Vec<String> = forgotten.map(|page| format!("{page} is not in {SUMMARY}")).collect();
     wrong.extend(chosen.iter().filter(|page| !pages.contains_key(**page)).map(|page| format!("{page} does not exist")));
     if chosen.len() < chapters.len() {
