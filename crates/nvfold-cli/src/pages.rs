@@ -118,6 +118,10 @@ fn why_wrong(call: &[String]) -> Option<String> {
     let matches = match definition().try_get_matches_from(arguments) {
         Ok(matches) => matches,
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => return None,
+        // A value that the shell fills in.
+        Err(error) if error.kind() == ErrorKind::ValueValidation && call.iter().any(|word| word.contains('$')) => {
+            return None;
+        }
         Err(error) => return Some(error.to_string().lines().next().unwrap_or_default().to_owned()),
     };
     let mount = matches.subcommand_matches("mount")?;
@@ -127,7 +131,9 @@ fn why_wrong(call: &[String]) -> Option<String> {
 
 /// Returns why a list of mount options is not understood.
 fn why_wrong_options(list: &str) -> Option<String> {
-    Options::new(true).take(list).err().map(|_| format!("wrong mount options: {list}"))
+    let is_filled_in = list.contains('$');
+    let refused = !is_filled_in && Options::new(true).take(list).is_err();
+    refused.then(|| format!("wrong mount options: {list}"))
 }
 
 /// Returns the mount options of a line of fstab that mounts nvfold.
@@ -215,6 +221,8 @@ fn the_commands_in_a_page_are_found_with_their_quotes_pipes_and_comments() {
         ]
     );
     assert_eq!(offences("page", page, &built()), Vec::<String>::new(), "output is not a command");
+    let page = "```sh\nnvfold set limit=$LIMIT \"$dir\"\nnvfold mount mem: /mnt -o size=$SIZE\n```\n";
+    assert_eq!(offences("page", page, &built()), Vec::<String>::new(), "values of variables are unknown");
 }
 
 #[test]
