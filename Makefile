@@ -18,7 +18,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build build-all lab install uninstall packages package-test publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
+.PHONY: help build build-all lab install uninstall packages package-test newcomer publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ soak: build ## The long tests: more operations, more crashes (200 kills of each 
 	@echo "property tests: PROPTEST_RNG_SEED=$$PROPTEST_RNG_SEED"
 	NVFOLD_SOAK=20 $(CARGO) test --workspace --no-fail-fast -- --include-ignored
 	NVFOLD_SOAK=20 $(RACES)
+
+newcomer: ## Install the deb in a machine of its own, mount by fstab and by the service, upgrade, remove (root; installs systemd)
+	tests/newcomer.sh
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
 	scripts/fuzz.sh

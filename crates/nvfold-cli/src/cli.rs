@@ -42,6 +42,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Serve(serve::Serve),
     Sync(sync::Sync),
     Info(info::Info),
     Df(df::Df),

@@ -6,6 +6,7 @@
 //! | [`research`], [`option_list`] | which options `--help` shows, and which `--help-research`; lists of mount options |
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | serving a mount, with `nvfold_mount`; what commands ask of one |
+//! | [`service`] | a mount as a service: its file, its steps, the service manager |
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`descent`] | walks over trees, of a device or of the host |
 //! | [`statistics`], [`traffic`] | the facts in reports; traffic and wear |
@@ -42,6 +43,7 @@ mod remedy;
 mod report;
 mod research;
 mod server;
+mod service;
 mod size;
 mod statistics;
 mod stop;
@@ -105,6 +107,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Mkfs(command) => mkfs::run(command, output),
         Command::Mount(command) => commands::mount::run(command, output),
         Command::Umount(command) => umount::run(command, output),
+        Command::Serve(command) => serve::run(command, output),
         Command::Sync(command) => sync::run(command, output),
         Command::Info(command) => info::run(command, output),
         Command::Df(command) => df::run(command, output),

@@ -22,8 +22,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What the thread works with.
 pub(crate) struct Housekeeping {
     pub fs: FileSystem,
-    /// The mount point.
-    pub dir: PathBuf,
+    /// The mount point, if this process has mounted it.
+    pub unmounts: Option<PathBuf>,
     pub access: Access,
     pub notices: Weak<Notices>,
     pub events: Events,
@@ -36,14 +36,14 @@ impl Housekeeping {
     }
 
     fn work(&self, stop: &Stop) {
-        let Housekeeping { fs, dir, events, .. } = self;
+        let Housekeeping { fs, unmounts, events, .. } = self;
         let mut told = Told::default();
         self.remove_expired(&mut told);
         stop.rest(EVERY);
         while !stop.is_asked() {
             if !fs.region().probe() {
                 let error = fs.sync().err();
-                let _ = unmount(dir, UnmountFlags::DETACH);
+                let _ = unmounts.as_ref().map(|dir| unmount(dir, UnmountFlags::DETACH));
                 return events(Event::DeviceLost { error });
             }
             told.tell(fs, events);

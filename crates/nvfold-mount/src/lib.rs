@@ -19,6 +19,7 @@
 //! | module | content |
 //! |---|---|
 //! | `mount` | [`Mount`]: what it is made of, how it ends |
+//! | `connection` | [`Connection`]: a mount that another process serves |
 //! | `front` | requests of the kernel become calls of the library |
 //! | `handshake` | what is agreed with the kernel |
 //! | `protocol_page` | a test: docs/semantics.md says what of the protocol is answered |
@@ -38,6 +39,7 @@ mod access;
 mod acl;
 mod background;
 pub mod clones;
+mod connection;
 mod convert;
 mod counters;
 mod daemon;
@@ -66,9 +68,10 @@ pub mod snapshots;
 mod syncs;
 mod turns;
 
+pub use connection::Connection;
 pub use counters::{Counters, Requests};
 pub use events::Event;
-pub use mount::{Error, Mount};
+pub use mount::{Error, Flusher, Mount};
 pub use options::{Cache, Options, WantedTransport};
 pub use reports::{REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
 pub use rustix::mount::MountFlags;

@@ -20,6 +20,7 @@ pub(crate) mod policy;
 pub(crate) mod reclaim;
 pub(crate) mod remove;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod sync;
