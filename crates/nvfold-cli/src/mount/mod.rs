@@ -10,6 +10,7 @@
 //! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
 //! lost device ends its mount in the same way, and the command fails.
 
+pub(crate) mod backups;
 pub(crate) mod clones;
 mod events;
 pub(crate) mod limits;
