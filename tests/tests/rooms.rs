@@ -126,8 +126,8 @@ const HOUSES: [House; 9] = [
             ),
             (
                 "front",
-                "handshake access notices pages hints lookups syncs turns settings requests clones snapshots limits moves \
-                 rights options reports counters acl convert",
+                "handshake access notices pages hints lookups syncs turns settings requests backups clones snapshots \
+                 limits moves image memory rights options reports counters acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
@@ -144,6 +144,8 @@ const HOUSES: [House; 9] = [
             ("turns", ""),
             ("settings", ""),
             ("requests", ""),
+            ("backups", "image"),
+            ("image", ""),
             ("snapshots", "clones"),
             ("limits", "clones"),
             ("clones", ""),

@@ -61,6 +61,7 @@ pub(crate) enum Command {
     Get(limits::Get),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
+    Backup(backup::Backup),
     Import(import::Import),
     Export(export::Export),
     Verify(verify::Verify),

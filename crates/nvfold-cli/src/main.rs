@@ -126,6 +126,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Policy(command) => policy::run(command, output),
         Command::Tune(command) => tune::run(command, output),
         Command::Fsck(command) => fsck::run(command, output),
+        Command::Backup(command) => backup::run(command, output),
         Command::Import(command) => import::run(command, output),
         Command::Export(command) => export::run(command, output),
         Command::Verify(command) => verify::run(command, output),

@@ -1,5 +1,5 @@
 //! Housekeeping of a mount, once a second: removes trees whose time has come, frees removed trees and dead space in
-//! packed segments, gives freed memory back to the host, and checks the device.
+//! packed segments, gives freed memory back to the host, ends backups whose command has gone, and checks the device.
 //!
 //! A device that is lost (truncated under the mount, or on a host without memory for it) answers every request with
 //! EIO and never recovers. So the mount ends: it is detached from the tree.
@@ -26,6 +26,8 @@ pub(crate) struct Housekeeping {
     pub unmounts: Option<PathBuf>,
     pub access: Access,
     pub notices: Weak<Notices>,
+    /// Ends backups whose command has gone.
+    pub end_left_backup: Box<dyn Fn() + Send>,
     pub events: Events,
 }
 
@@ -47,6 +49,7 @@ impl Housekeeping {
                 return events(Event::DeviceLost { error });
             }
             told.tell(fs, events);
+            (self.end_left_backup)();
             self.remove_expired(&mut told);
             self.tidy_up(stop);
             stop.rest(EVERY);

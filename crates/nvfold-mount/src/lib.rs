@@ -25,6 +25,7 @@
 //! | `protocol_page` | a test: docs/semantics.md says what of the protocol is answered |
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
 //! | [`clones`], `moves` | clones of trees: what a command asks; what moves meanwhile |
+//! | [`backups`], `image` | what a command asks for a backup; the device as it was at one moment |
 //! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
 //! | [`limits`] | what a command asks about the limits of trees, and sets |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
@@ -38,6 +39,7 @@
 mod access;
 mod acl;
 mod background;
+pub mod backups;
 pub mod clones;
 mod connection;
 mod convert;
@@ -48,6 +50,7 @@ mod front;
 mod handshake;
 mod hints;
 mod housekeeping;
+mod image;
 pub mod limits;
 mod lookups;
 mod memory;

@@ -138,11 +138,13 @@ impl Mount {
             let _ = stored.sync();
         };
         let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
+        let asked = front.clone();
         let keeping = Housekeeping {
             fs: fs.clone(),
             unmounts: is_own.then(|| dir.clone()),
             access: access.clone(),
             notices: Arc::downgrade(&notices),
+            end_left_backup: Box::new(move || asked.upgrade().iter().for_each(|front| front.end_left_backup())),
             events: events.clone(),
         };
         let mut threads = vec![keeping.start(), reconcile::start(fs.clone(), access.clone(), events.clone())];

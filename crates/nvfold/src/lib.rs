@@ -75,7 +75,7 @@ pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_
 pub use words::{Clock, IndexKind, Stopwatch};
 
 // Names and bytes: the operations, and the words in which they speak.
-pub use api::{Daemon, File, FileSystem, Origin};
+pub use api::{AtRest, Daemon, File, FileSystem, Origin};
 pub use words::{AllocateMode, Attr, DirEntry, FileKind, InodeNumber, MappedExtent, NewInode, RenameMode, SetAttr};
 pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
 

@@ -1,5 +1,6 @@
 //! The commands, one file for each: its arguments, its work, its report.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod clone;
 pub(crate) mod completions;

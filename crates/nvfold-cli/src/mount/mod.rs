@@ -13,6 +13,7 @@
 //! A server in a sandbox can neither mount nor open the device. It gets both as descriptors ([`Handed`]), and whoever
 //! mounted unmounts. If it is told to end before that, it ends the session after [`GRACE`].
 
+pub(crate) mod backups;
 pub(crate) mod clones;
 mod events;
 pub(crate) mod limits;
