@@ -32,6 +32,8 @@ mod hostile_images;
 mod hostile_names;
 mod idmapped;
 mod limits;
+mod logs;
+mod metrics;
 mod model;
 mod mutations;
 mod names;

@@ -3,12 +3,14 @@
 use crate::access::{Access, Watching};
 use crate::background::Background;
 use crate::counters::Counters;
+use crate::events::Event;
 use crate::front::Front;
 use crate::handshake::{self, Agreed};
 use crate::housekeeping::Housekeeping;
 use crate::mounts::{self, Mounted};
 use crate::notices::Notices;
 use crate::options::{Options, WantedTransport};
+use crate::shortages::Shortages;
 use crate::{daemon, memory, reconcile};
 use nvfold::FileSystem;
 use nvfold_fuse::mount::unmount;
@@ -101,24 +103,29 @@ impl Mount {
         let dir = named.canonicalize().map_err(|source| Error::Mount { dir: named.to_owned(), source })?;
         let access = Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY));
         let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
-        let Served { session, front, notices, counters, agreed } = starting.start()?;
+        let Served { session, front, notices, counters, shortages, agreed } = starting.start()?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
             set_read_ahead(mounted);
         }
         let events = &options.events;
         let (stored, written) = (fs.clone(), front.clone());
-        let make_durable = move || {
-            write_back(&written);
-            // `housekeeping` reports a device that fails.
-            let _ = stored.sync();
+        let told = events.clone();
+        let changed = move |read_only| {
+            if read_only {
+                write_back(&written);
+                // `housekeeping` reports a device that fails.
+                let _ = stored.sync();
+            }
+            told(Event::Remounted { read_only });
         };
-        let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
+        let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, changed));
         let keeping = Housekeeping {
             fs: fs.clone(),
             dir: dir.clone(),
             access: access.clone(),
             notices: Arc::downgrade(&notices),
+            shortages,
             events: events.clone(),
         };
         let mut threads = vec![keeping.start(), reconcile::start(fs.clone(), access.clone(), events.clone())];
@@ -137,6 +144,11 @@ impl Mount {
     /// Returns the counts of the requests that it has answered.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Returns the counts for another thread of the program: they stay when the mount has ended.
+    pub fn shared_counters(&self) -> Arc<Counters> {
+        self.counters.clone()
     }
 
     /// Returns true if requests come by io_uring.
@@ -215,6 +227,7 @@ struct Served {
     front: Weak<Front>,
     notices: Arc<Notices>,
     counters: Arc<Counters>,
+    shortages: Arc<Shortages>,
     agreed: Agreed,
 }
 
@@ -249,7 +262,7 @@ impl Starting<'_> {
     }
 
     fn serve(&self, connection: OwnedFd, agreed: Agreed) -> io::Result<Served> {
-        let counters = Arc::new(Counters::default());
+        let (counters, shortages) = (Arc::new(Counters::default()), Arc::new(Shortages::default()));
         counters.requests_come_by_ring(agreed.by_ring);
         let transport = match agreed.by_ring {
             true => Transport::Ring,
@@ -260,12 +273,13 @@ impl Starting<'_> {
         let (session, front, notices) = pmem::with_signals_blocked(|| {
             let (fs, access) = (self.fs.clone(), self.access.clone());
             let notices = Arc::new(Notices::new(notifier));
-            let front = Front::new(fs, self.options, notices.clone(), counters.clone(), access, agreed);
+            let counted = (counters.clone(), shortages.clone());
+            let front = Front::new(fs, self.options, notices.clone(), counted, access, agreed);
             let front = Arc::new(front);
             let known = Arc::downgrade(&front);
             Session::start(front, connection, transport).map(|session| (session, known, notices))
         })?;
-        Ok(Served { session, front, notices, counters, agreed })
+        Ok(Served { session, front, notices, counters, shortages, agreed })
     }
 }
 
