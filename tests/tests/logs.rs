@@ -57,7 +57,7 @@ fn fill(path: &Path) -> std::io::Error {
 }
 
 #[test]
-fn a_full_device_is_told_once_until_space_was_freed_with_every_policy() {
+fn a_full_device_is_reported_once_until_space_was_freed_with_every_policy() {
     requires!(fuse);
     for options in OPTIONS {
         let mut mount = Mount::with_options(32, options);
@@ -85,7 +85,7 @@ fn a_full_device_is_told_once_until_space_was_freed_with_every_policy() {
 }
 
 #[test]
-fn a_tree_at_its_limit_is_told_once_and_no_full_device_for_it() {
+fn a_tree_at_its_limit_is_reported_once_and_not_as_a_full_device() {
     requires!(fuse);
     // The second one finds the limit only when the kernel writes back, and gets ENOSPC then.
     for options in ["policy=inline,writeback=off", "policy=auto"] {
@@ -110,7 +110,7 @@ fn a_tree_at_its_limit_is_told_once_and_no_full_device_for_it() {
 }
 
 #[test]
-fn remounts_crashes_and_ends_are_told() {
+fn remounts_crashes_and_ends_are_reported() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(64, "policy=inline,log=info");
     if !mount.is_real() {
@@ -137,7 +137,7 @@ fn remounts_crashes_and_ends_are_told() {
 }
 
 #[test]
-fn what_is_logged_can_be_said_and_mistakes_are_refused() {
+fn the_log_option_chooses_levels_and_mistakes_are_refused() {
     requires!(fuse);
     let mut mount = Mount::with_options(64, "policy=inline,cache=none,log=warn+request=trace");
     if !mount.is_real() {
@@ -183,7 +183,7 @@ while True:
 "#;
 
 #[test]
-fn the_journal_gets_fields_when_systemd_says_so() {
+fn the_journal_gets_fields_under_systemd() {
     requires!(root, fuse, tool("unshare"), tool("python3"), tool("findmnt"));
     let scratch = Scratch::new();
     fs::write(scratch.join("journal.py"), JOURNAL).expect("write");
@@ -197,7 +197,7 @@ fn the_journal_gets_fields_when_systemd_says_so() {
         # As systemd starts a service: standard error is the stream that the variable names.
         JOURNAL_STREAM=$(stat -c %d:%i errors) "$NVFOLD" mount -q pool dir -o policy=inline 2>errors
         mkdir dir/tree && "$NVFOLD" set -q limit=1M dir/tree
-        ! head -c 3M /dev/urandom >dir/tree/file 2>/dev/null
+        ! seq 1 1000000 >dir/tree/file 2>/dev/null
         ! sync -d dir/tree/file 2>/dev/null
         until grep -q EVENT=limit_reached records; do sleep 0.05; done
         "$NVFOLD" umount -q dir

@@ -94,7 +94,7 @@ fn names_that_are_not_utf_8_are_given_as_bytes_too() {
 }
 
 #[test]
-fn quiet_commands_say_nothing_but_what_was_asked_for() {
+fn quiet_commands_print_only_reports() {
     let scratch = Scratch::new();
     let says = |words: &[&str]| {
         let run = scratch.nvfold(words).ok();

@@ -196,13 +196,13 @@ mod tests {
     }
 
     #[test]
-    fn a_full_device_is_told_once_until_space_was_freed() {
+    fn a_full_device_is_reported_once_until_space_was_freed() {
         assert_eq!(told(&[(true, 200), (true, 200), (false, 200), (true, 205)]), ["NoSpace"]);
         assert_eq!(told(&[(true, 200), (false, 211), (true, 200)]), ["NoSpace", "SpaceAgain", "NoSpace"]);
     }
 
     #[test]
-    fn a_device_that_swings_about_a_bound_is_told_once() {
+    fn a_device_that_swings_about_a_bound_is_reported_once() {
         assert_eq!(told(&[(false, 101), (false, 100), (false, 101), (false, 100), (false, 150)]), ["NearlyFull"]);
         assert_eq!(told(&[(false, 100), (false, 160), (false, 100)]), ["NearlyFull", "NotNearlyFull", "NearlyFull"]);
         assert!(told(&[(false, 1000), (false, 101)]).is_empty());

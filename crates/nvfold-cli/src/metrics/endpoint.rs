@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_reach_is_refused_unless_it_is_said() {
+    fn addresses_that_other_machines_reach_are_refused_without_the_word_remote() {
         for address in ["0.0.0.0:9617", "10.0.0.1:9617+all", "[::]:1"] {
             assert!(Endpoint::parse(address).unwrap_err().contains("+remote"), "{address}");
         }

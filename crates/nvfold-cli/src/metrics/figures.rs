@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_label_of_a_tree_is_its_path_or_tells_its_inode_too() {
+    fn the_label_of_a_tree_is_its_path_or_has_its_inode_too() {
         let of = |path: &[u8]| shown(Some(path.to_vec()), InodeNumber(7));
         assert_eq!((of(b""), of(b"a/b"), shown(None, InodeNumber(7))), ("/".into(), "/a/b".into(), "inode 7".into()));
         assert_eq!(of(b"a\xff"), "../a\u{fffd} (inode 7)");

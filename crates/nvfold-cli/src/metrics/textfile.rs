@@ -138,7 +138,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_stays_beside_it() {
+    fn a_file_is_replaced_whole_and_nothing_else_stays() {
         let dir = tempfile::tempdir().unwrap();
         let wanted = |all| Wanted { path: dir.path().join("x.prom"), all, interval: Duration::from_secs(1) };
         for (all, mode) in [(false, 0o640), (true, 0o644)] {

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_good_news_says_what_to_do() {
+    fn every_event_but_good_news_has_an_advice() {
         for kind in &KINDS {
             assert_eq!(kind.advice.is_empty(), kind.level == Level::Info, "{}", kind.name);
         }
