@@ -55,6 +55,8 @@ for command in "${!PACKAGE_OF[@]}"; do
 done
 # LevelDB, for the Python of the system.
 /usr/bin/python3 -c 'import plyvel' 2>/dev/null || missing+=(python3-plyvel)
+# What reads metrics as strictly as Prometheus does.
+/usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || missing+=(python3-prometheus-client)
 # The server of PostgreSQL, whose programs are not in PATH.
 compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || missing+=(postgresql)
 # And for the driver of `nvfold-lab paper icid`.

@@ -34,6 +34,8 @@ mod hostile_images;
 mod hostile_names;
 mod idmapped;
 mod limits;
+mod logs;
+mod metrics;
 mod model;
 mod mount8;
 mod mutations;

@@ -32,8 +32,9 @@ struct House {
 }
 
 /// Rooms that the commands use: all of them.
-const COMMANDS_USE: &str = "stored descent mount statistics bounded server unmount traffic device dedup_options \
-                            option_list mounts problems service stop output report progress size failure text";
+const COMMANDS_USE: &str = "stored descent mount metrics statistics bounded server unmount traffic device \
+                             dedup_options option_list mounts problems service stop output report progress size failure \
+                             text";
 
 const HOUSES: [House; 9] = [
     House {
@@ -87,14 +88,17 @@ const HOUSES: [House; 9] = [
         rooms: &[
             ("names", "cli"),
             ("research", "mount dedup_options option_list"),
-            ("cli", "commands output bounded"),
+            ("cli", "commands output bounded progress"),
             ("commands", COMMANDS_USE),
             ("service", "mount bounded server unmount utab device mounts size failure text"),
             ("stored", "descent mount statistics device dedup_options mounts problems failure"),
             (
                 "mount",
-                "statistics bounded unmount utab stop device dedup_options option_list mounts report size text failure",
+                "log metrics statistics bounded unmount utab stop device dedup_options option_list mounts report size text \
+                 failure",
             ),
+            ("log", "failure text"),
+            ("metrics", "statistics bounded traffic mounts failure"),
             ("statistics", "bounded traffic device mounts report size failure"),
             ("bounded", "server unmount mounts failure"),
             ("server", "mounts"),
@@ -109,7 +113,8 @@ const HOUSES: [House; 9] = [
             ("progress", "size failure"),
             ("report", "failure text"),
             ("descent", ""),
-            ("failure", "remedy text"),
+            ("failure", "errno_names remedy text"),
+            ("errno_names", ""),
             ("remedy", "mounts"),
             ("mounts", ""),
             ("size", ""),
@@ -122,16 +127,19 @@ const HOUSES: [House; 9] = [
         rooms: &[
             (
                 "mount",
-                "front handshake daemon housekeeping reconcile access notices memory background options counters mounts",
+                "front handshake daemon housekeeping reconcile access shortages notices memory background options counters \
+                 events mounts",
             ),
             (
                 "front",
                 "handshake access notices pages hints lookups syncs turns settings requests backups clones snapshots \
-                 limits moves image memory rights options reports counters acl convert",
+                 limits moves image memory rights options reports counters shortages acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
-            ("housekeeping", "access background notices events"),
+            ("housekeeping", "access background notices shortages switches events"),
+            ("shortages", "events"),
+            ("switches", "events"),
             ("reconcile", "access background events"),
             ("access", "background mounts"),
             ("options", "reports events"),
@@ -154,7 +162,8 @@ const HOUSES: [House; 9] = [
             ("memory", ""),
             ("background", ""),
             ("events", ""),
-            ("counters", ""),
+            ("counters", "latencies"),
+            ("latencies", ""),
             ("mounts", ""),
             ("acl", ""),
             ("convert", ""),

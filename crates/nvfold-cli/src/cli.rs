@@ -2,6 +2,7 @@
 
 use crate::commands::*;
 use crate::output::Output;
+use crate::progress::When;
 use clap::{Parser, Subcommand};
 
 /// The version, and from which commit of what day this command was built (build.rs).
@@ -13,13 +14,23 @@ pub(crate) const VERSION: &str = env!("NVFOLD_VERSION");
 #[command(about = "A file system in memory or on persistent memory that stores equal data once")]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(
-    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those of fsck(8)."
+    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those of fsck(8). With --json errors are JSON on stderr, too."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub output: Output,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Returns it without progress, if it is to be quiet.
+    pub(crate) fn with_quiet(mut self) -> Cli {
+        if self.output.quiet {
+            self.output.progress = When::Never;
+        }
+        self
+    }
 }
 
 /// What `nvfold` alone says: the commands that a newcomer needs.
@@ -50,6 +61,7 @@ pub(crate) enum Command {
     Stats(stats::Stats),
     DedupStats(dedup_stats::DedupStats),
     Top(top::Top),
+    Metrics(metrics::Metrics),
     Clone(clone::Clone),
     Snapshot(snapshot::Snapshot),
     Policy(policy::Policy),

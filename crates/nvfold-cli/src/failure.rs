@@ -1,16 +1,58 @@
-//! The error of a command: what was being done, why it failed, and what to do about it.
+//! The error of a command: what was being done, why it failed, and what to do about it. On stderr as text, or with --json
+//! as one line of JSON.
 
+use crate::errno_names;
 use crate::remedy::Cause;
 use crate::text::escaped;
 use nvfold::Error;
 use pmem::PmemError;
+use serde::Serialize;
 use std::any::Any;
 use std::fmt::Display;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The exit code of a command that failed.
 pub(crate) const FAILED: u8 = 1;
 /// The exit code after a mistake on the command line.
 pub(crate) const USAGE: u8 = 2;
+
+/// The version of errors as JSON. It changes if a field is removed or changes its meaning.
+const JSON_VERSION: u32 = 1;
+
+/// True if errors are to be printed as JSON.
+static AS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Makes all failures of this process print as JSON.
+pub(crate) fn report_as_json() {
+    AS_JSON.store(true, Ordering::Relaxed);
+}
+
+/// Returns whether they are.
+pub(crate) fn is_as_json() -> bool {
+    AS_JSON.load(Ordering::Relaxed)
+}
+
+/// An error as JSON.
+#[derive(Serialize)]
+struct Report<'f> {
+    version: u32,
+    command: &'f str,
+    error: Told<'f>,
+}
+
+#[derive(Serialize)]
+struct Told<'f> {
+    /// What was being done, or to what; empty if `why` says it.
+    what: &'f str,
+    why: String,
+    hint: Option<String>,
+    /// The name of the system's error, if there is one behind it.
+    errno: Option<String>,
+    exit_code: u8,
+    /// The signal that stopped the work.
+    signal: Option<i32>,
+}
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -21,6 +63,8 @@ pub(crate) struct Failure {
     hint: Option<String>,
     /// Chooses the hint, if there is no other.
     cause: Option<Cause>,
+    /// The error of the system behind it.
+    errno: Option<i32>,
     /// The exit code.
     pub code: u8,
     /// The signal that stopped the work. It ends the process, too.
@@ -32,9 +76,10 @@ pub(crate) type Outcome<T> = Result<T, Failure>;
 
 impl Failure {
     /// Makes a failure that prints as `nvfold COMMAND: what: why`.
-    pub(crate) fn new(what: impl Display, why: impl Display) -> Failure {
+    pub(crate) fn new(what: impl Display, why: impl Display + 'static) -> Failure {
+        let errno = errno_of(&why);
         let (what, why) = (what.to_string(), why.to_string());
-        Failure { what, why, hint: None, cause: None, code: FAILED, signal: None }
+        Failure { what, why, hint: None, cause: None, errno, code: FAILED, signal: None }
     }
 
     /// Makes a failure of an error. Its type chooses the hint. An error of a device names the device itself.
@@ -47,11 +92,11 @@ impl Failure {
             Some(Error::NotFound { what: name }) if what.ends_with(name) => "no such file or directory".to_owned(),
             _ => error.to_string(),
         };
-        Failure { cause, ..Failure::new(what, why) }
+        Failure { cause, errno: errno_of(any), ..Failure::new(what, why) }
     }
 
     /// Makes a failure for a mistake on the command line.
-    pub(crate) fn usage(what: impl Display, why: impl Display) -> Failure {
+    pub(crate) fn usage(what: impl Display, why: impl Display + 'static) -> Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
@@ -79,9 +124,18 @@ impl Failure {
         self
     }
 
+    /// Says what the error of the system is, where its type is not known.
+    pub(crate) fn because_of(mut self, errno: i32) -> Failure {
+        self.errno = Some(errno);
+        self
+    }
+
     /// Prints the failure on stderr. `command` is the name of the command.
     pub(crate) fn report(&self, command: &str) {
         let hint = self.hint.clone().or_else(|| self.cause.as_ref()?.hint(command));
+        if is_as_json() {
+            return self.report_json(command, hint);
+        }
         let hint = hint.map(|hint| format!("\n  hint: {}", escaped(&hint))).unwrap_or_default();
         // `mem:` already ends in a colon.
         let what = match self.what.strip_suffix(':').unwrap_or(&self.what) {
@@ -98,6 +152,33 @@ impl Display for Failure {
         let hint = self.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
         write!(out, "{}: {}{hint}", self.what, self.why)
     }
+}
+
+impl Failure {
+    fn report_json(&self, command: &str, hint: Option<String>) {
+        let error = Told {
+            what: self.what.strip_suffix(':').unwrap_or(&self.what),
+            why: without_number(&self.why),
+            hint,
+            errno: self.errno.map(errno_names::name),
+            exit_code: self.code,
+            signal: self.signal,
+        };
+        if let Ok(line) = serde_json::to_string(&Report { version: JSON_VERSION, command, error }) {
+            eprint_line(&line);
+        }
+    }
+}
+
+/// Returns the number of the system's error that an error is, or comes from.
+fn errno_of(error: &dyn Any) -> Option<i32> {
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return error.raw_os_error();
+    }
+    let of_rustix = error.downcast_ref::<rustix::io::Errno>().map(|errno| errno.raw_os_error());
+    let of_file_system = || error.downcast_ref::<Error>().map(Error::errno);
+    let of_device = || error.downcast_ref::<PmemError>().map(PmemError::errno);
+    of_rustix.or_else(of_file_system).or_else(of_device)
 }
 
 /// Removes the number of a system error, which adds nothing to its name.

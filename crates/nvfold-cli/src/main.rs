@@ -15,7 +15,8 @@
 //! | [`server`], [`bounded`] | the process that serves a mount; calls to it that are given up after a time |
 //! | [`unmount`] | unmounting |
 //! | [`output`], [`report`], [`progress`], [`problems`], [`text`] | output on stdout and stderr |
-//! | [`failure`], [`remedy`] | errors of a command; what to do about errors of the library |
+//! | [`log`], [`metrics`] | what a mount logs, and where to; its figures for monitoring |
+//! | [`failure`], [`remedy`], [`errno_names`] | errors of a command; what to do about errors of the library |
 //! | [`stop`] | signals that end long work cleanly |
 //! | `pages` | test: the commands in the pages of the repository |
 #![forbid(unsafe_code)]
@@ -29,7 +30,10 @@ mod commands;
 mod dedup_options;
 mod descent;
 mod device;
+mod errno_names;
 mod failure;
+mod log;
+mod metrics;
 mod mount;
 mod mounts;
 mod names;
@@ -68,31 +72,44 @@ fn main() -> ExitCode {
     }
     let name = names::command_in(&arguments);
     let is_fsck = name == "fsck";
+    if arguments.iter().any(|argument| argument == "--json") {
+        failure::report_as_json();
+    }
     let asks_for_research = arguments.iter().any(|argument| argument == "--help-research");
     let parsed = definition().try_get_matches_from(arguments).and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
-        Ok(cli) => cli,
+        Ok(cli) => cli.with_quiet(),
         Err(error) if error.kind() == ErrorKind::DisplayHelp && asks_for_research => {
             let _ = report::print(&research::page(definition(), &name));
             return ExitCode::SUCCESS;
         }
-        Err(error) => {
-            let _ = error.print();
-            let code = match (error.use_stderr(), is_fsck) {
-                (false, _) => 0,
-                (true, true) => fsck::USAGE,
-                (true, false) => failure::USAGE,
-            };
-            return ExitCode::from(code);
-        }
+        Err(error) => return wrong_usage(&error, &name, is_fsck),
     };
     let code = run(&cli).unwrap_or_else(|failure| {
+        let failure = if is_fsck { failure.exits_with(fsck::OPERATIONAL) } else { failure };
         failure.report(&name);
         if let Some(signal) = failure.signal {
             stop::end_by(signal);
         }
-        if is_fsck { fsck::OPERATIONAL } else { failure.code }
+        failure.code
     });
+    ExitCode::from(code)
+}
+
+/// Prints help, or what is wrong with a command line.
+fn wrong_usage(error: &clap::Error, command: &str, is_fsck: bool) -> ExitCode {
+    if !error.use_stderr() {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let code = if is_fsck { fsck::USAGE } else { failure::USAGE };
+    if failure::is_as_json() {
+        let text = error.render().to_string();
+        let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        failure::Failure::usage("", why).exits_with(code).report(command);
+    } else {
+        let _ = error.print();
+    }
     ExitCode::from(code)
 }
 
@@ -115,6 +132,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Stats(command) => stats::run(command, output),
         Command::DedupStats(command) => dedup_stats::run(command, output),
         Command::Top(command) => top::run(command, output),
+        Command::Metrics(command) => commands::metrics::run(command, output),
         Command::Clone(command) => commands::clone::run(command, output),
         Command::Snapshot(command) => snapshot::run(command, output),
         Command::Dedup(command) => dedup::dedup(command, output),

@@ -29,6 +29,9 @@ pub(crate) struct Statistics {
     pub device: String,
     /// The mount point; absent if it is not mounted.
     pub mount_point: Option<String>,
+    /// The bytes of its path in hexadecimal, if it is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mount_point_hex: Option<String>,
     /// The server's process.
     pub pid: Option<u32>,
     /// `dax`, `memory` or `file`.
@@ -319,11 +322,28 @@ impl Statistics {
         dir: &Path,
         served: &Counters,
     ) -> nvfold::Result<Statistics> {
+        Statistics::with(fs.stats(), fs, device, dir, served)
+    }
+
+    /// The same, at a cost that does not grow with what is stored: without the DRAM of the cached inodes, and without the
+    /// directories of policy auto.
+    pub(crate) fn in_figures(
+        fs: &FileSystem,
+        device: &str,
+        dir: &Path,
+        served: &Counters,
+    ) -> nvfold::Result<Statistics> {
+        let mut statistics = Statistics::with(fs.figures(), fs, device, dir, served)?;
+        statistics.auto.iter_mut().for_each(|auto| auto.directories.clear());
+        Ok(statistics)
+    }
+
+    fn with(stats: Stats, fs: &FileSystem, device: &str, dir: &Path, served: &Counters) -> nvfold::Result<Statistics> {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
-        let stats = fs.stats();
         Ok(Statistics {
             mount_point: Some(mounts::show(dir)),
+            mount_point_hex: mounts::hex(dir),
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
             memory_limit: (region.level() == pmem::PersistenceLevel::Memory)
@@ -361,6 +381,7 @@ impl Statistics {
         let (superblock, _) = nvfold::read_superblock(region)?;
         Ok(Statistics {
             mount_point: Some(mounts::show(dir)),
+            mount_point_hex: mounts::hex(dir),
             pid: Some(std::process::id()),
             read_only: fs.is_read_only(),
             is_in_part: true,
@@ -370,6 +391,26 @@ impl Statistics {
             transport: Some(served.transport().to_owned()),
             ..Statistics::of_superblock(region, &superblock, device)
         })
+    }
+
+    /// Leaves out what [`Statistics::for_others`] leaves out.
+    pub(crate) fn leave_for_others(&mut self) {
+        self.is_in_part = true;
+        self.memory_limit = None;
+        self.space = None;
+        self.usage = None;
+        self.snapshots = None;
+        self.index = None;
+        self.recovery = None;
+        self.nv_dedup = None;
+        self.auto = None;
+        self.denova = None;
+        self.origins = None;
+        self.requests = None;
+        self.requests_by_kind = BTreeMap::new();
+        self.process = None;
+        self.traffic = None;
+        self.wear = None;
     }
 
     /// Fails if figures are left out.
@@ -385,6 +426,7 @@ impl Statistics {
         Statistics {
             device: device.to_owned(),
             mount_point: None,
+            mount_point_hex: None,
             pid: None,
             persistence: region.level().to_string(),
             sync_errors: SyncErrors::of(region),

@@ -14,6 +14,7 @@ mod nv_dedup;
 mod reclaim;
 mod remove;
 mod run;
+mod scripting;
 mod sharing;
 mod top;
 mod trees;

@@ -13,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 /// Bits of the control modes: the speed of the input.
 const CIBAUD: u32 = 0o2_003_600_000;
 
-struct Terminal {
+pub(crate) struct Terminal {
     master: File,
     slave: File,
     before: Termios,
@@ -24,8 +24,21 @@ struct Terminal {
 impl Terminal {
     /// Starts it on a terminal that is its controlling one: its size is asked for there, and a change of the size is told
     /// there.
-    fn start(scratch: &Scratch, columns: u16, rows: u16, arguments: &[&str]) -> Terminal {
+    pub(crate) fn start(scratch: &Scratch, columns: u16, rows: u16, arguments: &[&str]) -> Terminal {
+        Terminal::start_with(scratch, columns, rows, arguments, None)
+    }
+
+    /// The same, with this value of NO_COLOR.
+    pub(crate) fn start_with(
+        scratch: &Scratch,
+        columns: u16,
+        rows: u16,
+        arguments: &[&str],
+        no_color: Option<&str>,
+    ) -> Terminal {
         let mut command = Command::new("setsid");
+        command.env_remove("NO_COLOR");
+        command.envs(no_color.map(|value| ("NO_COLOR", value)));
         command.arg("--ctty").arg(env!("CARGO_BIN_EXE_nvfold")).args(arguments);
         Terminal::run(scratch, columns, rows, &mut command)
     }
@@ -61,7 +74,15 @@ impl Terminal {
         self.screen.screen().contents()
     }
 
-    fn wait_for(&mut self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
+    /// Returns whether anything on the screen has a colour.
+    pub(crate) fn has_colour(&self) -> bool {
+        let screen = self.screen.screen();
+        let (rows, columns) = screen.size();
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        cells.filter_map(|(row, column)| screen.cell(row, column)).any(|cell| cell.fgcolor() != vt100::Color::Default)
+    }
+
+    pub(crate) fn wait_for(&mut self, what: &str, is_shown: impl Fn(&str) -> bool) -> String {
         let mut contents = String::new();
         wait_until(what, || {
             contents = self.contents();
@@ -80,12 +101,12 @@ impl Terminal {
         self.wait_for(what, |screen| expected.iter().all(|one| is_shown(screen, one)))
     }
 
-    fn press(&mut self, keys: &str) {
+    pub(crate) fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
     /// Waits for the end, after which the terminal must be as it was.
-    fn end(mut self) -> (ExitStatus, String) {
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
         let pid = self.child.id();
         wait_until("the command ends", || {
             self.contents();
@@ -231,14 +252,15 @@ fn top_ends_when_its_terminal_is_gone_without_a_signal() {
 }
 
 #[test]
-fn top_asks_for_a_larger_terminal_until_it_grows() {
+fn top_shows_text_on_a_small_terminal_until_it_grows() {
     if !can_mount() {
         return;
     }
     let scratch = Scratch::new();
     let mount = scratch.mount("mem:", "size=64M");
     let mut terminal = Terminal::start(&scratch, 40, 10, &["top", "mnt", "--interval", "0.2"]);
-    terminal.wait_for("the need is told", |screen| screen.contains("needs 80 columns and 24 rows"));
+    let is_whole = |screen: &str| screen.contains("q quit") && row(screen, "policy").contains("auto");
+    terminal.wait_for("figures are shown as text", is_whole);
     tcsetwinsize(&terminal.master, window(80, 24)).unwrap();
     terminal.screen.screen_mut().set_size(24, 80);
     terminal.wait_for("figures are shown", |screen| row(screen, "writes").contains("in all"));

@@ -48,21 +48,21 @@ impl Access {
         self.read_only.load(Ordering::Acquire)
     }
 
-    /// Watches a mount until the result is dropped, and calls `make_durable` when it has become read-only; `None` if there
-    /// is no mount table. Then no change is noticed, but the kernel still refuses writes.
-    pub(crate) fn watch(&self, mounted: &Mounted, make_durable: impl Fn() + Send + 'static) -> Option<Watching> {
+    /// Watches a mount until the result is dropped, and calls `changed` when it has become read-only (`true`) or writable;
+    /// `None` if there is no mount table. Then no change is noticed, but the kernel still refuses writes.
+    pub(crate) fn watch(&self, mounted: &Mounted, changed: impl Fn(bool) + Send + 'static) -> Option<Watching> {
         let table = File::open("/proc/self/mountinfo").ok()?;
         let (over, end) = std::io::pipe().ok()?;
         let (access, number) = (self.clone(), mounted.number.clone());
-        let thread = Background::start(move |stop| access.work(&make_durable, &number, &table, &over, stop));
+        let thread = Background::start(move |stop| access.work(&changed, &number, &table, &over, stop));
         Some(Watching { _end: end, _thread: thread })
     }
 
-    fn work(&self, make_durable: &dyn Fn(), number: &str, table: &File, over: &PipeReader, stop: &Stop) {
+    fn work(&self, changed: &dyn Fn(bool), number: &str, table: &File, over: &PipeReader, stop: &Stop) {
         while !stop.is_asked() {
             let mounts = mounts::all();
-            if self.has_become_read_only(&mounts, number) {
-                make_durable();
+            if let Some(read_only) = self.change(&mounts, number) {
+                changed(read_only);
             }
             let count = mounts.len() as u32;
             stop.rest(REST_PER_PAIR * count.saturating_mul(count));
@@ -71,12 +71,11 @@ impl Access {
         }
     }
 
-    /// Takes note of the state of the mount; returns true if it is read-only and was not before.
-    fn has_become_read_only(&self, mounts: &[Mounted], number: &str) -> bool {
+    /// Takes note of the state of the mount; returns it if it is another one than before.
+    fn change(&self, mounts: &[Mounted], number: &str) -> Option<bool> {
         // A mount that is no longer in the tree keeps its state.
-        let Some(Mounted { read_only, .. }) = mounts.iter().find(|mounted| mounted.number == number) else {
-            return false;
-        };
-        !self.read_only.swap(*read_only, Ordering::AcqRel) && *read_only
+        let Mounted { read_only, .. } = mounts.iter().find(|mounted| mounted.number == number)?;
+        let before = self.read_only.swap(*read_only, Ordering::AcqRel);
+        (before != *read_only).then_some(*read_only)
     }
 }

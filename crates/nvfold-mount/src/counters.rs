@@ -1,7 +1,11 @@
-//! Counts the requests that a mount has answered, by kind. `nvfold top` computes its rates from these counts.
+//! Counts the requests that a mount has answered, by kind, and how long they took. `nvfold top` computes its rates from
+//! these counts, and `nvfold metrics` shows them.
 
+use crate::latencies::{Latencies, Latency};
+use nvfold_fuse::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The kinds of requests, with their names in the FUSE protocol.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +47,11 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Returns its name in the FUSE protocol.
+    pub(crate) fn name(self) -> &'static str {
+        Kind::NAMES[self as usize]
+    }
+
     const NAMES: [&'static str; 34] = [
         "lookup",
         "forget",
@@ -81,11 +90,29 @@ impl Kind {
     ];
 }
 
+/// The errors that are counted each by itself; all others together.
+const ERRORS: [(Errno, &str); 10] = [
+    (Errno::EIO, "EIO"),
+    (Errno::ENOSPC, "ENOSPC"),
+    (Errno::EDQUOT, "EDQUOT"),
+    (Errno::EROFS, "EROFS"),
+    (Errno::EACCES, "EACCES"),
+    (Errno::EPERM, "EPERM"),
+    (Errno::ENOENT, "ENOENT"),
+    (Errno::EEXIST, "EEXIST"),
+    (Errno::ENODATA, "ENODATA"),
+    (Errno::ENOSYS, "ENOSYS"),
+];
+/// Stands for all other errors.
+const OTHER: &str = "other";
+
 /// The counters of a mount.
 #[derive(Default)]
 pub struct Counters {
     by_ring: AtomicBool,
     by_kind: ByKind,
+    latencies: Latencies<{ Kind::NAMES.len() }>,
+    errors: [AtomicU64; ERRORS.len() + 1],
     reads: AtomicU64,
     bytes_read: AtomicU64,
     writes: AtomicU64,
@@ -118,6 +145,29 @@ impl Counters {
     /// Counts a request of this kind; a forget counts once for each inode.
     pub(crate) fn request(&self, kind: Kind) {
         self.by_kind.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts the answer to a request of this kind, and the time from its arrival in this process to the answer.
+    #[inline]
+    pub(crate) fn answered(&self, kind: Kind, time: Duration, error: Option<Errno>) {
+        self.latencies.add(kind as usize, time, error.is_some());
+        if let Some(error) = error {
+            let place = ERRORS.iter().position(|(known, _)| *known == error).unwrap_or(ERRORS.len());
+            self.errors[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how long the requests of each kind took, without kinds that did not occur. A forget has no answer.
+    pub fn latencies(&self) -> BTreeMap<String, Latency> {
+        let all = Kind::NAMES.iter().enumerate().map(|(kind, name)| ((*name).to_owned(), self.latencies.of(kind)));
+        all.filter(|(_, latency)| latency.requests() > 0).collect()
+    }
+
+    /// Returns how often requests failed, by the name of the error: some errors by name, the rest as `other`. All names are
+    /// there, also those of errors that did not occur.
+    pub fn errors(&self) -> BTreeMap<String, u64> {
+        let names = ERRORS.iter().map(|(_, name)| *name).chain([OTHER]);
+        names.zip(&self.errors).map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed))).collect()
     }
 
     /// Records whether requests come by io_uring or by /dev/fuse.

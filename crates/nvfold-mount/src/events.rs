@@ -1,6 +1,21 @@
 //! What happens to a mount beside the requests, for the program that mounted.
 
+use nvfold::{Chosen, InodeNumber, LimitedTree, Method, Policy, Recovery};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// The room that files have on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes for files, used or not.
+    pub bytes: u64,
+    /// Bytes that writers can still use.
+    pub available_bytes: u64,
+    /// Inodes, used or not.
+    pub inodes: u64,
+    /// Inodes that could still be created.
+    pub inodes_free: u64,
+}
 
 /// Something that the program that mounted should know. Where requests are concerned, processes have seen errors too.
 #[derive(Debug)]
@@ -28,6 +43,62 @@ pub enum Event {
     },
     /// The time of a limited tree has come: it was removed.
     Expired(nvfold::ExpiredTree),
+    /// 90 % of the space for files is in use. Told again after it was below 85 %.
+    NearlyFull(Room),
+    /// Less than 85 % is in use, after [`Event::NearlyFull`].
+    NotNearlyFull(Room),
+    /// A request found no space (ENOSPC). Told again after space was freed.
+    NoSpace(Room),
+    /// Space was freed after [`Event::NoSpace`].
+    SpaceAgain(Room),
+    /// A request would have exceeded a limit of a tree (EDQUOT). Told again after something of the tree was freed.
+    LimitReached {
+        /// The tree.
+        tree: LimitedTree,
+        /// Its path from the root, if it can be found.
+        path: Option<Vec<u8>>,
+    },
+    /// A tree has room again after [`Event::LimitReached`].
+    BelowLimit {
+        /// The tree.
+        tree: LimitedTree,
+        /// Its path from the root, if it can be found.
+        path: Option<Vec<u8>>,
+    },
+    /// Data that the kernel had taken from programs could not be stored, for lack of space or because of a limit. The
+    /// programs learn of it by fsync or close. Told again after there was room again.
+    NotStored {
+        /// The file; there may be others.
+        inode: InodeNumber,
+    },
+    /// The mount was made read-only or writable by mount(8).
+    Remounted {
+        /// What it is now.
+        read_only: bool,
+    },
+    /// Counts and free space are exact again, at a mount that did not find what an unmount saved.
+    Recovered {
+        /// What it found.
+        found: Recovery,
+        /// How long it took beside the requests, without what mounting itself took.
+        time: Duration,
+    },
+    /// Policy `auto` has chosen another policy for new data, of the whole device or of a directory.
+    PolicySwitched {
+        /// The directory; `None`: the whole device.
+        directory: Option<InodeNumber>,
+        /// The policy before, if it is known.
+        from: Option<Policy>,
+        /// The policy now, and why.
+        chosen: Box<Chosen>,
+    },
+    /// Policy `nv-dedup` has chosen another method for new data.
+    MethodSwitched {
+        /// The method before.
+        from: Method,
+        /// The method now.
+        to: Method,
+    },
     /// Work in the background has left something out. Only the first time; [`nvfold::FileSystem::skipped`] counts.
     LeftOut {
         /// Why.

@@ -8,14 +8,20 @@ use crate::access::Access;
 use crate::background::{Background, Stop};
 use crate::events::{Event, Events};
 use crate::notices::Notices;
+use crate::shortages::{Shortages, ShortagesTold};
+use crate::switches::SwitchesTold;
 use nvfold::{Error, ExpiredTree, FileSystem, Victims};
 use nvfold_fuse::mount::unmount;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tracing::debug;
+
+/// The target of what is logged about work beside the requests.
+const TARGET: &str = "nvfold::background";
 
 const EVERY: Duration = Duration::from_secs(1);
 
@@ -28,6 +34,7 @@ pub(crate) struct Housekeeping {
     pub notices: Weak<Notices>,
     /// Ends backups whose command has gone.
     pub end_left_backup: Box<dyn Fn() + Send>,
+    pub shortages: Arc<Shortages>,
     pub events: Events,
 }
 
@@ -48,7 +55,7 @@ impl Housekeeping {
                 let _ = unmounts.as_ref().map(|dir| unmount(dir, UnmountFlags::DETACH));
                 return events(Event::DeviceLost { error });
             }
-            told.tell(fs, events);
+            told.tell(fs, &self.shortages, events);
             (self.end_left_backup)();
             self.remove_expired(&mut told);
             self.tidy_up(stop);
@@ -58,7 +65,7 @@ impl Housekeeping {
 
     /// Removes the trees whose time has come, and tells of each. After a crash this waits until recovery knows the trees.
     fn remove_expired(&self, told: &mut Told) {
-        let recovery = self.fs.stats().recovery;
+        let recovery = self.fs.figures().recovery;
         let is_recovering = !recovery.reconciled && !recovery.stalled;
         if self.access.is_read_only() || is_recovering {
             return;
@@ -86,9 +93,18 @@ impl Housekeeping {
     fn tidy_up(&self, stop: &Stop) {
         let Housekeeping { fs, access, .. } = self;
         let goes_on = || !access.is_read_only() && !stop.is_asked();
-        while goes_on() && !fs.remove_step().unwrap_or(true) {}
-        while goes_on() && !fs.reclaim_step(Victims::Worthwhile).unwrap_or(true) {}
-        while goes_on() && !fs.trim_step().unwrap_or(true) {}
+        let all = |what: &str, step: &dyn Fn() -> nvfold::Result<bool>| {
+            let mut steps = 0;
+            while goes_on() && !step().unwrap_or(true) {
+                steps += 1;
+            }
+            if steps > 0 {
+                debug!(target: TARGET, steps, "{what}");
+            }
+        };
+        all("freed removed trees", &|| fs.remove_step());
+        all("emptied packed segments", &|| fs.reclaim_step(Victims::Worthwhile));
+        all("gave memory back to the host", &|| fs.trim_step());
     }
 }
 
@@ -99,11 +115,13 @@ struct Told {
     unreadable: u64,
     syncs_fail: bool,
     expired_stays: bool,
+    shortages: ShortagesTold,
+    switches: SwitchesTold,
 }
 
 impl Told {
     /// Reports what is new.
-    fn tell(&mut self, fs: &FileSystem, events: &Events) {
+    fn tell(&mut self, fs: &FileSystem, shortages: &Shortages, events: &Events) {
         for bad in fs.region().bad_ranges().into_iter().skip(self.bad_ranges) {
             events(Event::BadMemory { offset: bad.start, bytes: bad.end - bad.start });
             self.bad_ranges += 1;
@@ -113,10 +131,13 @@ impl Told {
             self.syncs_fail = errors.is_failing;
             events(Event::Syncs(errors));
         }
-        let unreadable = fs.stats().recovery.unreadable;
+        let stats = fs.figures();
+        let unreadable = stats.recovery.unreadable;
         if unreadable > self.unreadable {
             events(Event::Unreadable { inodes: unreadable });
             self.unreadable = unreadable;
         }
+        self.shortages.tell(shortages, fs, events);
+        self.switches.tell(&stats, events);
     }
 }

@@ -29,10 +29,11 @@
 //! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
 //! | [`limits`] | what a command asks about the limits of trees, and sets |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
+//! | `shortages`, `switches` | what runs short, and what policies choose: told once |
 //! | `notices` | what the server tells the kernel on its own initiative |
 //! | `lookups`, `pages`, `hints`, `syncs`, `turns` | what is remembered between requests, all of it bounded |
 //! | `acl`, `rights`, `convert` | ACLs, and what a user may do by them; conversions between the types of FUSE and of the library |
-//! | `options`, `reports`, `events`, `counters`, `memory`, [`mounts`] | options, reports, counts; limits; the mount table |
+//! | `options`, `reports`, `events`, `counters`, `latencies`, `memory`, [`mounts`] | options, reports, counts, times; limits; the mount table |
 #![forbid(unsafe_code)]
 #![warn(missing_docs, unreachable_pub)]
 
@@ -51,6 +52,7 @@ mod handshake;
 mod hints;
 mod housekeeping;
 mod image;
+mod latencies;
 pub mod limits;
 mod lookups;
 mod memory;
@@ -67,16 +69,19 @@ mod reports;
 pub mod requests;
 mod rights;
 mod settings;
+mod shortages;
 pub mod snapshots;
+mod switches;
 mod syncs;
 mod turns;
 
 pub use connection::Connection;
 pub use counters::{Counters, Requests};
-pub use events::Event;
+pub use events::{Event, Room};
+pub use latencies::Latency;
 pub use mount::{Error, Flusher, Mount};
 pub use options::{Cache, Options, WantedTransport};
-pub use reports::{REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
+pub use reports::{METRICS_ATTRIBUTE, REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
 pub use rustix::mount::MountFlags;
 pub use settings::Setting;
 

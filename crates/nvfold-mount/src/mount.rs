@@ -4,12 +4,14 @@ use crate::access::{Access, Watching};
 use crate::background::Background;
 use crate::connection::Connection;
 use crate::counters::Counters;
+use crate::events::Event;
 use crate::front::Front;
 use crate::handshake::{self, Agreed};
 use crate::housekeeping::Housekeeping;
 use crate::mounts::{self, Mounted};
 use crate::notices::Notices;
 use crate::options::{Options, WantedTransport};
+use crate::shortages::Shortages;
 use crate::{daemon, memory, reconcile};
 use nvfold::FileSystem;
 use nvfold_fuse::mount::unmount;
@@ -128,16 +130,20 @@ impl Mount {
 
     /// Starts the threads beside those that answer requests.
     fn of(served: Served, fs: FileSystem, place: Place, access: Access, options: &Options) -> Mount {
-        let Served { session, front, notices, counters, agreed } = served;
+        let Served { session, front, notices, counters, shortages, agreed } = served;
         let Place { dir, mounted, is_own } = place;
         let events = &options.events;
         let (stored, written) = (fs.clone(), front.clone());
-        let make_durable = move || {
-            write_back(&written);
-            // `housekeeping` reports a device that fails.
-            let _ = stored.sync();
+        let told = events.clone();
+        let changed = move |read_only| {
+            if read_only {
+                write_back(&written);
+                // `housekeeping` reports a device that fails.
+                let _ = stored.sync();
+            }
+            told(Event::Remounted { read_only });
         };
-        let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
+        let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, changed));
         let asked = front.clone();
         let keeping = Housekeeping {
             fs: fs.clone(),
@@ -145,6 +151,7 @@ impl Mount {
             access: access.clone(),
             notices: Arc::downgrade(&notices),
             end_left_backup: Box::new(move || asked.upgrade().iter().for_each(|front| front.end_left_backup())),
+            shortages,
             events: events.clone(),
         };
         let mut threads = vec![keeping.start(), reconcile::start(fs.clone(), access.clone(), events.clone())];
@@ -163,6 +170,11 @@ impl Mount {
     /// Returns the counts of the requests that it has answered.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Returns the counts for another thread of the program: they stay when the mount has ended.
+    pub fn shared_counters(&self) -> Arc<Counters> {
+        self.counters.clone()
     }
 
     /// Returns true if requests come by io_uring.
@@ -272,6 +284,7 @@ struct Served {
     front: Weak<Front>,
     notices: Arc<Notices>,
     counters: Arc<Counters>,
+    shortages: Arc<Shortages>,
     agreed: Agreed,
 }
 
@@ -320,7 +333,7 @@ impl Starting<'_> {
     }
 
     fn serve(&self, connection: OwnedFd, agreed: Agreed) -> io::Result<Served> {
-        let counters = Arc::new(Counters::default());
+        let (counters, shortages) = (Arc::new(Counters::default()), Arc::new(Shortages::default()));
         counters.requests_come_by_ring(agreed.by_ring);
         let transport = match agreed.by_ring {
             true => Transport::Ring,
@@ -331,12 +344,13 @@ impl Starting<'_> {
         let (session, front, notices) = pmem::with_signals_blocked(|| {
             let (fs, access) = (self.fs.clone(), self.access.clone());
             let notices = Arc::new(Notices::new(notifier));
-            let front = Front::new(fs, self.options, notices.clone(), counters.clone(), access, agreed);
+            let counted = (counters.clone(), shortages.clone());
+            let front = Front::new(fs, self.options, notices.clone(), counted, access, agreed);
             let front = Arc::new(front);
             let known = Arc::downgrade(&front);
             Session::start(front, connection, transport).map(|session| (session, known, notices))
         })?;
-        Ok(Served { session, front, notices, counters, agreed })
+        Ok(Served { session, front, notices, counters, shortages, agreed })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::background::{Background, Stop};
 use crate::events::{Event, Events};
 use nvfold::FileSystem;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often work that waits for a writable mount looks whether it may start.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -13,8 +13,15 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Starts the thread, which ends when all is reconciled.
 pub(crate) fn start(fs: FileSystem, access: Access, events: Events) -> Background {
     Background::start(move |stop| {
-        if let Err(error) = reconcile(&fs, &access, stop) {
-            events(Event::NotReconciled { error });
+        let begun = Instant::now();
+        let ended = reconcile(&fs, &access, stop);
+        let found = fs.figures().recovery;
+        match ended {
+            Err(error) => events(Event::NotReconciled { error }),
+            Ok(()) if !found.loaded && found.reconciled => {
+                events(Event::Recovered { found, time: begun.elapsed() });
+            }
+            Ok(()) => {}
         }
     })
 }

@@ -277,7 +277,7 @@ fn interrupted(stop: &Stop, backup: &Backup) -> Outcome<()> {
 }
 
 fn not_begun(name: &str, error: &io::Error) -> Failure {
-    let failure = |why: &str| Failure::new(name, why);
+    let failure = |why: &'static str| Failure::new(name, why);
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => failure("only root and the user who mounted it may copy the whole device")
             .hint("a snapshot needs no such right"),

@@ -52,7 +52,12 @@ pub(crate) struct Clone {
 #[derive(Serialize)]
 struct Report {
     source: String,
+    /// The bytes of a path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_hex: Option<String>,
     target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_hex: Option<String>,
     /// The number of names below the copy.
     entries: u64,
     /// Bytes that its files share with those of the tree. A file with several names counts once.
@@ -71,8 +76,16 @@ pub(crate) fn run(clone: &Clone, output: &Output) -> Outcome<u8> {
         Some(device) => on_device(device, device_options, (source, target), progress, &stop)?,
     };
     let seconds = started.elapsed().as_secs_f64();
-    let report = Report { source: mounts::show(source), target: mounts::show(target), entries, bytes, seconds };
-    report::emit(output.json, "clone", &report, || describe(&report))?;
+    let report = Report {
+        source: mounts::show(source),
+        source_hex: mounts::hex(source),
+        target: mounts::show(target),
+        target_hex: mounts::hex(target),
+        entries,
+        bytes,
+        seconds,
+    };
+    report::emit_done(output.json, output.quiet, "clone", &report, || describe(&report))?;
     Ok(0)
 }
 
@@ -212,7 +225,7 @@ fn refused(source: &Path, target: &Path, refusal: Refusal, stop: &Stop) -> Failu
 }
 
 fn describe(report: &Report) -> String {
-    let Report { source, target, entries, bytes, seconds } = report;
+    let Report { source, target, entries, bytes, seconds, .. } = report;
     let shared = size::show(*bytes);
     report::facts(&[
         ("cloned", format!("{source} to {target}")),

@@ -185,7 +185,7 @@ fn on_stored<T>(which: &Which, read_only: bool, work: impl FnOnce(&Stored, &[Pat
 }
 
 fn tell(report: &Report, command: &str, changed: &str, output: &Output) -> Outcome<u8> {
-    report::emit(output.json, command, report, || describe(report, changed))?;
+    report::emit_done(output.json, output.quiet, command, report, || describe(report, changed))?;
     Ok(u8::from(report.problem_count > 0))
 }
 

@@ -36,6 +36,9 @@ struct Report {
 struct Row {
     device: String,
     mount_point: Option<String>,
+    /// The bytes of its path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount_point_hex: Option<String>,
     size_bytes: u64,
     logical_bytes: u64,
     stored_bytes: u64,
@@ -85,6 +88,7 @@ fn row(statistics: Statistics) -> Outcome<Row> {
         snapshots: statistics.snapshots,
         device: statistics.device.clone(),
         mount_point: statistics.mount_point.clone(),
+        mount_point_hex: statistics.mount_point_hex.clone(),
     })
 }
 

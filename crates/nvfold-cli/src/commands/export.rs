@@ -65,7 +65,7 @@ pub(crate) fn run(export: &Export, output: &Output) -> Outcome<u8> {
     let seconds = started.elapsed().as_secs_f64();
     let counts = trees::finish("export", &name, done, &stop)?;
     let report = Report { device: name, bytes_per_second: counts.bytes as f64 / seconds.max(1e-9), seconds, counts };
-    report::emit(output.json, "export", &report, || {
+    report::emit_done(output.json, output.quiet, "export", &report, || {
         format!(
             "exported {} in {:.2} s, {}/s",
             report.counts.words(),

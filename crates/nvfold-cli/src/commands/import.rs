@@ -116,7 +116,7 @@ pub(crate) fn run(import: &Import, output: &Output) -> Outcome<u8> {
         done => trees::finish("import", &name, done, &stop)?,
     };
     let report = Report { sharing_seconds, ..Report::new(name, counts, seconds, &before, &after) };
-    report::emit(output.json, "import", &report, || describe(&report))?;
+    report::emit_done(output.json, output.quiet, "import", &report, || describe(&report))?;
     Ok(u8::from(report.counts.problem_count > 0))
 }
 

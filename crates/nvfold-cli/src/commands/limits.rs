@@ -126,6 +126,9 @@ fn parse_time(text: &str) -> Result<u64, String> {
 #[derive(Serialize)]
 struct Report {
     directory: String,
+    /// The bytes of its path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory_hex: Option<String>,
     /// Absent if no limits apply.
     #[serde(flatten)]
     tree: Option<Tree>,
@@ -139,6 +142,9 @@ struct Report {
 struct Tree {
     /// The directory that has the limits; null if it is above the mount point, or cannot be reached.
     top: Option<String>,
+    /// The bytes of its path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_hex: Option<String>,
     top_inode: u64,
     limit_bytes: Option<u64>,
     used_bytes: u64,
@@ -254,12 +260,13 @@ fn path_on_device(fs: &FileSystem, dir: &Path, top: InodeNumber) -> Option<PathB
 
 /// Explains why the server has not answered.
 fn refused(name: &str, refusal: Refusal) -> Failure {
-    let failure = Failure::new(name, refusal.why);
+    let failure = Failure::new(name, refusal.why).because_of(refusal.errno);
     if refusal.errno == errno::EPERM { failure.hint("`nvfold get` shows them to everybody") } else { failure }
 }
 
 fn emit(command: &str, place: &Place, (known, top): (KnownLimits, Option<PathBuf>), output: &Output) -> Outcome<u8> {
     let tree = known.tree.map(|LimitedTree { top: ino, limits, logical_bytes, inodes, is_being_charged }| Tree {
+        top_hex: top.as_ref().and_then(mounts::hex),
         top: top.map(|path| mounts::show(&path)),
         top_inode: ino.0,
         limit_bytes: limits.logical_bytes,
@@ -270,8 +277,10 @@ fn emit(command: &str, place: &Place, (known, top): (KnownLimits, Option<PathBuf
         is_being_charged,
     });
     let directory = mounts::show(&place.dir);
-    let report = Report { directory, tree, stored_alone_bytes: known.stored_alone_bytes };
-    report::emit(output.json, command, &report, || describe(&report))?;
+    let directory_hex = mounts::hex(&place.dir);
+    let report = Report { directory, directory_hex, tree, stored_alone_bytes: known.stored_alone_bytes };
+    let is_quiet = output.quiet && command == "set";
+    report::emit_done(output.json, is_quiet, command, &report, || describe(&report))?;
     Ok(0)
 }
 

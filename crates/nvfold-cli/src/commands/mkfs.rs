@@ -100,7 +100,7 @@ pub(crate) fn run(mkfs: &Mkfs, output: &Output) -> Outcome<u8> {
     let capacity_bytes = statistics.known_space()?.available_bytes;
     let table_bytes = statistics.superblock.data_offset;
     let formatted = Formatted { statistics, capacity_bytes, table_bytes, seconds };
-    report::emit(output.json, "mkfs", &formatted, || describe(&formatted, level))?;
+    report::emit_done(output.json, output.quiet, "mkfs", &formatted, || describe(&formatted, level))?;
     Ok(0)
 }
 

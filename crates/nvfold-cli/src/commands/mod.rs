@@ -15,6 +15,7 @@ pub(crate) mod import;
 pub(crate) mod info;
 pub(crate) mod limits;
 pub(crate) mod man;
+pub(crate) mod metrics;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod policy;

@@ -7,10 +7,9 @@
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{Handed, Options, Plan, mount_help, remount, serve};
+use crate::mount::{Handed, Options, Plan, mount_help, mounted_words, remount, serve};
 use crate::output::Output;
 use crate::report;
-use crate::size;
 use crate::statistics::Statistics;
 use crate::stop::Stop;
 use crate::text::escaped;
@@ -60,9 +59,6 @@ pub(crate) struct Mount {
     /// Unmount when the process ends that has started this one
     #[arg(long, hide = true)]
     with_parent: bool,
-    /// Print nothing on success; for mount(8)
-    #[arg(long, hide = true)]
-    quiet: bool,
     /// Check everything, mount nothing (mount -f)
     #[arg(long = "fake", hide = true)]
     fake: bool,
@@ -101,11 +97,11 @@ pub(crate) fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
     if mount.foreground || mount.background_child {
         serve(plan, |statistics| match mount.background_child {
             true => report_and_detach(statistics, mount.with_parent),
-            false => describe(mount, statistics, output.json),
+            false => describe(statistics, output),
         })?;
         return Ok(0);
     }
-    start_in_background(mount, &plan, output.json)
+    start_in_background(&plan, output)
 }
 
 fn plan(mount: &Mount) -> Outcome<Plan> {
@@ -137,7 +133,7 @@ fn handed(dir: &Path) -> Outcome<Option<Handed>> {
     Ok(connection.map(|connection| Handed { connection, device: None }))
 }
 
-fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
+fn start_in_background(plan: &Plan, output: &Output) -> Outcome<u8> {
     let doing = "start the serving process";
     let program = std::env::current_exe().doing(doing)?;
     // Passes on the options as they were given. The paths are absolute, because the child changes its directory.
@@ -163,7 +159,7 @@ fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {
     // A signal that came before has ended this command, and the server takes the mount down. From here on the mount stays.
     let _stop = Stop::on_signals()?;
     (&here).write_all(&[HEARD]).doing(doing)?;
-    describe(mount, &statistics, json)?;
+    describe(&statistics, output)?;
     Ok(0)
 }
 
@@ -177,7 +173,9 @@ fn option_arguments(arguments: &[std::ffi::OsString]) -> Vec<std::ffi::OsString>
         if takes_value {
             kept.push(argument.clone());
             kept.extend(rest.next().cloned());
-        } else if text == "--force" || ["-o", "--profile=", "--flush="].iter().any(|prefix| text.starts_with(prefix)) {
+        } else if ["--force", "--json"].contains(&text.as_ref())
+            || ["-o", "--profile=", "--flush="].iter().any(|prefix| text.starts_with(prefix))
+        {
             kept.push(argument.clone());
         }
     }
@@ -207,16 +205,6 @@ fn report_and_detach(statistics: &Statistics, with_parent: bool) -> Outcome<()> 
     rustix::stdio::dup2_stderr(&null).doing(doing)
 }
 
-fn describe(mount: &Mount, statistics: &Statistics, json: bool) -> Outcome<()> {
-    if mount.quiet && !json {
-        return Ok(());
-    }
-    report::emit(json, "mount", statistics, || {
-        let dir = statistics.mount_point.as_deref().unwrap_or_default();
-        let level = &statistics.persistence;
-        let policy = statistics.policy.as_deref().unwrap_or_default();
-        let size = size::show(statistics.superblock.device_bytes);
-        let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", statistics.device);
-        escaped(&text)
-    })
+fn describe(statistics: &Statistics, output: &Output) -> Outcome<()> {
+    report::emit_done(output.json, output.quiet, "mount", statistics, || escaped(&mounted_words(statistics)))
 }

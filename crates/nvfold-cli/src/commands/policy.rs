@@ -80,7 +80,8 @@ pub(crate) fn run(policy: &Policy, output: &Output) -> Outcome<u8> {
     let done = show_or_set(&stored, &paths[0], *wanted, *recursive);
     stored.close()?;
     let report = done?;
-    report::emit(output.json, "policy", &report, || describe(&report))?;
+    let is_quiet = output.quiet && wanted.is_some();
+    report::emit_done(output.json, is_quiet, "policy", &report, || describe(&report))?;
     Ok(u8::from(report.problem_count > 0))
 }
 

@@ -61,7 +61,7 @@ pub(crate) fn run(reclaim: &Reclaim, output: &Output) -> Outcome<u8> {
     let done = reclaim_all(&stored, &paths[0], target, output);
     stored.close()?;
     let done = done?;
-    report::emit(output.json, "reclaim", &done, || describe(&done))?;
+    report::emit_done(output.json, output.quiet, "reclaim", &done, || describe(&done))?;
     Ok(0)
 }
 

@@ -35,6 +35,9 @@ pub(crate) struct Remove {
 struct Report {
     /// The directories that were removed.
     removed: Vec<String>,
+    /// For each of them the bytes of its path in hexadecimal, if it is not UTF-8. Absent if all are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed_hex: Option<Vec<Option<String>>>,
 }
 
 /// Runs the command.
@@ -42,16 +45,17 @@ pub(crate) fn run(remove: &Remove, output: &Output) -> Outcome<u8> {
     let Remove { targets, at, device_options } = remove;
     // A link may lead to a mount; it is not removed, and neither is what it leads to.
     let (stored, paths) = Stored::open(targets, at, None, device_options, false)?;
-    let mut removed = Vec::new();
+    let (mut removed, mut hex) = (Vec::new(), Vec::new());
     let done = paths.iter().try_for_each(|path| {
         remove_one(&stored, path)?;
         removed.push(mounts::show(path));
+        hex.push(mounts::hex(path));
         Ok(())
     });
     stored.close()?;
     done?;
-    let report = Report { removed };
-    report::emit(output.json, "remove", &report, || {
+    let report = Report { removed, removed_hex: hex.iter().any(Option::is_some).then_some(hex) };
+    report::emit_done(output.json, output.quiet, "remove", &report, || {
         let count = counted(report.removed.len() as u64, "directory", "directories");
         format!("removed {count}: {}", report.removed.iter().map(|path| escaped(path)).collect::<Vec<_>>().join(", "))
     })?;

@@ -183,7 +183,12 @@ fn check_has_token(dir: &Path, directory: &File) -> Outcome<()> {
 #[derive(Serialize)]
 struct Made {
     name: String,
+    /// The bytes of a name or path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name_hex: Option<String>,
     directory: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory_hex: Option<String>,
     /// The number of names in it.
     entries: u64,
     /// Bytes that its files share. A file with several names counts once.
@@ -261,8 +266,16 @@ impl Copy<'_> {
 impl Copied {
     fn emit(self, command: &str, name: &OsStr, directory: &Path, output: &Output) -> Outcome<u8> {
         let Copied(CloneProgress { entries, bytes }, seconds) = self;
-        let made = Made { name: mounts::show(name), directory: mounts::show(directory), entries, bytes, seconds };
-        report::emit(output.json, command, &made, || {
+        let made = Made {
+            name: mounts::show(name),
+            name_hex: mounts::hex(name),
+            directory: mounts::show(directory),
+            directory_hex: mounts::hex(directory),
+            entries,
+            bytes,
+            seconds,
+        };
+        report::emit_done(output.json, output.quiet, command, &made, || {
             report::facts(&[
                 ("snapshot", made.name.clone()),
                 ("directory", made.directory.clone()),
@@ -311,6 +324,9 @@ fn not_restored(top: &Path, dir: &Path, refusal: Refusal, stop: &Stop) -> Failur
 #[derive(Serialize)]
 struct Deleted {
     deleted: String,
+    /// The bytes of the name in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted_hex: Option<String>,
 }
 
 fn delete(name: &OsStr, target: &Path, output: &Output) -> Outcome<u8> {
@@ -330,8 +346,10 @@ fn delete(name: &OsStr, target: &Path, output: &Output) -> Outcome<u8> {
             _ => Failure::of(mounts::show(name), error),
         })?;
     }
-    let report = Deleted { deleted: mounts::show(name) };
-    report::emit(output.json, "snapshot-delete", &report, || format!("deleted {}", escaped(&report.deleted)))?;
+    let report = Deleted { deleted: mounts::show(name), deleted_hex: mounts::hex(name) };
+    report::emit_done(output.json, output.quiet, "snapshot-delete", &report, || {
+        format!("deleted {}", escaped(&report.deleted))
+    })?;
     Ok(0)
 }
 

@@ -36,6 +36,9 @@ struct Report {
 #[derive(Serialize)]
 struct Synced {
     mount_point: String,
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount_point_hex: Option<String>,
     /// `dax`, `memory` or `file`.
     persistence: String,
 }
@@ -57,5 +60,5 @@ fn synced(dir: &Path) -> Outcome<Synced> {
     let name = mounts::show(dir);
     let persistence = requests::ask_to_sync(dir)
         .map_err(|error| Failure::new(escaped(&name), format!("what was written to it is not durable: {error}")))?;
-    Ok(Synced { mount_point: name, persistence })
+    Ok(Synced { mount_point: name, mount_point_hex: mounts::hex(dir), persistence })
 }

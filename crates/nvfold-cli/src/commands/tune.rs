@@ -78,7 +78,7 @@ fn choose_method(target: &Path, choice: MethodChoice, output: &Output) -> Outcom
     let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
     let report = Chosen { device: statistics.device.clone(), choice: choice.to_owned(), nv_dedup: statistics.nv_dedup };
     let policy = statistics.policy.unwrap_or_default();
-    report::emit(output.json, "tune", &report, || match &report.nv_dedup {
+    report::emit_done(output.json, output.quiet, "tune", &report, || match &report.nv_dedup {
         Some(now) => format!("{}: the method is chosen by {choice}, and is {} now", report.device, now.method.name()),
         None => format!(
             "{}: the method is chosen by {choice} once data goes to policy nv-dedup (the policy is {policy} now)",
@@ -144,7 +144,7 @@ fn convert(tune: &Tune, to: IndexKind, output: &Output) -> Outcome<u8> {
         free_bytes_after,
         seconds,
     };
-    report::emit(output.json, "tune", &converted, || describe(&converted))?;
+    report::emit_done(output.json, output.quiet, "tune", &converted, || describe(&converted))?;
     Ok(0)
 }
 

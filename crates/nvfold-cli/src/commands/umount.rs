@@ -35,9 +35,6 @@ pub(crate) struct Umount {
     /// How long to wait for the serving process in all, in seconds
     #[arg(long, default_value_t = 60)]
     timeout: u32,
-    /// Print nothing on success; for umount(8)
-    #[arg(long, hide = true)]
-    quiet: bool,
     /// From umount(8); no effect
     #[arg(short = 'f', hide = true)]
     force: bool,
@@ -56,6 +53,9 @@ pub(crate) struct Umount {
 #[derive(Serialize)]
 struct Unmounted {
     mount_point: String,
+    /// The bytes of the path in hexadecimal, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mount_point_hex: Option<String>,
     device: Option<String>,
     /// True if the server is known to have ended.
     released: bool,
@@ -72,12 +72,10 @@ pub(crate) fn run(umount: &Umount, output: &Output) -> Outcome<u8> {
                     state of the device, and the next mount recovers it";
         return Err(Failure::new(escaped(&what), why).hint(hint));
     }
-    if umount.quiet && !output.json {
-        return Ok(0);
-    }
     let device = Some(mounts::show(&mounted.source));
-    let report = Unmounted { mount_point: mounts::show(&mounted.dir), device, released };
-    report::emit(output.json, "umount", &report, || {
+    let (mount_point, mount_point_hex) = (mounts::show(&mounted.dir), mounts::hex(&mounted.dir));
+    let report = Unmounted { mount_point, mount_point_hex, device, released };
+    report::emit_done(output.json, output.quiet, "umount", &report, || {
         let state = if released { "is unmounted and its device released" } else { "is unmounted" };
         escaped(&format!("{} {state}", mounted.dir.display()))
     })?;
@@ -136,8 +134,9 @@ fn has_ended(process: &OwnedFd) -> Outcome<bool> {
 }
 
 fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
-    let failure = Failure::new(format!("unmount {}", mounted.dir.display()), &error);
-    match error.kind() {
+    let kind = error.kind();
+    let failure = Failure::new(format!("unmount {}", mounted.dir.display()), error);
+    match kind {
         io::ErrorKind::ResourceBusy => failure.hint(
             "a process has a file open there or works in it: `fuser -vm DIR` shows it; --lazy detaches the mount now",
         ),

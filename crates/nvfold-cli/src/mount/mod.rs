@@ -6,6 +6,8 @@
 //! unmounted -> threads of the mount ended -> device clean -> released
 //! ```
 //!
+//! What an operator must know on the way is told by `events`, in the log of `-o log=`; `-o metrics=` serves the figures.
+//!
 //! SIGTERM, SIGINT and SIGHUP unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
 //! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
 //! lost device ends its mount in the same way, and the command fails.
@@ -30,12 +32,16 @@ pub(crate) use settings::{Setting, yes_or_no};
 
 use crate::device;
 use crate::failure::{Doing, Failure, Outcome, eprint_line};
+use crate::log;
+use crate::metrics::{self, EventCounts, Opened, Scraped, Serving};
 use crate::mounts;
 use crate::report;
+use crate::size;
 use crate::statistics::Statistics;
 use crate::stop;
 use crate::unmount::unmount;
 use crate::utab;
+use events::Teller;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::place;
 use nvfold_mount::{Connection, Counters, Error, Flusher, Mount, Reader, Reports};
@@ -83,16 +89,24 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
         Some(handed) => handed.connection.dir().to_owned(),
         None => check_dir(&plan.dir)?,
     };
+    let device = mounts::show(&plan.device);
+    log::begin(plan.options.log.as_ref(), &device, &dir)?;
+    let endpoints = plan.options.metrics.iter().map(Opened::new).collect::<Outcome<Vec<_>>>()?;
     let region = open_device(&plan)?;
     let connection = plan.handed.take().map(|handed| handed.connection);
     let is_own = connection.is_none();
+    let counts = EventCounts::of(events::KINDS.iter().map(|kind| kind.name));
+    let was_clean = nvfold::read_superblock(&region).is_ok_and(|(superblock, _)| superblock.is_clean());
+    let teller = Teller { region: region.clone(), device: device.clone(), dir: dir.clone(), was_clean, counts };
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
     let signals = Signals::new(stop::signals()).doing("wait for signals")?;
+    let begun = Instant::now();
     let fs = mount_device(&plan, region)?;
-    let device = mounts::show(&plan.device);
+    teller.counts.scanned(begun.elapsed());
     memory::prepare(fs.region(), &device);
-    end_on_panic(&dir);
-    let mut mount = match start(&plan, &fs, connection, &dir, &device) {
+    end_on_panic(&teller);
+    let figures = Arc::new(metrics::Source::new(fs.clone(), device.clone(), dir.clone(), teller.counts.clone()));
+    let mut mount = match start(&plan, &fs, connection, &teller, &figures) {
         Ok(mount) => mount,
         Err(failure) => {
             fs.unmount().doing(&device)?;
@@ -104,28 +118,39 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     }
     let ending = Ending { fs: fs.clone(), dir: dir.clone(), foreign: (!is_own).then(|| mount.flusher()) };
     ending.start_on(signals, plan.on_stop);
-    let described = Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device);
-    if let Err(failure) = described.and_then(|statistics| ready(&statistics)) {
-        if is_own {
-            let _ = unmount(&dir, UnmountFlags::DETACH);
+    let served = serve_metrics(endpoints, &figures, mount.shared_counters());
+    let described = served.and_then(|serving| {
+        Ok((Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device)?, serving))
+    });
+    let is_ready = described.and_then(|(statistics, serving)| ready(&statistics).map(|()| (statistics, serving)));
+    let (statistics, serving) = match is_ready {
+        Ok(ready) => ready,
+        Err(failure) => {
+            if is_own {
+                let _ = unmount(&dir, UnmountFlags::DETACH);
+            }
+            drop(mount);
+            fs.unmount().doing(&device)?;
+            return Err(failure);
         }
-        drop(mount);
-        fs.unmount().doing(&device)?;
-        return Err(failure);
-    }
+    };
+    teller.tell_of("mounted", mounted_words(&statistics));
     if mount.is_served_by_ring() {
         place::keep_clients_on_cpu();
     }
     let ended = mount.wait();
     (plan.on_stop)();
+    drop(serving);
     utab::forget(&dir);
     let region = fs.region().clone();
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
     let unmounted = fs.unmount();
     region.let_go();
-    unmounted
-        .inspect_err(|error| announce(&format!("nvfold: unmount {device}: {error}")))
-        .doing(format!("unmount {device}"))?;
+    match &unmounted {
+        Ok(()) => teller.tell_of("unmounted", format!("{device}: unmounted from {}", dir.display())),
+        Err(error) => teller.tell_of("unmount_failed", format!("unmount {device}: {error}")),
+    }
+    unmounted.doing(format!("unmount {device}"))?;
     ended.map_err(|error| failed(&dir, error))
 }
 
@@ -226,37 +251,58 @@ fn start(
     plan: &Plan,
     fs: &FileSystem,
     connection: Option<Connection>,
-    dir: &Path,
-    device: &str,
+    teller: &Teller,
+    figures: &Arc<metrics::Source>,
 ) -> Outcome<Mount> {
-    let mut options = plan.options.of_mount(device, device::clock());
-    let (device, place) = (device.to_owned(), dir.to_owned());
-    options.events = events::handler(fs.region().clone(), device.clone(), place.clone());
-    options.reports = Some(Arc::new(Reporter { fs: fs.clone(), device, dir: place }));
+    let mut options = plan.options.of_mount(&teller.device, device::clock());
+    options.events = teller.clone().handler();
+    options.reports = Some(Arc::new(Reporter(figures.clone())));
     let fs = fs.clone();
     match connection {
         Some(connection) => Mount::serve(fs, connection, options),
-        None => Mount::new(fs, dir, options),
+        None => Mount::new(fs, &teller.dir, options),
     }
-    .map_err(|error| failed(dir, error))
+    .map_err(|error| failed(&teller.dir, error))
+}
+
+/// Begins to serve the metrics, as `-o metrics=` says.
+fn serve_metrics(
+    endpoints: Vec<Opened>,
+    figures: &Arc<metrics::Source>,
+    served: Arc<Counters>,
+) -> Outcome<Vec<Serving>> {
+    let figures = figures.clone();
+    let scrape: metrics::Scrape = Arc::new(move |reader| {
+        let (device, mount_point) = (figures.device.clone(), mounts::show(&figures.dir));
+        vec![Scraped { device, mount_point, figures: figures.figures(&served, reader).ok() }]
+    });
+    endpoints.into_iter().map(|endpoint| endpoint.serve(scrape.clone())).collect()
+}
+
+/// Describes a new mount in a line.
+pub(crate) fn mounted_words(statistics: &Statistics) -> String {
+    let Statistics { device, mount_point, persistence, policy, superblock, .. } = statistics;
+    let known = |text: &Option<String>| text.clone().unwrap_or_default();
+    let (dir, policy, size) = (known(mount_point), known(policy), size::show(superblock.device_bytes));
+    format!("{device} ({size}, level {persistence}, policy {policy}) is mounted on {dir}")
 }
 
 /// Makes what other commands read of a mount.
-struct Reporter {
-    fs: FileSystem,
-    device: String,
-    dir: PathBuf,
-}
+struct Reporter(Arc<metrics::Source>);
 
 impl Reports for Reporter {
     fn stats(&self, served: &Counters, reader: Reader) -> Vec<u8> {
-        let Reporter { fs, device, dir } = self;
+        let metrics::Source { fs, device, dir, .. } = &*self.0;
         let statistics = match reader {
             Reader::Manager => Statistics::of_mounted(fs, device, dir, served),
             Reader::Other => Statistics::for_others(fs, device, dir, served),
         };
         let json = statistics.ok().and_then(|statistics| report::json("report", &statistics).ok());
         json.unwrap_or_default().into_bytes()
+    }
+
+    fn metrics(&self, served: &Counters, reader: Reader) -> Option<Vec<u8>> {
+        serde_json::to_vec(&self.0.figures(served, reader).ok()?).ok()
     }
 
     fn usage(&self, usage: Option<nvfold::Usage>) -> Option<Vec<u8>> {
@@ -292,28 +338,15 @@ fn no_mount(dir: &Path, error: io::Error) -> Failure {
 /// Makes a panic end the process. A panic is a bug and may leave memory half changed, so the process ends at once, as
 /// in a crash, and the next mount recovers the device. Without the failed thread, requests would wait for ever. Panics
 /// in work beside the requests are contained by the library; here they are told with the place in the source.
-fn end_on_panic(dir: &Path) {
-    let dir = dir.to_owned();
+fn end_on_panic(teller: &Teller) {
+    let teller = teller.clone();
     std::panic::set_hook(Box::new(move |panic| {
         if nvfold::panic_is_contained() {
-            return announce(&format!("nvfold: internal error beside the requests: {panic}"));
+            return teller.tell_of("panicked", format!("internal error beside the requests: {panic}"));
         }
-        announce(&format!("nvfold: internal error, the mount on {} ends: {panic}", dir.display()));
+        teller.tell_of("panicked", format!("internal error, the mount on {} ends: {panic}", teller.dir.display()));
         std::process::abort();
     }));
-}
-
-/// Prints a message, and writes it to the kernel's log if root. In the background stderr leads nowhere.
-fn announce(message: &str) {
-    let _ = std::fs::write("/dev/kmsg", message);
-    eprint_line(message);
-}
-
-/// As `announce`, for what happens as it should: the level of the message is info.
-fn inform(message: &str) {
-    const INFO: &str = "<6>";
-    let _ = std::fs::write("/dev/kmsg", format!("{INFO}{message}"));
-    eprint_line(message);
 }
 
 /// How the signals that ask for it end a mount.

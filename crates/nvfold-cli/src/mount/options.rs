@@ -3,6 +3,8 @@
 use crate::dedup_options::{self, DedupOptions};
 use crate::device::{DeviceOptions, parse_flush, parse_profile, processors};
 use crate::failure::{Failure, Outcome};
+use crate::log::Filter;
+use crate::metrics::Endpoint;
 use crate::option_list::{Group, listed};
 use crate::size;
 use nvfold::{Clock, IndexKind, Policy, Share};
@@ -17,7 +19,7 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
 
 /// The options that people use, for help.
-static GROUPS: [Group; 4] = [
+static GROUPS: [Group; 5] = [
     Group {
         heading: "Size and space",
         options: &[
@@ -62,6 +64,30 @@ static GROUPS: [Group; 4] = [
             (
                 "writeback=auto|on|off",
                 "Whether the kernel collects writes before it sends them. Default: yes, unless the mount has option sync",
+            ),
+        ],
+    },
+    Group {
+        heading: "Monitoring",
+        options: &[
+            (
+                "log=LEVEL+TARGET=LEVEL+...",
+                "What is logged: off, error, warn, info (default), debug or trace, for all or by target: mount, event, \
+                 background, request, metrics. Where it goes: docs/operating/monitoring.md",
+            ),
+            (
+                "metrics=unix:PATH",
+                "Serve metrics on a socket for the user who mounts; +group=NAME lets a group read them, too",
+            ),
+            (
+                "metrics=127.0.0.1:PORT",
+                "Serve metrics on a port of this machine: what every user may see; +all: all figures. Another address \
+                 needs +remote",
+            ),
+            (
+                "metrics=textfile:PATH",
+                "Write metrics to a file, every 15 s or as +interval=SECONDS says; +all lets all users read it. Each of \
+                 the three can be given, and more than once",
             ),
         ],
     },
@@ -187,6 +213,10 @@ pub(crate) struct Options {
     pub transport: WantedTransport,
     /// How long a thread spins for the next request before it sleeps; `None`: not at all.
     pub spin: Option<Duration>,
+    /// What is logged, if it is said.
+    pub log: Option<Filter>,
+    /// Where metrics are to be read.
+    pub metrics: Vec<Endpoint>,
     /// Name of the device in the mount table, if it differs from the device's own.
     pub fs_name: Option<String>,
     /// Options that concern umount(8) and other programs, which read them in umount(8)'s table.
@@ -217,6 +247,8 @@ impl Options {
             cache: Cache::default(),
             transport: WantedTransport::default(),
             spin: Some(SPIN),
+            log: None,
+            metrics: Vec::new(),
             fs_name: None,
             for_umount: Vec::new(),
             kernel: if is_root { vec![MountOption::Dev, MountOption::Suid] } else { Vec::new() },
@@ -268,6 +300,8 @@ impl Options {
                 let us = number(value("50")?, 1, SPIN_US_MAX).map_err(|why| wrong(format!("{why}, or off")))?;
                 self.spin = Some(Duration::from_micros(us as u64));
             }
+            "log" => self.log = Some(Filter::parse(value("info")?).map_err(wrong)?),
+            "metrics" => self.metrics.push(Endpoint::parse(value("unix:PATH")?).map_err(wrong)?),
             "fsname" => self.fs_name = Some(value("NAME")?.to_owned()),
             "suid" => self.kernel_option(MountOption::Suid, MountOption::NoSuid),
             "nosuid" => self.kernel_option(MountOption::NoSuid, MountOption::Suid),
@@ -547,6 +581,12 @@ mod tests {
             "spin=0",
             "spin=1001",
             "spin=on",
+            "log",
+            "log=loud",
+            "log=nothing=info",
+            "metrics",
+            "metrics=9617",
+            "metrics=0.0.0.0:9617",
             "bogus",
             "bogus=1",
         ] {

@@ -21,7 +21,7 @@ pub(crate) fn ask(dir: &Path, setting: Setting, value: &str) -> Outcome<()> {
 
 /// Explains why the server refused something that only root and the user who mounted it may ask for.
 pub(crate) fn refused(dir: &Path, what: &str, code: i32, error: impl Display) -> Failure {
-    let failure = Failure::new(mounts::show(dir), format!("cannot {what} ({error})"));
+    let failure = Failure::new(mounts::show(dir), format!("cannot {what} ({error})")).because_of(code);
     match io::Error::from_raw_os_error(code).kind() {
         ErrorKind::PermissionDenied => failure.hint("only root and whoever mounted it can"),
         ErrorKind::ReadOnlyFilesystem => failure.hint("it is mounted read-only, so nothing is stored"),

@@ -80,10 +80,11 @@ impl Service {
     /// Reads a file.
     pub(crate) fn read(file: &Path) -> Outcome<Service> {
         let name = file.display();
-        let wrong = |why: &str| Failure::usage(&name, why);
+        let wrong = |why: &'static str| Failure::usage(&name, why);
         let metadata = std::fs::metadata(file).map_err(|error| {
-            let failure = Failure::usage(&name, &error);
-            if error.kind() == ErrorKind::NotFound { failure.hint(EXAMPLE) } else { failure }
+            let is_missing = error.kind() == ErrorKind::NotFound;
+            let failure = Failure::usage(&name, error);
+            if is_missing { failure.hint(EXAMPLE) } else { failure }
         })?;
         if !metadata.is_file() {
             return Err(wrong("this is no file").hint(EXAMPLE));
@@ -92,7 +93,7 @@ impl Service {
         File::open(file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).doing(&name)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             let most = size::show(FILE_BYTES_MAX);
-            return Err(wrong(&format!("it is larger than {most}, so it does not describe a service")).hint(EXAMPLE));
+            return Err(Failure::usage(&name, format!("it is larger than {most}, so it does not describe a service")).hint(EXAMPLE));
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let line = line_at(&bytes, error.valid_up_to());
@@ -184,7 +185,7 @@ impl Source<'_> {
 
     /// Takes a path, which must be absolute, or begin with `~/`.
     fn path(&self, key: &str, value: &Spanned<String>, hint: &str) -> Outcome<PathBuf> {
-        let wrong = |why: &str| Failure::usage(self.place(key, Some(value.span())), why).hint(hint);
+        let wrong = |why: &'static str| Failure::usage(self.place(key, Some(value.span())), why).hint(hint);
         let text = value.get_ref();
         if text.contains('\0') {
             return Err(wrong("a path has no zero bytes"));

@@ -6,7 +6,8 @@
 //! no request, since reads and writes only need the inode number; creating a file is one `mknod`.
 //!
 //! ```text
-//! kernel -> translation (one row a request) -+-> names        making and removing; ACLs that new files inherit
+//! kernel -> answers (counted, measured) -> translation (one row a request)
+//!                                            +-> names        making and removing; ACLs that new files inherit
 //!                                            +-> removal      removing trees
 //!                                            +-> trees        clones of trees
 //!                                            +-> snapshots    making, deleting and restoring snapshots
@@ -26,6 +27,7 @@
 //! Three tasks that the library leaves to front ends are done here: the lifetimes of nameless files (`lookups`), ACLs
 //! (`acl`), and clearing set-user-id bits when the owner or content of a file changes.
 
+mod answers;
 mod attributes;
 mod backup;
 mod causality;
@@ -54,6 +56,7 @@ use crate::notices::Notices;
 use crate::options::{Cache, Options};
 use crate::pages::Pages;
 use crate::reports::Reports;
+use crate::shortages::Shortages;
 use crate::syncs::Syncs;
 use crate::turns::Turns;
 use backup::Backups;
@@ -84,6 +87,7 @@ pub(crate) struct Front {
     anchors: Anchors,
     reports: Option<Arc<dyn Reports>>,
     counters: Arc<Counters>,
+    shortages: Arc<Shortages>,
     access: Access,
     /// The pages that the kernel holds, if their number is bounded.
     pages: Option<Pages>,
@@ -114,7 +118,7 @@ impl Front {
         fs: FileSystem,
         options: &Options,
         notices: Arc<Notices>,
-        counters: Arc<Counters>,
+        (counters, shortages): (Arc<Counters>, Arc<Shortages>),
         access: Access,
         agreed: Agreed,
     ) -> Front {
@@ -134,6 +138,7 @@ impl Front {
             anchors: Anchors::default(),
             reports: options.reports.clone(),
             counters,
+            shortages,
             access,
             pages: (cache == Cache::Auto && is_memory).then(Pages::bounded),
             keeps_pages: cache != Cache::None,

@@ -10,13 +10,18 @@ use crate::convert;
 use crate::counters::Kind;
 use nvfold::{DirEntry, FileKind, InodeNumber, SetAttr};
 use nvfold_fuse::protocol::{self, StatFsOut, open};
-use nvfold_fuse::{Caller, Change, Entry, Errno, Operation, Reply, Server};
+use nvfold_fuse::{Caller, Change, Entry, Errno, Operation, Reply};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-impl Server for Front {
-    fn answer(&self, who: &Caller<'_>, operation: Operation<'_>, reply: &mut Reply<'_>) -> Answer<()> {
-        self.count(&operation);
+impl Front {
+    /// Does an operation and puts its result into `reply`.
+    pub(super) fn carry_out_request(
+        &self,
+        who: &Caller<'_>,
+        operation: Operation<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Answer<()> {
         self.check_place(&operation)?;
         match operation {
             Operation::Forget { ino, times } => self.forget(InodeNumber(ino), times),
@@ -296,10 +301,17 @@ impl Front {
         }
     }
 
-    fn count(&self, operation: &Operation<'_>) {
+    /// Counts a request, and returns its kind if it gets an answer.
+    pub(super) fn count(&self, operation: &Operation<'_>) -> Option<Kind> {
         let kind = match operation {
-            Operation::BatchForget { all } => return all.iter().for_each(|_| self.counters.request(Kind::Forget)),
-            Operation::Forget { .. } => Kind::Forget,
+            Operation::BatchForget { all } => {
+                all.iter().for_each(|_| self.counters.request(Kind::Forget));
+                return None;
+            }
+            Operation::Forget { .. } => {
+                self.counters.request(Kind::Forget);
+                return None;
+            }
             Operation::Lookup { .. } => Kind::Lookup,
             Operation::GetAttr { .. } => Kind::GetAttr,
             Operation::StatX { .. } => Kind::StatX,
@@ -333,8 +345,9 @@ impl Front {
             Operation::FAllocate { .. } => Kind::FAllocate,
             Operation::LSeek { .. } => Kind::LSeek,
             Operation::CopyFileRange { .. } => Kind::CopyFileRange,
-            Operation::Destroy | Operation::NotifyReply | Operation::Unknown => return,
+            Operation::Destroy | Operation::NotifyReply | Operation::Unknown => return None,
         };
         self.counters.request(kind);
+        Some(kind)
     }
 }

@@ -92,6 +92,7 @@ pub(super) fn as_the_kernel_keeps_it(errno: Errno) -> Errno {
 impl Front {
     /// Records that there was no space for pages that the kernel wrote back: ENOSPC or EDQUOT.
     pub(crate) fn record_failed_writeback(&self, ino: InodeNumber, offset: u64, errno: Errno) {
+        self.shortages.has_not_stored(ino, errno);
         let is_new = self.unstored.note(ino, Lost { errno, room: self.room(ino, errno), offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         self.notices.is_not_stored(ino, names);

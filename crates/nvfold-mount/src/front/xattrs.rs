@@ -3,6 +3,7 @@
 //! ```text
 //! user.nvfold.stats                     the report of the mount     read only, for others without figures
 //! user.nvfold.usage                     what each byte is for       read only
+//! user.nvfold.metrics                   figures for monitoring      read only, for others without figures
 //! user.nvfold.token                     names a file in hints       read only, `causality`
 //! user.nvfold.clone-source              names a tree to clone       read only, `trees`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
@@ -22,7 +23,7 @@ use crate::acl::{self, Acl};
 use crate::backups::{self, BackupRequest};
 use crate::clones::SOURCE_ATTRIBUTE;
 use crate::convert;
-use crate::reports::{REPORT_ATTRIBUTE, Reader, USAGE_ATTRIBUTE};
+use crate::reports::{METRICS_ATTRIBUTE, REPORT_ATTRIBUTE, Reader, USAGE_ATTRIBUTE};
 use crate::requests::{self, Request as Asked};
 use crate::settings::Setting;
 use nvfold::{FileSystem, InodeNumber, SetAttr, XattrChange, XattrMode, errno};
@@ -130,6 +131,11 @@ impl Front {
             let reader = if may_manage(who) { Reader::Manager } else { Reader::Other };
             return self.reports.as_ref().map(|reports| reports.stats(&self.counters, reader)).ok_or(Errno::ENODATA);
         }
+        if name == METRICS_ATTRIBUTE.as_bytes() {
+            let reader = if may_manage(who) { Reader::Manager } else { Reader::Other };
+            let metrics = self.reports.as_ref().and_then(|reports| reports.metrics(&self.counters, reader));
+            return metrics.ok_or(Errno::ENODATA);
+        }
         if name == TOKEN_ATTRIBUTE.as_bytes() {
             return self.token(who, ino);
         }
@@ -220,7 +226,9 @@ fn asked_by_root(name: &[u8]) -> Option<Vec<u8>> {
 
 /// Returns true for attributes whose value is made when they are read.
 fn is_read_only(name: &[u8]) -> bool {
-    [REPORT_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE, SOURCE_ATTRIBUTE].iter().any(|made| name == made.as_bytes())
+    [REPORT_ATTRIBUTE, METRICS_ATTRIBUTE, USAGE_ATTRIBUTE, TOKEN_ATTRIBUTE, SOURCE_ATTRIBUTE]
+        .iter()
+        .any(|made| name == made.as_bytes())
 }
 
 /// Refuses names outside the namespaces that can be stored (EOPNOTSUPP), and those of a namespace itself (EINVAL).

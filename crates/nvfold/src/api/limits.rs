@@ -74,6 +74,15 @@ impl FileSystem {
         self.core().answer(Ok(self.mounted.trees().limited_trees()))
     }
 
+    /// Returns the path of a directory from the root, without a slash before it: empty for the root. It looks at the names
+    /// of all directories on the way.
+    ///
+    /// # Errors
+    /// ENOENT, also for a directory of a removed tree; EIO.
+    pub fn directory_path(&self, directory: InodeNumber) -> Result<Vec<u8>> {
+        self.core().answer(self.mounted.trees().path_of(directory))
+    }
+
     /// After a crash, only recovery knows what trees use.
     fn count_trees(&self) -> Result<()> {
         if self.core().is_reconciling() { self.mounted.reconcile() } else { Ok(()) }

@@ -162,6 +162,11 @@ impl Cache {
         self.shard(ino).lock().remove(ino);
     }
 
+    /// Returns the number of cached inodes.
+    pub(crate) fn count(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().order.len() as u64).sum()
+    }
+
     /// Returns the cached inodes, one shard at a time.
     pub(crate) fn inodes(&self) -> impl Iterator<Item = Vec<Arc<Inode>>> {
         self.shards.iter().map(|shard| shard.lock().values().cloned().collect())

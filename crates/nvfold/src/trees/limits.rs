@@ -299,7 +299,7 @@ impl<'c> Trees<'c> {
     }
 
     /// Returns the path of a directory from the root.
-    fn path_of(self, directory: InodeNumber) -> Result<Vec<u8>> {
+    pub(crate) fn path_of(self, directory: InodeNumber) -> Result<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut at = directory.0;
         while at != InodeNumber::ROOT.0 {

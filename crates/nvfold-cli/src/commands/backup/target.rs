@@ -134,7 +134,7 @@ fn partial_of(path: &Path) -> PathBuf {
 
 /// Refuses to replace what is not meant to be replaced.
 fn check_replaceable(path: &Path, force: bool, device: &Path) -> Outcome<()> {
-    let refused = |why: &str| Failure::new(mounts::show(path), why);
+    let refused = |why: &'static str| Failure::new(mounts::show(path), why);
     let folder = folder_of(path);
     std::fs::metadata(&folder).doing(mounts::show(&folder))?;
     let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
@@ -177,7 +177,7 @@ fn create(partial: &Path) -> Outcome<File> {
 
 /// Removes what a command that was killed has left.
 fn remove_left(partial: &Path) -> Outcome<()> {
-    let refused = |why: &str| Failure::new(mounts::show(partial), why);
+    let refused = |why: &'static str| Failure::new(mounts::show(partial), why);
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits().cast_signed();
     let open = File::options().read(true).custom_flags(flags).open(partial).doing(mounts::show(partial))?;
     let metadata = open.metadata().doing(mounts::show(partial))?;

@@ -69,7 +69,7 @@ pub(super) fn change(target: &Path, (setting, value): (Setting, String), output:
     settings::ask(&dir, setting, &value)?;
     let statistics = Statistics::of(&dir, &DeviceOptions::default())?;
     let changed = Changed { device: statistics.device, denova: statistics.denova };
-    report::emit(output.json, "dedup", &changed, || match &changed.denova {
+    report::emit_done(output.json, output.quiet, "dedup", &changed, || match &changed.denova {
         Some(now) => format!("{}: {}", changed.device, describe_queue(now)),
         None => format!("{}: this is set for when data goes to policy denova", changed.device),
     })?;
@@ -117,7 +117,7 @@ pub(super) fn drain(stored: &Stored, path: &Path, output: &Output) -> Outcome<u8
         saved_bytes_after: after.saved_bytes,
         seconds: started.elapsed().as_secs_f64(),
     };
-    report::emit(output.json, "dedup", &drained, || describe(&mounts::show(path), &drained))?;
+    report::emit_done(output.json, output.quiet, "dedup", &drained, || describe(&mounts::show(path), &drained))?;
     Ok(0)
 }
 

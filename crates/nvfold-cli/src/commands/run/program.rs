@@ -39,7 +39,7 @@ pub(super) fn find(name: &OsStr) -> Outcome<PathBuf> {
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.mode() & ANY_EXECUTES != 0)
     };
-    let not_found = |why: &str| Failure::new(format!("run {}", name.display()), why).exits_with(NOT_FOUND);
+    let not_found = |why: &'static str| Failure::new(format!("run {}", name.display()), why).exits_with(NOT_FOUND);
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return if path.exists() { Ok(path) } else { Err(not_found("there is no such program")) };
@@ -53,7 +53,7 @@ pub(super) fn find(name: &OsStr) -> Outcome<PathBuf> {
 pub(super) fn check(program: &Path) -> Outcome<Option<OsString>> {
     let mut program = program.to_owned();
     for _ in 0..INTERPRETERS_MAX {
-        let refuse = |why: &str| Err(Failure::new(format!("run {}", program.display()), why));
+        let refuse = |why: &'static str| Err(Failure::new(format!("run {}", program.display()), why));
         let file = File::open(&program).doing(format!("look at {}", program.display()))?;
         let metadata = file.metadata().doing(format!("look at {}", program.display()))?;
         if metadata.is_dir() {

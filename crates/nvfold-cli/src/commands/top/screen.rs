@@ -67,12 +67,7 @@ impl Screen {
         let area = frame.area();
         let height = if self.is_open { HEIGHT } else { LIST_HEIGHT };
         if area.width < WIDTH || area.height < height {
-            let text = format!(
-                "nvfold top needs {WIDTH} columns and {height} rows; here are {} and {}. Make the window larger, or use \
-                 --once. q quits.",
-                area.width, area.height
-            );
-            return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), area);
+            return draw_small(frame, area, mounts.get(self.chosen));
         }
         match mounts.get(self.chosen) {
             None => frame.render_widget(Paragraph::new("no nvfold is mounted; q quits"), area),
@@ -159,6 +154,13 @@ fn device_facts(figures: &Figures) -> Vec<(&'static str, String)> {
     } else {
         [syncs, index, traffic, cost].concat()
     }
+}
+
+/// Draws the figures of one mount as text, where there is no room for a screen.
+fn draw_small(frame: &mut Frame, area: Rect, mount: Option<&Watched>) {
+    let figures = mount.and_then(|mount| mount.figures.as_ref()).map(Figures::in_lines);
+    let text = format!("q quit   up, down choose\n{}", figures.unwrap_or_default());
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), area);
 }
 
 fn list_row(figures: &Figures) -> Row<'static> {
