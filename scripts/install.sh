@@ -32,7 +32,7 @@ case $doing in
     install)
         staged=target/stage/install
         rm -rf "$staged"
-        scripts/stage.sh target/release "$staged" "$prefix"
+        scripts/stage.sh "${NVFOLD_BUILT:-target/release}" "$staged" "$prefix"
         mkdir -p "$(dirname "$staged$prefix/$list")"
         { (cd "$staged$prefix" && find . ! -type d) && echo "./$list"; } | sed 's|^\./||' | LC_ALL=C sort >"$staged.files"
         mv "$staged.files" "$staged$prefix/$list"

@@ -63,7 +63,7 @@ step "debug information is found by its build-id"
 for file in /usr/bin/nvfold /usr/lib/nvfold/libnvfold_preload.so /usr/lib/x86_64-linux-gnu/libnvfold.so.0; do
     build_id=$(readelf -n "$file" | sed -n 's/.*Build ID: *//p')
     [ -e "/usr/lib/debug/.build-id/${build_id:0:2}/${build_id:2}.debug" ] || fail "no debug information of $file"
-    ! readelf -S --wide "$file" | grep -q '\.debug_\|\.symtab' || fail "$file is not stripped"
+    ! readelf -S --wide "$file" | grep -q '\.debug_info\|\.symtab' || fail "$file is not stripped"
 done
 
 step "a C program with the library, and a program under nvfold run"

@@ -76,7 +76,7 @@ folders() { # LIBRARIES SBIN ZSH LICENSES BIN
 say "contents"
 debian=$(folders usr/lib/x86_64-linux-gnu usr/sbin usr/share/zsh/vendor-completions none)
 check_contents "$OUT/nvfold_$version-1_amd64.deb" "command units preload debian" "$debian"
-check_contents "$OUT/libnvfold0_$version-1_amd64.deb" "library debian" "$debian; s|usr/share/doc/nvfold/|usr/share/doc/libnvfold0/|"
+check_contents "$OUT/libnvfold0_$version-1_amd64.deb" "library debian" "$debian"
 for package in libnvfold-dev nvfold-dbgsym; do
     part=debug
     [ "$package" = nvfold-dbgsym ] || part=development
