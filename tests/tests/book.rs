@@ -2,7 +2,7 @@
 //! lead somewhere is a test of `tidy`, that its commands are understood a test of the command (`pages`). The commands of
 //! the pages on first steps and on uses are run, as those on operating are (`operating`).
 
-use crate::tidy::{assert_none, files, links};
+use super::tidy::{assert_none, files, links};
 use nvfold_tests::{pages, requires};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
