@@ -18,27 +18,40 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build lab install demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
+.PHONY: help build build-all lab install uninstall packages package-test newcomer publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Linked with its debug information, which then goes into a file of its own. Only the last crate is compiled otherwise than
 # by `cargo build --release`.
+BUILD := . scripts/commit.sh && $(CARGO) build --release --config profile.release.package.nvfold-cli.strip=false -p nvfold-cli
 build: ## The nvfold command, optimised: target/release/nvfold, with its debug information in nvfold.debug beside it
-	$(CARGO) build --release -p nvfold-cli --config profile.release.package.nvfold-cli.strip=false
+	$(BUILD)
+	scripts/split-debug.sh $(RELEASE)
+
+# With the command, so that what is below all of them is compiled once.
+build-all:
+	$(BUILD) -p nvfold-c -p nvfold-preload
 	scripts/split-debug.sh $(RELEASE)
 
 lab: build ## The laboratory, which measures the papers' claims: target/release/nvfold-lab
 	$(CARGO) build --release -p nvfold-lab
 
-install: build ## The command, the C library with its headers, what `nvfold run` preloads: make install PREFIX=/usr/local [DESTDIR=]
-	$(CARGO) build --release -p nvfold-c -p nvfold-preload
-	install -D -m 755 $(RELEASE) $(DESTDIR)$(PREFIX)/bin/nvfold
-	install -D -m 644 $(RELEASE).debug $(DESTDIR)$(PREFIX)/bin/.debug/nvfold.debug
-	scripts/c-install.sh target/release/libnvfold_c.a $(PREFIX) $(DESTDIR)
-	[ "$$(uname -m)" != x86_64 ] || \
-		scripts/preload-library.sh target/release/libnvfold_preload.a $(DESTDIR)$(PREFIX)/lib/nvfold
+install: build-all ## All that packages have, below a prefix: make install PREFIX=/usr/local [DESTDIR=]
+	scripts/install.sh install $(PREFIX) $(DESTDIR)
+
+uninstall: ## Remove what `make install` has put there: make uninstall PREFIX=/usr/local [DESTDIR=]
+	scripts/install.sh uninstall $(PREFIX) $(DESTDIR)
+
+packages: ## deb, rpm, apk, pacman and a static tarball: target/packages/ (PACKAGES=deb for that alone)
+	scripts/packages.sh $(PACKAGES)
+
+package-test: ## Make the packages, check their contents, install, use, upgrade and remove the deb in a namespace (root)
+	tests/packages.sh
+
+publish-test: ## Pack the crates as for the registry, and compile each from its pack
+	scripts/publish-test.sh
 
 demo: build ## Import a real tree twice, see the space saved, compare every file (under 3 minutes)
 	scripts/demo.sh
@@ -66,6 +79,9 @@ soak: build ## The long tests: more operations, more crashes (200 kills of each 
 	@echo "property tests: PROPTEST_RNG_SEED=$$PROPTEST_RNG_SEED"
 	NVFOLD_SOAK=20 $(CARGO) test --workspace --no-fail-fast -- --include-ignored
 	NVFOLD_SOAK=20 $(RACES)
+
+newcomer: ## Install the deb in a machine of its own, mount by fstab and by the service, upgrade, remove (root; installs systemd)
+	tests/newcomer.sh
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS (1800): executions, coverage, crashes (see fuzz/README.md)
 	scripts/fuzz.sh
@@ -127,9 +143,12 @@ lint: ## What CI checks before the tests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(SHUTTLE) --tests -- -D warnings
 	$(CARGO) clippy -p nvfold -p nvfold-cli --no-default-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --workspace --quiet
+	scripts/shellcheck.sh
+	scripts/deny.sh
 
 doc: ## API documentation: target/doc/nvfold/index.html
-	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p nvfold-mount -p pmem
+	$(CARGO) doc --no-deps -p nvfold -p nvfold-causality -p nvfold-mount -p nvfold-pmem
 
 clean: ## Remove what was built
 	$(CARGO) clean

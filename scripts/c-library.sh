@@ -11,7 +11,7 @@ archive=$1
 directory=$2
 root=$(cd "$(dirname "$0")/.." && pwd)
 symbols=$root/crates/nvfold-c/symbols.txt
-version=$(sed -n '/^\[workspace.package\]/,/^version/s/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml")
+version=$("$root/scripts/version.sh")
 
 mkdir -p "$directory"
 script=$directory/libnvfold.map

@@ -184,7 +184,7 @@ part_saved() {
                 cells+=("$(saved "$bytes" "$stored")" "$(saved "$bytes" "$host")")
                 sum[$policy]=$((${sum[$policy]:-0} + stored)) sum[$policy,host]=$((${sum[$policy,host]:-0} + host))
             done
-            borg=$(borg_stored "$tree" $SMALL_CHUNKS none)
+            borg=$(borg_stored "$tree" "$SMALL_CHUNKS" none)
             sum[,borg]=$((${sum[,borg]:-0} + borg))
             row "${cells[@]}" "$(saved "$bytes" "$borg")"
         done
@@ -244,14 +244,14 @@ part_compressed() {
         cells=("as $form")
         for tree in "$WORK/$form"/*; do cells+=("${tree##*/}"); done
         row "${cells[@]}" all && rule "${cells[@]}" all
-        compressed_rows $form "deext, zstd, df;deext, zstd, host;deext, zstd, reclaimed" by_nvfold "zstd:$level"
-        compressed_rows $form "borg, zstd, small chunks" by_borg $SMALL_CHUNKS "zstd,$level"
-        compressed_rows $form "borg, zstd, its own chunks" by_borg $BORG_CHUNKS "zstd,$level"
-        compressed_rows $form "restic, \`--compression auto\`" by_restic auto
-        compressed_rows $form "restic, \`--compression max\`" by_restic max
-        compressed_rows $form "deext, lz4, df;deext, lz4, host;deext, lz4, reclaimed" by_nvfold lz4
-        compressed_rows $form "borg, lz4, small chunks" by_borg $SMALL_CHUNKS lz4
-        compressed_rows $form "borg, lz4, its own chunks" by_borg $BORG_CHUNKS lz4
+        compressed_rows "$form" "deext, zstd, df;deext, zstd, host;deext, zstd, reclaimed" by_nvfold "zstd:$level"
+        compressed_rows "$form" "borg, zstd, small chunks" by_borg "$SMALL_CHUNKS" "zstd,$level"
+        compressed_rows "$form" "borg, zstd, its own chunks" by_borg "$BORG_CHUNKS" "zstd,$level"
+        compressed_rows "$form" "restic, \`--compression auto\`" by_restic auto
+        compressed_rows "$form" "restic, \`--compression max\`" by_restic max
+        compressed_rows "$form" "deext, lz4, df;deext, lz4, host;deext, lz4, reclaimed" by_nvfold lz4
+        compressed_rows "$form" "borg, lz4, small chunks" by_borg "$SMALL_CHUNKS" lz4
+        compressed_rows "$form" "borg, lz4, its own chunks" by_borg "$BORG_CHUNKS" lz4
     done
     rm -f "$WORK/device"
 }
@@ -307,8 +307,8 @@ part_copies() {
     row "${cells[@]}" $POLICIES && rule "${cells[@]}" $POLICIES
     for what in text compressed; do
         case $what in
-        text) head -c $COPY_BYTES "$WORK/tar/django/new.tar" >"$WORK/data" ;;
-        compressed) find "$WORK/packed" -type f | sort | xargs cat 2>/dev/null | head -c $COPY_BYTES >"$WORK/data" || true ;;
+        text) head -c "$COPY_BYTES" "$WORK/tar/django/new.tar" >"$WORK/data" ;;
+        compressed) find "$WORK/packed" -type f | sort | xargs cat 2>/dev/null | head -c "$COPY_BYTES" >"$WORK/data" || true ;;
         esac
         { printf + && cat "$WORK/data"; } >"$WORK/shifted"
         say "copies: $what, embedded"
@@ -323,7 +323,7 @@ part_copies() {
         for file in data shifted; do
             for at in "${!ways[@]}"; do
                 how=${hows[$at]} size=${sizes[$at]}
-                cells=("$what" "${ways[$at]}$([ $file = data ] || echo ", a byte in front")" mounted)
+                cells=("$what" "${ways[$at]}$([ "$file" = data ] || echo ", a byte in front")" mounted)
                 say "copies: ${cells[*]}"
                 for policy in $POLICIES; do cells+=("$(mounted_copy "$policy" "$WORK/$file" "$how" "$size")"); done
                 row "${cells[@]}"

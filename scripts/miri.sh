@@ -53,11 +53,11 @@ miri() { # log, arguments of cargo miri test
 }
 
 # All is built before two runs share the processors.
-miri build-pmem -p pmem --lib --test all -- none_of_them
+miri build-pmem -p nvfold-pmem --lib --test all -- none_of_them
 miri build-nvfold -p nvfold --features papers --test all -- none_of_them
 
 must_object() { # test, what Miri says
-    if miri "$1" -p pmem --lib -- --ignored "shared::tests::$1" || ! grep -q "$2" "$LOGS/$1.log"; then
+    if miri "$1" -p nvfold-pmem --lib -- --ignored "shared::tests::$1" || ! grep -q "$2" "$LOGS/$1.log"; then
         cat "$LOGS/$1.log" >&2
         echo "miri: it did not object to $1" >&2
         exit 1
@@ -77,13 +77,13 @@ objected() { # log
     exit 1
 }
 
-miri pmem -p pmem --lib &
+miri pmem -p nvfold-pmem --lib &
 pmem=$!
 (miri nvfold -p nvfold --features papers --test all -- threads::) &
 nvfold=$!
 wait "$pmem" || objected pmem
 # Miri switches threads by a seed: several of them for what is short.
-MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..4" miri region -p pmem --test all -- threads:: || objected region
+MIRIFLAGS="$MIRIFLAGS -Zmiri-many-seeds=0..4" miri region -p nvfold-pmem --test all -- threads:: || objected region
 wait "$nvfold" || objected nvfold
 for run in pmem region nvfold; do
     echo "miri: $run: $(passed "$run") tests, and nothing to object to"

@@ -207,7 +207,9 @@ measure() { # TREE in PLACE: a line of numbers
 : >"$LINES_OF"
 for TREE in $TREES; do
     echo "trees: making $TREE" >&2
-    "make_$TREE" >"$WORK/log" 2>&1 && "build_$TREE" "$SOURCE/$TREE" >"$WORK/log" 2>&1 || fail "$(cat "$WORK/log")"
+    if ! "make_$TREE" >"$WORK/log" 2>&1 || ! "build_$TREE" "$SOURCE/$TREE" >"$WORK/log" 2>&1; then
+        fail "$(cat "$WORK/log")"
+    fi
     for PLACE in $PLACES; do
         echo "trees: $TREE on $PLACE" >&2
         measure >>"$LINES_OF"

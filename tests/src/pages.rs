@@ -15,8 +15,8 @@
 //! <!-- test: needs A B -->       the page needs these programs
 //! ````
 //!
-//! The script is root. `nvfold` and its helpers for mount(8) are found, /mnt, /srv, /media, /opt, /root and /run are
-//! empty, and /etc is a copy. The working directory is /root.
+//! The script is root. `nvfold` and its helpers for mount(8) are found, /mnt, /srv, /media, /opt, /run and the home of root,
+//! which is the working directory, are empty. /etc is a copy.
 
 use crate::mount::{binary, in_own_namespace};
 use crate::requires::{find_tool, met};
@@ -291,17 +291,17 @@ mod tests {
             let page = Page::parse(text).expect("it is well-formed");
             let scratch = Scratch::new();
             let outcome = run::run(&mut in_own_namespaces(&scratch, &page.script(scratch.path())));
-            std::panic::catch_unwind(|| page.judge("page.md", scratch.path(), &outcome))
+            std::panic::catch_unwind(|| page.judge("the page", scratch.path(), &outcome))
         };
         let fine = "```sh\nx=1\ncd /srv\n```\n```sh\necho $x $PWD\n```\n```text\n1 /srv\n```\n\
                     <!-- test: fails -->\n```sh\nfalse\ntrue\n```\n```sh\nsleep 1000 &\nexit 0\n```\n";
         let why = |judged: std::thread::Result<()>| *judged.expect_err("it fails").downcast::<String>().expect("text");
-        assert!(why(judged(fine)).contains("page.md:17"), "a script that ends itself has not run the page");
+        assert!(why(judged(fine)).contains("the page:17"), "a script that ends itself has not run the page");
         let fine = fine.replace("exit 0", "");
         judged(&fine).expect("nothing fails");
-        assert!(why(judged("\n\n```sh\ntrue\nls /nowhere\ntrue\n```\n")).contains("page.md:4: "));
-        assert!(why(judged("```sh\nfalse | true\n```\n")).contains("page.md:2: "));
-        assert!(why(judged("```sh\necho a\n```\n```text\nb\n```\n")).contains("page.md:2: the page says"));
-        assert!(why(judged("<!-- test: fails -->\n```sh\ntrue\n```\n")).contains("page.md:3: "));
+        assert!(why(judged("\n\n```sh\ntrue\nls /nowhere\ntrue\n```\n")).contains("the page:4: "));
+        assert!(why(judged("```sh\nfalse | true\n```\n")).contains("the page:2: "));
+        assert!(why(judged("```sh\necho a\n```\n```text\nb\n```\n")).contains("the page:2: the page says"));
+        assert!(why(judged("<!-- test: fails -->\n```sh\ntrue\n```\n")).contains("the page:3: "));
     }
 }

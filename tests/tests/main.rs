@@ -7,6 +7,7 @@
 //! signals). A test that needs its own process starts this program again, with the name of a test that is otherwise
 //! ignored. A time limit detects a *hang*, not *slowness*.
 
+mod backup;
 mod badinput;
 mod book;
 mod cgroup;
@@ -34,6 +35,7 @@ mod hostile_names;
 mod idmapped;
 mod limits;
 mod model;
+mod mount8;
 mod mutations;
 mod names;
 mod neighbours;

@@ -33,5 +33,10 @@ macro_rules! pages_are_run {
 }
 
 pages_are_run! {
+    the_page_on_backups_works => "backup",
+    the_page_on_memory_works => "memory",
+    the_page_on_moving_works => "move",
     the_page_on_restoring_works => "restore",
+    the_page_on_uninstalling_works => "uninstall",
+    the_page_on_upgrades_works => "upgrade",
 }

@@ -33,7 +33,7 @@ struct House {
 
 /// Rooms that the commands use: all of them.
 const COMMANDS_USE: &str = "stored descent mount statistics bounded server unmount traffic device dedup_options \
-                            option_list mounts problems stop output report progress size failure text";
+                            option_list mounts problems service stop output report progress size failure text";
 
 const HOUSES: [House; 9] = [
     House {
@@ -89,6 +89,7 @@ const HOUSES: [House; 9] = [
             ("research", "mount dedup_options option_list"),
             ("cli", "commands output bounded"),
             ("commands", COMMANDS_USE),
+            ("service", "mount bounded server unmount utab device mounts size failure text"),
             ("stored", "descent mount statistics device dedup_options mounts problems failure"),
             (
                 "mount",
@@ -125,8 +126,8 @@ const HOUSES: [House; 9] = [
             ),
             (
                 "front",
-                "handshake access notices pages hints lookups syncs turns settings requests clones snapshots limits moves \
-                 rights options reports counters acl convert",
+                "handshake access notices pages hints lookups syncs turns settings requests backups clones snapshots \
+                 limits moves image memory rights options reports counters acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
@@ -143,6 +144,8 @@ const HOUSES: [House; 9] = [
             ("turns", ""),
             ("settings", ""),
             ("requests", ""),
+            ("backups", "image"),
+            ("image", ""),
             ("snapshots", "clones"),
             ("limits", "clones"),
             ("clones", ""),

@@ -4,9 +4,12 @@ use crate::commands::*;
 use crate::output::Output;
 use clap::{Parser, Subcommand};
 
+/// The version, and from which commit of what day this command was built (build.rs).
+pub(crate) const VERSION: &str = env!("NVFOLD_VERSION");
+
 /// Everything `nvfold` understands.
 #[derive(Debug, Parser)]
-#[command(name = "nvfold", version, propagate_version = true)]
+#[command(name = "nvfold", version = VERSION, propagate_version = true)]
 #[command(about = "A file system in memory or on persistent memory that stores equal data once")]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(
@@ -39,6 +42,7 @@ pub(crate) enum Command {
     Mount(mount::Mount),
     #[command(visible_alias = "unmount")]
     Umount(umount::Umount),
+    Serve(serve::Serve),
     Sync(sync::Sync),
     Info(info::Info),
     Df(df::Df),
@@ -57,6 +61,7 @@ pub(crate) enum Command {
     Get(limits::Get),
     Tune(tune::Tune),
     Fsck(fsck::Fsck),
+    Backup(backup::Backup),
     Import(import::Import),
     Export(export::Export),
     Verify(verify::Verify),

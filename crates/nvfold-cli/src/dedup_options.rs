@@ -1,7 +1,7 @@
 //! Deduplication options (`policy=nv-dedup,weak=crc32,strong=md5,...`), for mounts and for commands that store data.
 
 use crate::failure::{Doing, Failure, Outcome};
-use crate::option_list::Group;
+use crate::option_list::{Group, listed};
 use nvfold::{
     AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,
     MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, StrongFunction, Verify,
@@ -15,11 +15,15 @@ pub(crate) const GROUP: Group = Group {
     options: &[
         (
             "policy=NAME",
-            "How equal data is found. auto (default) chooses off, inline, denova or deext for each directory, by costs that \
-             it measures and by the data written there; off stores everything; inline shares equal blocks of 4 KiB while \
-             they are written; nv-dedup does so as far as it pays; denova shares in the background, later; deext cuts \
-             compressible data by its content and shares the pieces; icid shares what programs copy, also with \
-             icid+inline and icid+deext",
+            "How equal data is found:\n\
+             auto (default): off, inline, denova or deext for each directory, by costs that it measures and by the data \
+             written there\n\
+             off: everything is stored\n\
+             inline: equal blocks of 4 KiB are shared while they are written\n\
+             nv-dedup: the same, as far as it pays\n\
+             denova: equal blocks are shared in the background, later\n\
+             deext: compressible data is cut by its content, and the pieces are shared\n\
+             icid, icid+inline, icid+deext: what programs copy is shared, and what the second policy finds",
         ),
         (
             "prefer=space|balanced|speed|wear",
@@ -35,7 +39,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 /// The options for experiments.
-pub(crate) const RESEARCH_GROUPS: [Group; 4] = [
+pub(crate) static RESEARCH_GROUPS: [Group; 4] = [
     Group {
         heading: "All policies",
         options: &[
@@ -90,10 +94,9 @@ pub(crate) const RESEARCH_GROUPS: [Group; 4] = [
     },
 ];
 
-/// Describes `-o` of commands that store data without a mount.
+/// Lists the options for the help of commands that store data without a mount.
 pub(crate) fn help() -> String {
-    let names = GROUP.options.iter().map(|(syntax, _)| *syntax).collect::<Vec<_>>();
-    format!("as for `nvfold mount`, for example {}", names.join(", "))
+    format!("Options of the policies (-o NAME=VALUE,...):\n\n{}", listed([&GROUP]))
 }
 
 /// The deduplication options, parsed.

@@ -71,15 +71,19 @@ pub(crate) fn open(device: &Path, options: &DeviceOptions, read_only: bool) -> O
 }
 
 /// Opens a device to mount it. If the mount is for others than its owner, nobody else may read or write the device past it.
+/// `opened_by`: the path by which it is opened, if that is another.
 pub(crate) fn open_to_mount(
     device: &Path,
+    opened_by: Option<&Path>,
     options: &DeviceOptions,
     read_only: bool,
     for_others: bool,
     force: bool,
 ) -> Outcome<Region> {
     let trust = if for_others { Trust::OwnerAlone } else { Trust::Owner };
-    let open = |trust| Region::open(&spec(device), &OpenOptions { trust, ..options.open_options(read_only) });
+    let opened_by = || opened_by.map(Path::to_owned);
+    let options = |trust| OpenOptions { trust, opened_by: opened_by(), ..options.open_options(read_only) };
+    let open = |trust| Region::open(&spec(device), &options(trust));
     open_trusted(trust, |_| force, open, "open the device")
 }
 

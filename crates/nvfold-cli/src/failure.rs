@@ -55,6 +55,12 @@ impl Failure {
         Failure { code: USAGE, ..Failure::new(what, why) }
     }
 
+    /// Says where the mistake is.
+    pub(crate) fn within(mut self, place: impl Display) -> Failure {
+        self.what = format!("{place}: {}", self.what);
+        self
+    }
+
     /// Replaces the exit code.
     pub(crate) fn exits_with(mut self, code: u8) -> Failure {
         self.code = code;
@@ -83,6 +89,14 @@ impl Failure {
             what => format!("{}: ", escaped(what)),
         };
         eprint_line(&format!("nvfold {command}: {what}{}{hint}", escaped(&without_number(&self.why))));
+    }
+}
+
+#[cfg(test)]
+impl Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hint = self.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        write!(out, "{}: {}{hint}", self.what, self.why)
     }
 }
 

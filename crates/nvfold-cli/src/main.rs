@@ -6,6 +6,7 @@
 //! | [`research`], [`option_list`] | which options `--help` shows, and which `--help-research`; lists of mount options |
 //! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | serving a mount, with `nvfold_mount`; what commands ask of one |
+//! | [`service`] | a mount as a service: its file, its steps, the service manager |
 //! | [`stored`] | access to stored files, through a mount or on a device |
 //! | [`descent`] | walks over trees, of a device or of the host |
 //! | [`statistics`], [`traffic`] | the facts in reports; traffic and wear |
@@ -42,6 +43,7 @@ mod remedy;
 mod report;
 mod research;
 mod server;
+mod service;
 mod size;
 mod statistics;
 mod stop;
@@ -105,6 +107,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Mkfs(command) => mkfs::run(command, output),
         Command::Mount(command) => commands::mount::run(command, output),
         Command::Umount(command) => umount::run(command, output),
+        Command::Serve(command) => serve::run(command, output),
         Command::Sync(command) => sync::run(command, output),
         Command::Info(command) => info::run(command, output),
         Command::Df(command) => df::run(command, output),
@@ -123,14 +126,15 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Policy(command) => policy::run(command, output),
         Command::Tune(command) => tune::run(command, output),
         Command::Fsck(command) => fsck::run(command, output),
+        Command::Backup(command) => backup::run(command, output),
         Command::Import(command) => import::run(command, output),
         Command::Export(command) => export::run(command, output),
         Command::Verify(command) => verify::run(command, output),
         Command::Estimate(command) => estimate::run(command, output),
         Command::Run(command) => commands::run::run(command).map(|never| match never {}),
         Command::Bench(command) => commands::bench::run(command, output),
-        Command::Completions(command) => completions::run(command, research::shown(definition())),
+        Command::Completions(command) => completions::run(command, research::shown(Cli::command())),
         Command::BoundedCall(call) => bounded::run(call),
-        Command::Man(command) => man::run(command, research::shown(definition())),
+        Command::Man(command) => man::run(command, research::shown(Cli::command())),
     }
 }

@@ -9,16 +9,28 @@ use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+/// The names of helper programs, and the command that each stands for.
+pub(crate) const HELPERS: [(&str, &str); 7] = [
+    ("mkfs.nvfold", "mkfs"),
+    ("mount.nvfold", "mount"),
+    ("mount.fuse.nvfold", "mount"),
+    ("umount.nvfold", "umount"),
+    ("umount.fuse.nvfold", "umount"),
+    ("fsck.nvfold", "fsck"),
+    ("fsck.fuse.nvfold", "fsck"),
+];
+
 /// Returns the arguments of the equivalent call of `nvfold`.
 pub(crate) fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default().to_owned();
-    let stands_for: &[&str] = match called.to_str().unwrap_or_default() {
-        "mkfs.nvfold" => &["mkfs"],
+    let helper = HELPERS.iter().find(|(helper, _)| called == *helper).map(|(_, command)| *command);
+    let is_call_of_mount = helper.is_none() && is_mount_helper_call(&arguments);
+    let stands_for: &[&str] = match helper.or(is_call_of_mount.then_some("mount")) {
         // Like mount(8) and umount(8), these print nothing on success.
-        "mount.nvfold" | "mount.fuse.nvfold" => &["mount", "--quiet"],
-        "umount.nvfold" | "umount.fuse.nvfold" => &["umount", "--quiet"],
-        "fsck.nvfold" | "fsck.fuse.nvfold" => &["fsck"],
-        _ if is_mount_helper_call(&arguments) => &["mount", "--quiet"],
+        Some("mount") => &["mount", "--quiet"],
+        Some("umount") => &["umount", "--quiet"],
+        Some("mkfs") => &["mkfs"],
+        Some("fsck") => &["fsck"],
         _ => &[],
     };
     if !stands_for.is_empty() {

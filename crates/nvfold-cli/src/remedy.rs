@@ -121,13 +121,13 @@ impl Cause {
             Cause::Newer => "use the nvfold that made it, or a newer one",
             Cause::Older => "export its files with the nvfold that made it, and import them into a new device",
             Cause::OtherByteOrder => "export its files on such a machine, and import them into a new device",
-            Cause::Missing if ["mount", "import", "run"].contains(&command) => {
+            Cause::Missing if ["mount", "import", "run", "serve"].contains(&command) => {
                 "`nvfold mkfs DEVICE --size 1G` makes a device"
             }
             Cause::Missing => return None,
             Cause::Empty => "`nvfold mkfs DEVICE --size 1G` makes a device of it",
             Cause::Busy { device } => return Some(busy(device)),
-            Cause::ReadOnlyFile if command == "mount" => "-o ro mounts it read-only; to write, change its permissions",
+            Cause::ReadOnlyFile if ["mount", "serve"].contains(&command) => "option ro mounts it read-only; to write, change its permissions",
             Cause::ReadOnlyFile => "change its permissions, or run the command as its owner",
             Cause::Replay => {
                 "`nvfold mount -o ro` and `nvfold export` read it as it is; if its disk is full, free some space there"

@@ -4,16 +4,33 @@
 //! option in a [`Group`](crate::option_list::Group) for experiments. All of them work whether they are shown or not.
 
 use crate::dedup_options;
-use crate::mount::mount_research;
-use crate::option_list::{RESEARCH, listed};
+use crate::mount::options_lists;
+use crate::option_list::{Group, RESEARCH, listed};
 use clap::{Arg, Command};
 
-/// Returns the mount options for experiments that `-o` of a command takes.
-fn mount_options(command: &str) -> String {
-    match command {
-        "mount" => mount_research(),
-        "import" | "dedup" | "undedup" => listed(&dedup_options::RESEARCH_GROUPS),
-        _ => String::new(),
+/// The mount options that `-o` of a command takes.
+#[derive(Default)]
+pub(crate) struct MountOptions {
+    /// Those that people use.
+    pub common: Vec<&'static Group>,
+    /// Those for experiments.
+    pub research: Vec<&'static Group>,
+}
+
+impl MountOptions {
+    /// Returns the options of a command; none if it has no `-o`, or one of another kind.
+    pub(crate) fn of(command: &str) -> MountOptions {
+        match command {
+            "mount" => {
+                let (common, research) = options_lists();
+                MountOptions { common, research }
+            }
+            "import" | "dedup" | "undedup" => {
+                let research = dedup_options::RESEARCH_GROUPS.iter().collect();
+                MountOptions { common: vec![&dedup_options::GROUP], research }
+            }
+            _ => MountOptions::default(),
+        }
     }
 }
 
@@ -47,9 +64,9 @@ pub(crate) fn page(cli: Command, command: &str) -> String {
     let Some(found) = cli.find_subcommand(command).filter(|found| found.get_arguments().any(is_research)) else {
         return format!("nvfold {command} has no options for experiments").replace("  ", " ");
     };
-    let options = match mount_options(command) {
-        options if options.is_empty() => options,
-        options => format!("Mount options (-o NAME=VALUE,...):\n\n{options}"),
+    let options = match MountOptions::of(command).research {
+        groups if groups.is_empty() => String::new(),
+        groups => format!("Mount options (-o NAME=VALUE,...):\n\n{}", listed(groups)),
     };
     let page = found.clone().mut_args(|arg| {
         let is_hidden = !is_research(&arg);
@@ -62,15 +79,10 @@ pub(crate) fn page(cli: Command, command: &str) -> String {
 
 /// Shows the options for experiments beside the others, for manual pages and completions.
 pub(crate) fn shown(command: Command) -> Command {
-    let options = mount_options(command.get_name());
     let command = command.mut_args(|arg| {
         let is_hidden = arg.is_hide_set() && !is_research(&arg);
         arg.hide(is_hidden)
     });
-    let command = match command.get_after_long_help().map(ToString::to_string) {
-        Some(long) if !options.is_empty() => command.after_long_help(format!("{long}\n\n{options}")),
-        _ => command,
-    };
     command.mut_subcommands(shown)
 }
 
@@ -78,7 +90,6 @@ pub(crate) fn shown(command: Command) -> Command {
 mod tests {
     use super::*;
     use crate::cli::Cli;
-    use crate::mount::mount_help;
     use crate::option_list::{COLUMN, WIDTH};
     use clap::CommandFactory;
 
@@ -130,18 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn manual_pages_have_all_options() {
+    fn options_for_experiments_are_shown_and_internal_ones_are_not() {
         let shown = shown(cli());
         let mount = shown.find_subcommand("mount").unwrap();
         assert!(mount.get_arguments().filter(|arg| is_research(arg)).all(|arg| !arg.is_hide_set()));
-        let text = mount.get_after_long_help().unwrap().to_string();
-        assert!(text.contains("threads=") && text.contains("generators="), "{text}");
         assert!(mount.get_arguments().any(|arg| arg.get_id() == "background_child" && arg.is_hide_set()));
     }
 
     #[test]
     fn lines_of_options_are_short_and_their_texts_aligned() {
-        for line in mount_help().lines().chain(mount_research().lines()) {
+        let MountOptions { common, research } = MountOptions::of("mount");
+        for line in listed(common).lines().chain(listed(research).lines()) {
             assert!(line.len() <= WIDTH && (!line.starts_with("   ") || line[..COLUMN].trim().is_empty()), "{line}");
         }
     }

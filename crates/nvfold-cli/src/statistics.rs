@@ -462,7 +462,13 @@ impl Statistics {
         }
         match mounts::of_device(target) {
             Some(mounted) => ask(&mounted.dir),
-            None => read_device(target, options, with_usage),
+            None => read_device(target, options, with_usage).map_err(|failure| match mounts::above(target) {
+                Some(mounted) => {
+                    let dir = mounts::show(&mounted.dir);
+                    failure.hint(format!("it is a file on the mount {dir}: for the file system itself, give {dir}"))
+                }
+                None => failure,
+            }),
         }
     }
 
@@ -621,7 +627,7 @@ pub(crate) fn parse_uuid(text: &str) -> Result<[u8; 16], String> {
 
 /// If a path is on a mount, asks its server before anything looks at the path: a server that does not answer must not
 /// be waited for.
-fn check_answers(path: &Path) -> Outcome<()> {
+pub(crate) fn check_answers(path: &Path) -> Outcome<()> {
     mounts::above(path).map_or(Ok(()), |mounted| ask(&mounted.dir).map(drop))
 }
 

@@ -398,6 +398,10 @@ fn every_command_on_a_mount_reports_its_result_or_the_reason_of_its_failure() {
         &["tune", "dev", "--index", "pm"],
         &["fsck", "dev"],
         &["mkfs", "dev", "--force"],
+        &["mkfs", "dev"],
+        &["info", "mnt/one"],
+        &["backup", "mnt", "mnt/copy-of-it"],
+        &["backup", "dev", "dev", "--force"],
         &["umount", "mnt"],
     ] {
         told.run(call);

@@ -39,7 +39,8 @@ pub struct Wanted {
 impl Wanted {
     fn answer(&self, offer: &InitIn) -> InitOut {
         let features = self.agreed(offer);
-        let read_ahead_bytes = self.read_ahead_bytes.min(offer.read_ahead_bytes);
+        // The kernel takes no more than the mount has, which root may have raised since the kernel made its offer.
+        let read_ahead_bytes = self.read_ahead_bytes;
         let pages_max = self.max_write_bytes.max(read_ahead_bytes).div_ceil(page_size() as u32);
         InitOut {
             read_ahead_bytes,
@@ -171,7 +172,7 @@ mod tests {
         let (out, _) = InitOut::read_from_prefix(&answer[size_of::<OutHeader>()..]).unwrap();
         assert_eq!((out.major, out.minor, out.flags, out.flags2), (7, 40, 0x4041_0021, 0x100));
         assert_eq!((out.background, out.congested, out.time_granularity_ns), (64, 48, 1));
-        assert_eq!((out.max_write_bytes, out.read_ahead_bytes), (1 << 20, 128 << 10));
+        assert_eq!((out.max_write_bytes, out.read_ahead_bytes), (1 << 20, 1 << 20));
         assert_eq!(u64::from(out.pages_max), (1 << 20) / page_size() as u64);
     }
 

@@ -6,8 +6,12 @@
 //! ```text
 //! mount(2) -- EPERM --> fusermount3 -o OPTIONS -- DIR,  _FUSE_COMMFD=0  -->  SCM_RIGHTS: the connection
 //! ```
+//!
+//! A process without any of these rights serves a connection that another one has made ([`inherited`]).
 
+use crate::sys;
 use rustix::io::Errno as Os;
+use rustix::fs::FileType;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::{CString, OsStr, OsString};
@@ -21,6 +25,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const DEVICE: &str = "/dev/fuse";
+/// Its major and minor number, the same on every Linux.
+const DEVICE_NUMBER: (u32, u32) = (10, 229);
 /// Names another program in the place of fusermount3.
 const HELPER_VARIABLE: &str = "FUSERMOUNT_PATH";
 const HELPERS: [&str; 4] = ["fusermount3", "fusermount", "/bin/fusermount3", "/sbin/fusermount3"];
@@ -116,6 +122,21 @@ impl Mounting {
     }
 }
 
+/// Returns the connection that the program which started this one has left open under a number.
+///
+/// # Errors
+/// `InvalidInput` if no connection of FUSE is open under the number.
+pub fn inherited(number: i32) -> io::Result<OwnedFd> {
+    let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {number} {why}"));
+    let connection = sys::duplicate(number).map_err(|_| refused("is not open"))?;
+    let stat = rustix::fs::fstat(&connection)?;
+    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    match is_device && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == DEVICE_NUMBER {
+        true => Ok(connection),
+        false => Err(refused(&format!("is not open on {DEVICE}"))),
+    }
+}
+
 /// Unmounts: by umount2(2), or by fusermount3 if that needs root; it allows it to the user who mounted.
 ///
 /// # Errors
@@ -202,6 +223,14 @@ mod tests {
         let open = mounting(MountFlags::NOEXEC | MountFlags::SYNCHRONOUS | MountFlags::DIRSYNC, false);
         let expected = "rw,suid,dev,noexec,sync,dirsync,fsname=mem:,subtype=nvfold,default_permissions";
         assert_eq!(open.helper_options(), expected);
+    }
+
+    #[test]
+    fn only_a_connection_of_fuse_is_inherited() {
+        let (here, _there) = UnixStream::pair().unwrap();
+        for number in [-1, 1 << 30, here.as_raw_fd()] {
+            assert_eq!(inherited(number).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{number}");
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ impl Errno {
     pub const EPERM: Errno = Errno(libc::EPERM);
     pub const ENOENT: Errno = Errno(libc::ENOENT);
     pub const EIO: Errno = Errno(libc::EIO);
+    pub const EBUSY: Errno = Errno(libc::EBUSY);
     pub const EEXIST: Errno = Errno(libc::EEXIST);
     pub const EAGAIN: Errno = Errno(libc::EAGAIN);
     pub const EACCES: Errno = Errno(libc::EACCES);

@@ -7,7 +7,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// Offsets of `addr` and `len` in a submission (struct io_uring_sqe).
@@ -171,11 +171,24 @@ const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 /// Opens another file descriptor of the same connection (FUSE_DEV_IOC_CLONE).
 pub(crate) fn clone_connection(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
-    let clone = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let open = |path: &str| rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    // A process in a sandbox may not see the device, but can open the file behind a descriptor once more.
+    let clone = open("/dev/fuse").or_else(|_| open(&format!("/proc/self/fd/{}", connection.as_raw_fd())))?;
     let number = connection.as_raw_fd() as u32;
     // SAFETY: this ioctl reads one u32, the file descriptor's number, and keeps no pointer.
     match unsafe { libc::ioctl(clone.as_raw_fd(), CLONE, &raw const number) } {
         0 => Ok(clone),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Makes another descriptor of what a descriptor with this number is open on. The program that started this one has said
+/// that there is one.
+pub(crate) fn duplicate(number: i32) -> io::Result<OwnedFd> {
+    // SAFETY: this call takes any number, and fails if no file is open under it.
+    match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
+        // SAFETY: the descriptor is new, so nothing else owns it.
+        new @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(new) }),
         _ => Err(io::Error::last_os_error()),
     }
 }

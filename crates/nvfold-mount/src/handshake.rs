@@ -51,17 +51,27 @@ pub(crate) fn mount(
     wants_ring: bool,
     background: u16,
 ) -> io::Result<(OwnedFd, Agreed)> {
-    let mut flags = options.flags;
-    flags.set(MountFlags::RDONLY, read_only);
-    let source = options.source.clone();
-    let mounting = Mounting { source, subtype: FS_SUBTYPE, flags, allow_other: options.allow_other };
-    let connection = mounting.mount(dir)?;
+    let connection = mounting(options, read_only).mount(dir)?;
     let agreed = shake_hands(&connection, options, wants_ring, background);
     let agreed = agreed.inspect_err(|_| _ = unmount(dir, UnmountFlags::DETACH))?;
     Ok((connection, agreed))
 }
 
-fn shake_hands(connection: &OwnedFd, options: &Options, wants_ring: bool, background: u16) -> io::Result<Agreed> {
+/// Returns what mount(2) is to do.
+pub(crate) fn mounting(options: &Options, read_only: bool) -> Mounting {
+    let mut flags = options.flags;
+    flags.set(MountFlags::RDONLY, read_only);
+    let source = options.source.clone();
+    Mounting { source, subtype: FS_SUBTYPE, flags, allow_other: options.allow_other }
+}
+
+/// Does the handshake on a connection that is mounted. The arguments and the errors are those of [`mount`].
+pub(crate) fn shake_hands(
+    connection: &OwnedFd,
+    options: &Options,
+    wants_ring: bool,
+    background: u16,
+) -> io::Result<Agreed> {
     let wanted = Wanted {
         features: features(options, wants_ring),
         max_write_bytes: options.max_write_bytes,

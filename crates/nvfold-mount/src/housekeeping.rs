@@ -1,5 +1,5 @@
 //! Housekeeping of a mount, once a second: removes trees whose time has come, frees removed trees and dead space in
-//! packed segments, gives freed memory back to the host, and checks the device.
+//! packed segments, gives freed memory back to the host, ends backups whose command has gone, and checks the device.
 //!
 //! A device that is lost (truncated under the mount, or on a host without memory for it) answers every request with
 //! EIO and never recovers. So the mount ends: it is detached from the tree.
@@ -22,10 +22,12 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What the thread works with.
 pub(crate) struct Housekeeping {
     pub fs: FileSystem,
-    /// The mount point.
-    pub dir: PathBuf,
+    /// The mount point, if this process has mounted it.
+    pub unmounts: Option<PathBuf>,
     pub access: Access,
     pub notices: Weak<Notices>,
+    /// Ends backups whose command has gone.
+    pub end_left_backup: Box<dyn Fn() + Send>,
     pub events: Events,
 }
 
@@ -36,17 +38,18 @@ impl Housekeeping {
     }
 
     fn work(&self, stop: &Stop) {
-        let Housekeeping { fs, dir, events, .. } = self;
+        let Housekeeping { fs, unmounts, events, .. } = self;
         let mut told = Told::default();
         self.remove_expired(&mut told);
         stop.rest(EVERY);
         while !stop.is_asked() {
             if !fs.region().probe() {
                 let error = fs.sync().err();
-                let _ = unmount(dir, UnmountFlags::DETACH);
+                let _ = unmounts.as_ref().map(|dir| unmount(dir, UnmountFlags::DETACH));
                 return events(Event::DeviceLost { error });
             }
             told.tell(fs, events);
+            (self.end_left_backup)();
             self.remove_expired(&mut told);
             self.tidy_up(stop);
             stop.rest(EVERY);

@@ -19,11 +19,13 @@
 //! | module | content |
 //! |---|---|
 //! | `mount` | [`Mount`]: what it is made of, how it ends |
+//! | `connection` | [`Connection`]: a mount that another process serves |
 //! | `front` | requests of the kernel become calls of the library |
 //! | `handshake` | what is agreed with the kernel |
 //! | `protocol_page` | a test: docs/semantics.md says what of the protocol is answered |
 //! | [`requests`], `settings` | what commands ask of a mount, by extended attributes |
 //! | [`clones`], `moves` | clones of trees: what a command asks; what moves meanwhile |
+//! | [`backups`], `image` | what a command asks for a backup; the device as it was at one moment |
 //! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
 //! | [`limits`] | what a command asks about the limits of trees, and sets |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
@@ -37,7 +39,9 @@
 mod access;
 mod acl;
 mod background;
+pub mod backups;
 pub mod clones;
+mod connection;
 mod convert;
 mod counters;
 mod daemon;
@@ -46,6 +50,7 @@ mod front;
 mod handshake;
 mod hints;
 mod housekeeping;
+mod image;
 pub mod limits;
 mod lookups;
 mod memory;
@@ -66,10 +71,16 @@ pub mod snapshots;
 mod syncs;
 mod turns;
 
+pub use connection::Connection;
 pub use counters::{Counters, Requests};
 pub use events::Event;
-pub use mount::{Error, Mount};
+pub use mount::{Error, Flusher, Mount};
 pub use options::{Cache, Options, WantedTransport};
 pub use reports::{REPORT_ATTRIBUTE, Reader, Reports, USAGE_ATTRIBUTE};
 pub use rustix::mount::MountFlags;
 pub use settings::Setting;
+
+// The example is compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

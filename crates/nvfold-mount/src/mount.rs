@@ -2,6 +2,7 @@
 
 use crate::access::{Access, Watching};
 use crate::background::Background;
+use crate::connection::Connection;
 use crate::counters::Counters;
 use crate::front::Front;
 use crate::handshake::{self, Agreed};
@@ -83,6 +84,8 @@ pub struct Mount {
     by_ring: bool,
     /// Its line in the mount table, by which it is told from one that is mounted there later.
     mounted: Option<Mounted>,
+    /// Whether this process has mounted it, and so unmounts it.
+    is_own: bool,
     /// `None`: it has ended.
     serving: Option<Session>,
     /// Gone when the session has ended.
@@ -99,13 +102,34 @@ impl Mount {
     pub fn new(fs: FileSystem, dir: impl AsRef<Path>, options: Options) -> Result<Mount, Error> {
         let named = dir.as_ref();
         let dir = named.canonicalize().map_err(|source| Error::Mount { dir: named.to_owned(), source })?;
-        let access = Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY));
-        let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
-        let Served { session, front, notices, counters, agreed } = starting.start()?;
+        let access = access_at_start(&fs, &options);
+        let served = Starting { fs: &fs, dir: &dir, options: &options, access: &access }.start()?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
             set_read_ahead(mounted);
         }
+        Ok(Mount::of(served, fs, Place { dir, mounted, is_own: true }, access, &options))
+    }
+
+    /// Starts the threads that answer the requests of a mount that another process has made. This process never unmounts
+    /// it: [`unmount`](Mount::unmount) only waits. With [`WantedTransport::Auto`] requests come by io_uring if that is
+    /// available; if the kernel then refuses it, this fails, because only a new mount can do without.
+    ///
+    /// # Errors
+    /// [`Error::NoRing`], [`Error::Mount`] for the handshake, and [`Error::Start`]. The mount is unusable then.
+    pub fn serve(fs: FileSystem, connection: Connection, options: Options) -> Result<Mount, Error> {
+        let dir = connection.dir().to_owned();
+        let Connection { descriptor, mounted, .. } = connection;
+        let access = access_at_start(&fs, &options);
+        let starting = Starting { fs: &fs, dir: &dir, options: &options, access: &access };
+        let served = starting.start_on(descriptor)?;
+        Ok(Mount::of(served, fs, Place { dir, mounted, is_own: false }, access, &options))
+    }
+
+    /// Starts the threads beside those that answer requests.
+    fn of(served: Served, fs: FileSystem, place: Place, access: Access, options: &Options) -> Mount {
+        let Served { session, front, notices, counters, agreed } = served;
+        let Place { dir, mounted, is_own } = place;
         let events = &options.events;
         let (stored, written) = (fs.clone(), front.clone());
         let make_durable = move || {
@@ -114,11 +138,13 @@ impl Mount {
             let _ = stored.sync();
         };
         let watching = mounted.as_ref().and_then(|mounted| access.watch(mounted, make_durable));
+        let asked = front.clone();
         let keeping = Housekeeping {
             fs: fs.clone(),
-            dir: dir.clone(),
+            unmounts: is_own.then(|| dir.clone()),
             access: access.clone(),
             notices: Arc::downgrade(&notices),
+            end_left_backup: Box::new(move || asked.upgrade().iter().for_each(|front| front.end_left_backup())),
             events: events.clone(),
         };
         let mut threads = vec![keeping.start(), reconcile::start(fs.clone(), access.clone(), events.clone())];
@@ -126,7 +152,7 @@ impl Mount {
             threads.push(daemon::start(fs, access, events.clone()));
         }
         let by_ring = agreed.by_ring;
-        Ok(Mount { dir, counters, by_ring, mounted, serving: Some(session), front, threads, watching })
+        Mount { dir, counters, by_ring, mounted, is_own, serving: Some(session), front, threads, watching }
     }
 
     /// Returns the mount point, an absolute path without symbolic links.
@@ -142,6 +168,11 @@ impl Mount {
     /// Returns true if requests come by io_uring.
     pub fn is_served_by_ring(&self) -> bool {
         self.by_ring
+    }
+
+    /// Returns what makes the kernel write back what it has cached, from any thread.
+    pub fn flusher(&self) -> Flusher {
+        Flusher { front: self.front.clone() }
     }
 
     /// Waits until the file system is unmounted, by whomever, and until all threads of the mount have ended.
@@ -166,11 +197,11 @@ impl Mount {
         self.wait()
     }
 
-    /// Returns whether it is mounted still, and what is mounted on the directory is this mount.
+    /// Returns whether it is mounted still by this process, and what is mounted on the directory is this mount.
     fn is_in_tree(&self) -> bool {
         let is_served = self.serving.as_ref().is_some_and(|session| !session.has_ended());
         let number = |mounted: Option<Mounted>| mounted.map(|mounted| mounted.number);
-        is_served && number(mounts::at(&self.dir)) == number(self.mounted.clone())
+        self.is_own && is_served && number(mounts::at(&self.dir)) == number(self.mounted.clone())
     }
 
     /// Detaches a mount that is in use; makes the kernel write back its pages first.
@@ -201,6 +232,32 @@ impl Drop for Mount {
     }
 }
 
+/// Where a mount is.
+struct Place {
+    dir: PathBuf,
+    mounted: Option<Mounted>,
+    is_own: bool,
+}
+
+/// Makes the kernel write back what it has cached of a [`Mount`].
+#[derive(Clone)]
+pub struct Flusher {
+    front: Weak<Front>,
+}
+
+impl Flusher {
+    /// Makes the kernel write back all pages of files that programs have written; returns when they are in the file
+    /// system.
+    pub fn write_back(&self) {
+        write_back(&self.front);
+    }
+
+    /// Returns true once the session of the mount has ended.
+    pub fn has_ended(&self) -> bool {
+        self.front.strong_count() == 0
+    }
+}
+
 /// The parts from which a session is made.
 struct Starting<'m> {
     fs: &'m FileSystem,
@@ -222,17 +279,31 @@ impl Starting<'_> {
     /// Mounts and starts to answer requests, by io_uring if that is wanted and works. If the kernel agrees to
     /// io_uring in the handshake and then refuses the rings, mounts again without it.
     fn start(&self) -> Result<Served, Error> {
-        let wanted = self.options.transport;
-        let wants_ring = match wanted {
-            WantedTransport::Device => false,
-            WantedTransport::Auto => nvfold_fuse::is_ring_available().is_ok(),
+        let wants_ring = self.wants_ring()?;
+        match self.start_by(wants_ring) {
+            Err(Error::Start { .. }) if wants_ring && self.options.transport == WantedTransport::Auto => {
+                self.start_by(false)
+            }
+            started => started,
+        }
+    }
+
+    /// Starts to answer requests on a connection that is mounted.
+    fn start_on(&self, connection: OwnedFd) -> Result<Served, Error> {
+        let wants_ring = self.wants_ring()?;
+        let background = memory::background_requests(self.fs.region().level());
+        let agreed = handshake::shake_hands(&connection, self.options, wants_ring, background)
+            .map_err(|source| Error::Mount { dir: self.dir.to_owned(), source })?;
+        self.serve(connection, agreed).map_err(|source| Error::Start { dir: self.dir.to_owned(), source })
+    }
+
+    fn wants_ring(&self) -> Result<bool, Error> {
+        match self.options.transport {
+            WantedTransport::Device => Ok(false),
+            WantedTransport::Auto => Ok(nvfold_fuse::is_ring_available().is_ok()),
             WantedTransport::Ring => nvfold_fuse::is_ring_available()
                 .map(|()| true)
-                .map_err(|why| Error::NoRing { dir: self.dir.to_owned(), why })?,
-        };
-        match self.start_by(wants_ring) {
-            Err(Error::Start { .. }) if wants_ring && wanted == WantedTransport::Auto => self.start_by(false),
-            started => started,
+                .map_err(|why| Error::NoRing { dir: self.dir.to_owned(), why }),
         }
     }
 
@@ -269,6 +340,10 @@ impl Starting<'_> {
     }
 }
 
+fn access_at_start(fs: &FileSystem, options: &Options) -> Access {
+    Access::new(fs.is_read_only() || options.flags.contains(MountFlags::RDONLY))
+}
+
 /// Makes the kernel write back what it has cached, unless the session has ended.
 fn write_back(front: &Weak<Front>) {
     if let Some(front) = front.upgrade() {
@@ -277,6 +352,6 @@ fn write_back(front: &Weak<Front>) {
 }
 
 /// Raises the kernel's read-ahead, which is 128 KiB unless root sets it. Best effort: only speed depends on it.
-fn set_read_ahead(mounted: &Mounted) {
+pub(crate) fn set_read_ahead(mounted: &Mounted) {
     let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
 }

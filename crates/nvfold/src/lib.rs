@@ -75,7 +75,7 @@ pub use mount::{MkfsOptions, MountOptions, Recovery, Share, convert_index, read_
 pub use words::{Clock, IndexKind, Stopwatch};
 
 // Names and bytes: the operations, and the words in which they speak.
-pub use api::{Daemon, File, FileSystem, Origin};
+pub use api::{AtRest, Daemon, File, FileSystem, Origin};
 pub use words::{AllocateMode, Attr, DirEntry, FileKind, InodeNumber, MappedExtent, NewInode, RenameMode, SetAttr};
 pub use words::{StatFs, TimeNs, Times, Whence, XattrChange, XattrMode};
 
@@ -132,7 +132,10 @@ pub mod custom_policy {
     };
 }
 
-// The README's example is compiled and run with the documentation tests.
+// The examples of the README and of the crate's own are compiled and run with the documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct CrateReadme;

@@ -12,6 +12,7 @@ mod compress;
 mod cut_off;
 mod deext;
 mod denova;
+mod examples;
 mod exerciser;
 mod fact;
 mod faults;

@@ -1,7 +1,7 @@
 //! The raw limit: what streaming copy and fence cost here, bare and through `Region`, and what the small operations
 //! cost. Prints the best of several rounds in nanoseconds.
 //!
-//! `cargo run --release -p pmem --example raw_limit [DEVICE]` (default `mem:`)
+//! `cargo run --release -p nvfold-pmem --example raw_limit [DEVICE]` (default `mem:`)
 
 use pmem::{DeviceSpec, Flight, FlushMode, OpenOptions, Region};
 use std::hint::black_box;

@@ -139,6 +139,9 @@ pub struct OpenOptions {
     pub descriptor_min: i32,
     /// Whose files are opened as a device.
     pub trust: Trust,
+    /// Another path of the existing device, by which it is opened: `/proc/self/fd/N` of a descriptor that another process
+    /// has opened. Messages name the device itself.
+    pub opened_by: Option<PathBuf>,
 }
 
 /// Whose files are opened as a device. Who may write the file of a device can change everything that is stored on it, and
@@ -169,6 +172,7 @@ impl Default for OpenOptions {
             record_host: false,
             descriptor_min: 0,
             trust: Trust::default(),
+            opened_by: None,
         }
     }
 }
@@ -546,11 +550,12 @@ fn io(doing: &'static str, device: impl fmt::Display, errno: Errno) -> PmemError
 /// Opens and locks an existing device.
 fn open_path(path: &Path, options: &OpenOptions) -> Result<Opened, PmemError> {
     let read_only = options.read_only;
+    let by = options.opened_by.as_deref().unwrap_or(path);
     let device = || path.display().to_string();
     let failed = |source| PmemError::Io { doing: "open", device: device(), source };
     // The kind is checked before opening, because opening a fifo would block, and other devices may do anything.
-    device_kind(path, &fs::metadata(path).map_err(failed)?)?;
-    let open = |write| fs::OpenOptions::new().read(true).write(write).open(path);
+    device_kind(path, &fs::metadata(by).map_err(failed)?)?;
+    let open = |write| fs::OpenOptions::new().read(true).write(write).open(by);
     let file = open(!read_only).map_err(|source| {
         let refused = matches!(source.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem);
         if refused && open(false).is_ok() {

@@ -50,6 +50,8 @@ pub(crate) struct Faults {
     /// The unit that the host maps, and the handler replaces, as a whole.
     page_bytes: AtomicU64,
     watched: AtomicBool,
+    /// Whether it is watched from the beginning to the end.
+    always_watched: AtomicBool,
     lost: AtomicBool,
     /// Whether it is lost because the program has closed the descriptor.
     lost_descriptor: AtomicBool,
@@ -85,6 +87,7 @@ impl Faults {
         faults.lost_descriptor.store(false, Ordering::Relaxed);
         faults.pages.iter().for_each(|page| page.store(0, Ordering::Relaxed));
         faults.watched.store(watched, Ordering::Relaxed);
+        faults.always_watched.store(watched, Ordering::Relaxed);
         faults.file.store(Arc::as_ptr(file).cast_mut(), Ordering::Relaxed);
         faults.page_bytes.store(page_bytes, Ordering::Relaxed);
         faults.base.store(base.expose_provenance(), Ordering::Relaxed);
@@ -108,6 +111,7 @@ impl Faults {
             file: AtomicPtr::new(std::ptr::null_mut()),
             page_bytes: AtomicU64::new(BLOCK_BYTES),
             watched: AtomicBool::new(false),
+            always_watched: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             lost_descriptor: AtomicBool::new(false),
             pages: [const { AtomicU64::new(0) }; PAGES_MAX],
@@ -131,6 +135,18 @@ impl Faults {
 
     pub(crate) fn watch(&self) {
         self.watched.store(true, Ordering::Release);
+    }
+
+    /// Ends what [`Faults::watch`] began, if no failure and nothing else needs that every access is looked at.
+    pub(crate) fn end_watching(&self) {
+        if self.always_watched.load(Ordering::Relaxed) {
+            return;
+        }
+        // An exchange, so that a failure is either seen below, or noted after it and watched from then on.
+        self.watched.swap(false, Ordering::AcqRel);
+        if self.is_lost() || self.frozen().next().is_some() {
+            self.watch();
+        }
     }
 
     pub(crate) fn is_lost(&self) -> bool {

@@ -109,3 +109,8 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     }
     bytes
 }
+
+// The example is compiled with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

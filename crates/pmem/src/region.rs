@@ -806,9 +806,15 @@ impl Region {
 
     /// Calls `store_observer` before every later store; `None` ends that. A caller can thereby undo stores. If the
     /// observer returns false, the store is not done and the device counts as lost.
+    /// Stores cost more meanwhile.
     pub fn keep_before_stores(&self, store_observer: Option<Arc<StoreObserver>>) {
+        let is_observed = store_observer.is_some();
         *self.mapping.store_observer.lock() = store_observer;
-        self.faults.watch();
+        if is_observed {
+            self.faults.watch();
+        } else if !self.mapping.is_poisoned.load(Ordering::Relaxed) {
+            self.faults.end_watching();
+        }
     }
 
     /// For tests: makes the lines of a range bad from now on. They fail at their next read, by the same code as
@@ -1086,6 +1092,10 @@ impl Region {
     pub(crate) fn writeback(&self) -> Option<&Arc<crate::writeback::Writeback>> {
         self.mapping.writeback.as_ref()
     }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.faults.watched()
+    }
 }
 
 /// The lock of the recorder, held during a store so that the log keeps the order of the stores.
@@ -1301,4 +1311,50 @@ fn line_range(offset: u64, length: u64) -> Range<u64> {
 fn lines_touched(offset: u64, length: u64) -> u64 {
     let lines = line_range(offset, length);
     lines.end - lines.start
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(options: &OpenOptions) -> Region {
+        Region::create(&DeviceSpec::Memory, 1 << 20, options).expect("memory for a small region")
+    }
+
+    fn observe(region: &Region, seen: &Arc<AtomicU64>) {
+        let seen = seen.clone();
+        region.keep_before_stores(Some(Arc::new(move |region, offset, _| {
+            seen.store(region.load_u64(offset), Ordering::Relaxed);
+            true
+        })));
+    }
+
+    #[test]
+    fn a_region_is_watched_only_while_its_stores_are_observed() {
+        let (region, seen) = (region(&OpenOptions::default()), Arc::new(AtomicU64::new(0)));
+        let _ = region.store_u64(64, 7);
+        assert!(!region.is_watched());
+        observe(&region, &seen);
+        let _ = region.store_u64(64, 8);
+        assert!(region.is_watched() && seen.load(Ordering::Relaxed) == 7, "what was there before the store");
+        region.keep_before_stores(None);
+        let _ = region.store_u64(64, 9);
+        assert!(!region.is_watched() && seen.load(Ordering::Relaxed) == 7);
+    }
+
+    #[test]
+    fn a_region_that_must_be_watched_stays_so_after_an_observer() {
+        let recorded = region(&OpenOptions { record: true, ..OpenOptions::default() });
+        let (poisoned, lost) = (region(&OpenOptions::default()), region(&OpenOptions::default()));
+        let seen = Arc::new(AtomicU64::new(0));
+        for region in [&recorded, &poisoned, &lost] {
+            observe(region, &seen);
+        }
+        poisoned.poison(4096, 64);
+        lost.faults.lose();
+        for region in [recorded, poisoned, lost] {
+            region.keep_before_stores(None);
+            assert!(region.is_watched());
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! The tests of `pmem` as its users see it, in one program: each file is a module, and a filter by its name
-//! (`cargo test -p pmem --test all recorder`) chooses it.
+//! (`cargo test -p nvfold-pmem --test all recorder`) chooses it.
 
 mod descriptor;
 mod device;

@@ -35,7 +35,11 @@ struct Which {
     #[arg(long, value_name = "PATH")]
     at: Vec<PathBuf>,
     /// On a device: options of the policies, as for a mount, for example compress=zstd
-    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        long_help = "On a device: options of the policies, as for a mount; listed below"
+    )]
     options: Vec<String>,
     #[command(flatten)]
     device_options: DeviceOptions,
@@ -52,6 +56,7 @@ struct Which {
 /// user who mounted it may use them.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold dedup /tmp/fold/backups")]
+#[command(after_long_help = dedup_options::help())]
 pub(crate) struct Dedup {
     #[command(flatten)]
     which: Which,
@@ -64,10 +69,6 @@ pub(crate) struct Dedup {
     steer: queue::Steer,
 }
 
-fn options_help() -> String {
-    format!("On a device: options of the policies, {}", dedup_options::help())
-}
-
 /// Undo sharing: give every file its own copy of each block
 ///
 /// Pieces of policy deext become blocks. Checks first that there is space for the copies, and changes nothing if there
@@ -76,6 +77,7 @@ fn options_help() -> String {
 /// far stays; start it again to continue.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold undedup --dry-run /tmp/fold/database")]
+#[command(after_long_help = dedup_options::help())]
 pub(crate) struct Undedup {
     #[command(flatten)]
     which: Which,

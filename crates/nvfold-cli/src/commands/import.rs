@@ -22,6 +22,7 @@ use std::time::Instant;
 /// Copy files and directories of the host onto an unmounted device
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold import /dev/shm/pool /usr/share")]
+#[command(after_long_help = dedup_options::help())]
 pub(crate) struct Import {
     /// Unmounted device
     #[arg(value_name = "DEVICE")]
@@ -41,17 +42,17 @@ pub(crate) struct Import {
     #[arg(long, default_value = "inline", value_parser = parse_policy)]
     policy: Policy,
     /// Options of the policy, as for a mount, for example compress=zstd
-    #[arg(short = 'o', value_name = "OPTIONS", long_help = options_help())]
+    #[arg(
+        short = 'o',
+        value_name = "OPTIONS",
+        long_help = "Options of the policy, as for a mount, for example compress=zstd; listed below"
+    )]
     options: Vec<String>,
     /// Stay on the file system of each SRC
     #[arg(short = 'x', long)]
     one_file_system: bool,
     #[command(flatten)]
     device_options: DeviceOptions,
-}
-
-fn options_help() -> String {
-    format!("Options of the policy, {}", dedup_options::help())
 }
 
 /// Parses --policy and -o.

@@ -113,7 +113,7 @@ fn claim(mkfs: &Mkfs, name: &str) -> Outcome<Region> {
     if let Some(foreign) = device::foreign_signature(device).filter(|_| !mkfs.force) {
         return Err(Failure::new(name, format!("it holds {foreign}")).hint("--force erases it"));
     }
-    if present_bytes > 0 && !mkfs.force && holds_nvfold(device) {
+    if present_bytes > 0 && !mkfs.force && holds_nvfold(device)? {
         return Err(Failure::new(name, "it holds an nvfold file system already").hint("--force erases it"));
     }
     if let Some(at) = device::first_data(device).doing(name)?.filter(|_| !mkfs.force) {
@@ -149,11 +149,14 @@ fn trusted(
     device::open_trusted(Trust::OwnerAlone, is_tolerated, open, OPENING)
 }
 
-/// Returns true if the device holds an nvfold file system of any version, intact or damaged. False for a device in
-/// use, which the caller's open then refuses.
-fn holds_nvfold(device: &Path) -> bool {
-    let Ok(region) = device::open(device, &DeviceOptions::default(), true) else { return false };
-    !matches!(nvfold::read_superblock(&region), Err(nvfold::Error::NotNvfold { .. }))
+/// Returns true if the device holds an nvfold file system of any version, intact or damaged. Fails if it is in use.
+fn holds_nvfold(device: &Path) -> Outcome<bool> {
+    match Region::open(&device::spec(device), &DeviceOptions::default().open_options(true)) {
+        Ok(region) => Ok(!matches!(nvfold::read_superblock(&region), Err(nvfold::Error::NotNvfold { .. }))),
+        Err(error @ PmemError::Busy { .. }) => Err(error).doing(mounts::show(device)),
+        // What it is instead, the caller says.
+        Err(_) => Ok(false),
+    }
 }
 
 fn describe(formatted: &Formatted, level: &'static str) -> String {

@@ -1,5 +1,6 @@
 //! The commands, one file for each: its arguments, its work, its report.
 
+pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod clone;
 pub(crate) mod completions;
@@ -20,6 +21,7 @@ pub(crate) mod policy;
 pub(crate) mod reclaim;
 pub(crate) mod remove;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod sync;

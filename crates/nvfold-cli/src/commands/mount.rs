@@ -7,7 +7,7 @@
 
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
-use crate::mount::{Options, Plan, mount_help, remount, serve};
+use crate::mount::{Handed, Options, Plan, mount_help, remount, serve};
 use crate::output::Output;
 use crate::report;
 use crate::size;
@@ -15,6 +15,7 @@ use crate::statistics::Statistics;
 use crate::stop::Stop;
 use crate::text::escaped;
 use clap::Args;
+use nvfold_mount::Connection;
 use rustix::process::Signal;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
@@ -98,7 +99,7 @@ pub(crate) fn run(mount: &Mount, output: &Output) -> Outcome<u8> {
         rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).doing("watch the command")?;
     }
     if mount.foreground || mount.background_child {
-        serve(&plan, |statistics| match mount.background_child {
+        serve(plan, |statistics| match mount.background_child {
             true => report_and_detach(statistics, mount.with_parent),
             false => describe(mount, statistics, output.json),
         })?;
@@ -122,7 +123,18 @@ fn plan(mount: &Mount) -> Outcome<Plan> {
     }
     // The background process changes its directory to /, so the paths must be absolute.
     let device = if is_memory { mount.device.clone() } else { device::absolute(&mount.device)? };
-    Ok(Plan { device, dir: device::absolute(&mount.dir)?, options, force: mount.force })
+    let dir = device::absolute(&mount.dir)?;
+    Ok(Plan { device, handed: handed(&dir)?, dir, options, force: mount.force, on_stop: || () })
+}
+
+/// Returns the mount that another process has made, if the mount point is `/dev/fd/N`: so mount.fuse3 and managers of
+/// containers pass a descriptor.
+fn handed(dir: &Path) -> Outcome<Option<Handed>> {
+    let number = dir.strip_prefix("/dev/fd").ok().and_then(Path::to_str).and_then(|number| number.parse().ok());
+    let connection = number.map(|number: i32| Connection::inherited(number, None)).transpose().map_err(|why| {
+        Failure::usage(dir.display(), why).hint("give the descriptor of /dev/fuse that mount(2) was called with")
+    })?;
+    Ok(connection.map(|connection| Handed { connection, device: None }))
 }
 
 fn start_in_background(mount: &Mount, plan: &Plan, json: bool) -> Outcome<u8> {

@@ -142,8 +142,12 @@ fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
             "a process has a file open there or works in it: `fuser -vm DIR` shows it; --lazy detaches the mount now",
         ),
         io::ErrorKind::PermissionDenied => {
-            let user = mounted.user.map_or("another user".into(), |uid| format!("user {uid}"));
-            failure.hint(format!("{user} mounted it, and only root and that user can unmount it"))
+            let why = match mounted.user {
+                Some(0) => "root mounted it, so only root may unmount it".to_owned(),
+                Some(user) => format!("user {user} mounted it, so only that user and root may unmount it"),
+                None => "another user mounted it, so only that user and root may unmount it".to_owned(),
+            };
+            Failure::new(format!("unmount {}", mounted.dir.display()), why)
         }
         io::ErrorKind::TimedOut => {
             failure.hint("the kernel waits for the server to take what is cached; --lazy detaches the mount now")

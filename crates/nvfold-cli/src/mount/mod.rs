@@ -9,7 +9,11 @@
 //! SIGTERM, SIGINT and SIGHUP unmount. A busy mount is detached from the tree. It ends when the last file on it is closed, or
 //! after [`GRACE`], whichever comes first; everything written by then is on the device, and the device is clean. A
 //! lost device ends its mount in the same way, and the command fails.
+//!
+//! A server in a sandbox can neither mount nor open the device. It gets both as descriptors ([`Handed`]), and whoever
+//! mounted unmounts. If it is told to end before that, it ends the session after [`GRACE`].
 
+pub(crate) mod backups;
 pub(crate) mod clones;
 mod events;
 pub(crate) mod limits;
@@ -20,7 +24,7 @@ pub(crate) mod requests;
 pub(crate) mod settings;
 pub(crate) mod snapshots;
 
-pub(crate) use options::{Options, help as mount_help, research as mount_research};
+pub(crate) use options::{Options, help as mount_help, lists as options_lists};
 pub(crate) use remount::remount;
 pub(crate) use settings::{Setting, yes_or_no};
 
@@ -34,19 +38,22 @@ use crate::unmount::unmount;
 use crate::utab;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::place;
-use nvfold_mount::{Counters, Error, Mount, Reader, Reports};
+use nvfold_mount::{Connection, Counters, Error, Flusher, Mount, Reader, Reports};
 use pmem::{DeviceSpec, Region};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::iterator::Signals;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a detached mount may stay busy.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// How often a server that waits for its end looks whether it has come.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The device to mount, the mount point, and the options.
 pub(crate) struct Plan {
@@ -55,31 +62,53 @@ pub(crate) struct Plan {
     pub options: Options,
     /// Mount a device that others can read or change.
     pub force: bool,
+    /// What another process has opened.
+    pub handed: Option<Handed>,
+    /// Called once when the mount is about to end.
+    pub on_stop: fn(),
+}
+
+/// What another process has opened for this one.
+pub(crate) struct Handed {
+    /// The mount.
+    pub connection: Connection,
+    /// The path by which the device is opened, if it has one.
+    pub device: Option<PathBuf>,
 }
 
 /// Mounts, calls `ready` with a description of the mount, serves requests until it is unmounted, and leaves the
 /// device clean and released.
-pub(crate) fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
-    let dir = check_dir(&plan.dir)?;
-    let region = open_device(plan)?;
+pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>) -> Outcome<()> {
+    let dir = match &plan.handed {
+        Some(handed) => handed.connection.dir().to_owned(),
+        None => check_dir(&plan.dir)?,
+    };
+    let region = open_device(&plan)?;
+    let connection = plan.handed.take().map(|handed| handed.connection);
+    let is_own = connection.is_none();
     // From here on the device is in use, so a signal must leave it clean. One that comes too early to unmount is kept.
     let signals = Signals::new(stop::signals()).doing("wait for signals")?;
-    let fs = mount_device(plan, region)?;
+    let fs = mount_device(&plan, region)?;
     let device = mounts::show(&plan.device);
     memory::prepare(fs.region(), &device);
     end_on_panic(&dir);
-    let mut mount = match start(plan, &fs, &dir, &device) {
+    let mut mount = match start(&plan, &fs, connection, &dir, &device) {
         Ok(mount) => mount,
         Err(failure) => {
             fs.unmount().doing(&device)?;
             return Err(failure);
         }
     };
-    utab::record(&dir, &plan.options.for_umount);
-    start_unmounting_on(signals, fs.clone(), dir.clone());
+    if is_own {
+        utab::record(&dir, &plan.options.for_umount);
+    }
+    let ending = Ending { fs: fs.clone(), dir: dir.clone(), foreign: (!is_own).then(|| mount.flusher()) };
+    ending.start_on(signals, plan.on_stop);
     let described = Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device);
     if let Err(failure) = described.and_then(|statistics| ready(&statistics)) {
-        let _ = unmount(&dir, UnmountFlags::DETACH);
+        if is_own {
+            let _ = unmount(&dir, UnmountFlags::DETACH);
+        }
         drop(mount);
         fs.unmount().doing(&device)?;
         return Err(failure);
@@ -88,6 +117,7 @@ pub(crate) fn serve(plan: &Plan, ready: impl FnOnce(&Statistics) -> Outcome<()>)
         place::keep_clients_on_cpu();
     }
     let ended = mount.wait();
+    (plan.on_stop)();
     utab::forget(&dir);
     let region = fs.region().clone();
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
@@ -127,9 +157,32 @@ fn open_device(plan: &Plan) -> Outcome<Region> {
                 .hint(format!("convert it while it is not mounted: nvfold tune {name} --index dram|pm")))
         }
         DeviceSpec::Path(_) => {
-            device::open_to_mount(&plan.device, &options.device, options.read_only, options.allow_other, plan.force)
+            let by = plan.handed.as_ref().and_then(|handed| handed.device.as_deref());
+            let Options { device, read_only, allow_other, .. } = options;
+            device::open_to_mount(&plan.device, by, device, *read_only, *allow_other, plan.force)
         }
     }
+}
+
+/// Mounts without serving, and returns the mount and the device, which must be open to it. All that can be wrong with the
+/// device itself is found before.
+pub(crate) fn connect(plan: &Plan) -> Outcome<(Connection, Option<File>)> {
+    let dir = check_dir(&plan.dir)?;
+    let name = mounts::show(&plan.device);
+    let device = match device::spec(&plan.device) {
+        DeviceSpec::Memory => None,
+        DeviceSpec::Path(path) => {
+            let region = open_device(plan)?;
+            nvfold::read_superblock(&region).doing(&name)?;
+            drop(region);
+            let opened = File::options().read(true).write(!plan.options.read_only).open(path);
+            Some(opened.doing(format!("open {name}"))?)
+        }
+    };
+    let options = plan.options.of_mount(&name, device::clock());
+    let connection = Connection::new(&dir, &options, plan.options.read_only).map_err(|error| failed(&dir, error))?;
+    utab::record(connection.dir(), &plan.options.for_umount);
+    Ok((connection, device))
 }
 
 /// Mounts the file system of the plan.
@@ -168,13 +221,24 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     Ok(region)
 }
 
-/// Mounts, and starts to answer requests.
-fn start(plan: &Plan, fs: &FileSystem, dir: &Path, device: &str) -> Outcome<Mount> {
+/// Mounts, unless that is done, and starts to answer requests.
+fn start(
+    plan: &Plan,
+    fs: &FileSystem,
+    connection: Option<Connection>,
+    dir: &Path,
+    device: &str,
+) -> Outcome<Mount> {
     let mut options = plan.options.of_mount(device, device::clock());
     let (device, place) = (device.to_owned(), dir.to_owned());
     options.events = events::handler(fs.region().clone(), device.clone(), place.clone());
     options.reports = Some(Arc::new(Reporter { fs: fs.clone(), device, dir: place }));
-    Mount::new(fs.clone(), dir, options).map_err(|error| failed(dir, error))
+    let fs = fs.clone();
+    match connection {
+        Some(connection) => Mount::serve(fs, connection, options),
+        None => Mount::new(fs, dir, options),
+    }
+    .map_err(|error| failed(dir, error))
 }
 
 /// Makes what other commands read of a mount.
@@ -252,38 +316,70 @@ fn inform(message: &str) {
     eprint_line(message);
 }
 
-fn start_unmounting_on(mut signals: Signals, fs: FileSystem, dir: PathBuf) {
-    thread::spawn(move || {
-        for _ in signals.forever() {
-            match unmount(&dir, UnmountFlags::empty()) {
-                // The session ends now, and so does `serve`.
-                Ok(()) => return,
-                Err(Errno::BUSY) => return leave_busy_mount(fs, &dir),
-                // Another process has unmounted it.
-                Err(Errno::INVAL) => return,
-                Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
-            }
-        }
-    });
+/// How the signals that ask for it end a mount.
+struct Ending {
+    fs: FileSystem,
+    dir: PathBuf,
+    /// Another process has mounted it, so this one cannot unmount it.
+    foreign: Option<Flusher>,
 }
 
-/// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
-fn leave_busy_mount(fs: FileSystem, dir: &Path) {
-    let mounted = mounts::at(dir);
-    let _ = requests::ask_to_write_back(dir);
-    let _ = unmount(dir, UnmountFlags::DETACH);
-    thread::sleep(GRACE);
-    let region = fs.region().clone();
-    let code = match fs.unmount() {
-        Ok(()) => 0,
-        Err(error) => {
-            eprint_line(&format!("nvfold: unmount: {error}"));
-            1
-        }
-    };
-    region.let_go();
-    if let Some(mounted) = mounted {
-        mounted.abort();
+impl Ending {
+    fn start_on(self, mut signals: Signals, on_stop: fn()) {
+        thread::spawn(move || {
+            for _ in signals.forever() {
+                on_stop();
+                if let Some(flusher) = &self.foreign {
+                    return self.leave_foreign_mount(flusher);
+                }
+                match unmount(&self.dir, UnmountFlags::empty()) {
+                    // The session ends now, and so does `serve`.
+                    Ok(()) => return,
+                    Err(Errno::BUSY) => return self.leave_busy_mount(),
+                    // Another process has unmounted it.
+                    Err(Errno::INVAL) => return,
+                    Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", self.dir.display())),
+                }
+            }
+        });
     }
-    std::process::exit(code);
+
+    /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
+    fn leave_busy_mount(self) {
+        let mounted = mounts::at(&self.dir);
+        let _ = requests::ask_to_write_back(&self.dir);
+        let _ = unmount(&self.dir, UnmountFlags::DETACH);
+        thread::sleep(GRACE);
+        let code = self.leave();
+        if let Some(mounted) = mounted {
+            mounted.abort();
+        }
+        std::process::exit(code);
+    }
+
+    /// Waits for whoever mounted to unmount; after the grace period, ends the process with a clean device.
+    fn leave_foreign_mount(&self, flusher: &Flusher) {
+        let end = Instant::now() + GRACE;
+        flusher.write_back();
+        while !flusher.has_ended() {
+            if Instant::now() >= end {
+                std::process::exit(self.leave());
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Leaves the device clean and released; returns the exit code.
+    fn leave(&self) -> i32 {
+        let region = self.fs.region().clone();
+        let unmounted = self.fs.clone().unmount();
+        region.let_go();
+        match unmounted {
+            Ok(()) => 0,
+            Err(error) => {
+                eprint_line(&format!("nvfold: unmount: {error}"));
+                1
+            }
+        }
+    }
 }

@@ -17,7 +17,7 @@ const MAX_WRITE_BYTES: u32 = 1 << 20;
 const SPIN_US_MAX: usize = 1000;
 
 /// The options that people use, for help.
-const GROUPS: [Group; 4] = [
+static GROUPS: [Group; 4] = [
     Group {
         heading: "Size and space",
         options: &[
@@ -68,7 +68,7 @@ const GROUPS: [Group; 4] = [
 ];
 
 /// The options for experiments; those of the policies are added.
-const RESEARCH_GROUPS: [Group; 2] = [
+static RESEARCH_GROUPS: [Group; 2] = [
     Group {
         heading: "Device",
         options: &[
@@ -96,9 +96,9 @@ pub(crate) fn help() -> String {
     listed(&GROUPS)
 }
 
-/// Lists the options for experiments, with those of the policies.
-pub(crate) fn research() -> String {
-    format!("{}\n\n{}", listed(&dedup_options::RESEARCH_GROUPS), listed(&RESEARCH_GROUPS))
+/// Returns the options that people use, and those for experiments, with those of the policies.
+pub(crate) fn lists() -> (Vec<&'static Group>, Vec<&'static Group>) {
+    (GROUPS.iter().collect(), dedup_options::RESEARCH_GROUPS.iter().chain(&RESEARCH_GROUPS).collect())
 }
 
 /// Whether the kernel caches writes and sends them later.
@@ -359,6 +359,23 @@ impl Options {
         flags
     }
 
+    /// Returns these options for a remount after which all that can change is as they say.
+    pub(crate) fn whole_remount(&self) -> Options {
+        let mut whole = Options { said_read_only: Some(self.read_only), ..self.clone() };
+        let opposites = [
+            (MountOption::Suid, MountOption::NoSuid),
+            (MountOption::Dev, MountOption::NoDev),
+            (MountOption::NoExec, MountOption::Exec),
+            (MountOption::Sync, MountOption::Async),
+        ];
+        for (unless, otherwise) in opposites {
+            if !whole.kernel.contains(&unless) {
+                whole.kernel_option(otherwise, unless);
+            }
+        }
+        whole
+    }
+
     /// Returns the flags of mount(2). Set-user-id bits and devices count only if that was said.
     fn flags(&self) -> MountFlags {
         let has = |option| self.kernel.contains(&option);
@@ -472,6 +489,19 @@ mod tests {
         // The options with which mount(8) calls a remount.
         let table = "rw,nosuid,nodev,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro";
         assert_eq!(remount(table, nosuid), MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV);
+    }
+
+    #[test]
+    fn a_whole_remount_leaves_nothing_as_it_was() {
+        let all = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+        let flags = |options: &Options| {
+            let whole = options.whole_remount();
+            whole.flags_of_remount(all | StatVfsMountFlags::SYNCHRONOUS, whole.said_read_only.unwrap())
+        };
+        assert_eq!(flags(&taken("")), MountFlags::empty());
+        assert_eq!(flags(&taken("ro,noexec,sync")), MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::SYNCHRONOUS);
+        assert_eq!(flags(&taken("nosuid,noexec,exec")), MountFlags::NOSUID);
+        assert_eq!(flags(&Options::new(false)), MountFlags::NOSUID | MountFlags::NODEV);
     }
 
     #[test]

@@ -19,6 +19,7 @@
 //!                                            +-> causality    writes of what was copied from files
 //!                                            +-> writeback    what the kernel has not yet handed down
 //!                                            +-> unstored     what the kernel took and could not hand down
+//!                                            +-> backup       copies of the whole device
 //!                                            +-> times        who sets mtime and ctime
 //! ```
 //!
@@ -26,6 +27,7 @@
 //! (`acl`), and clearing set-user-id bits when the owner or content of a file changes.
 
 mod attributes;
+mod backup;
 mod causality;
 mod content;
 mod limits;
@@ -54,6 +56,7 @@ use crate::pages::Pages;
 use crate::reports::Reports;
 use crate::syncs::Syncs;
 use crate::turns::Turns;
+use backup::Backups;
 use listing::Listings;
 use nvfold::{Attr, Clock, FileSystem, InodeNumber, errno};
 use nvfold_causality::anchors::Anchors;
@@ -102,6 +105,7 @@ pub(crate) struct Front {
     moves: Moves,
     clones: Clones,
     snapshots: SnapshotPlaces,
+    backups: Backups,
 }
 
 impl Front {
@@ -144,6 +148,7 @@ impl Front {
             moves: Moves::default(),
             clones: Clones::new(),
             snapshots,
+            backups: Backups::default(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! user.nvfold.clone-source              names a tree to clone       read only, `trees`
 //! user.nvfold.{method,mode,paused}      settings of the mount       `settings`
 //! user.nvfold.{dedup-range,...}.N.N     do something with the file  `requests`
+//! user.nvfold.backup{,-next,...}        copy the whole device       `backups`
 //! system.posix_acl_access               stored; the mode follows    `acl`
 //! trusted.nvfold.*                      the same as user.nvfold.*, asked by root
 //! any other user., trusted., security.  stored
@@ -18,6 +19,7 @@
 use super::attributes::{SET_GROUP_ID, in_group};
 use super::{Answer, Front};
 use crate::acl::{self, Acl};
+use crate::backups::{self, BackupRequest};
 use crate::clones::SOURCE_ATTRIBUTE;
 use crate::convert;
 use crate::reports::{REPORT_ATTRIBUTE, Reader, USAGE_ATTRIBUTE};
@@ -98,7 +100,17 @@ impl Front {
             None if name == USAGE_ATTRIBUTE.as_bytes() => self.usage(who, size),
             None if name == requests::WRITE_BACK.as_bytes() => self.store_all(who, size, || Ok(())),
             None if name == requests::SYNC.as_bytes() => self.store_all(who, size, || self.sync_all()),
-            None => self.value(who, ino, name),
+            None if name == backups::BEGIN.as_bytes() => {
+                check_may_manage(who)?;
+                self.begin_backup(who, size)
+            }
+            None => match BackupRequest::named(name) {
+                Some(asked) => {
+                    check_may_manage(who)?;
+                    self.asked_about_backup(size, asked)
+                }
+                None => self.value(who, ino, name),
+            },
         }
     }
 

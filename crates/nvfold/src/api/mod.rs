@@ -11,15 +11,18 @@
 //! | `stats` | statistics of a mount |
 //! | `trees` | directories with all that is below them |
 //! | `limits` | limits of trees |
+//! | `rest` | the device between two operations, for copies of it |
 
 mod daemon;
 mod file;
 mod limits;
+mod rest;
 mod stats;
 mod trees;
 
 pub use daemon::Daemon;
 pub use file::{File, Origin};
+pub use rest::AtRest;
 pub use stats::Stats;
 
 use crate::compression::Compression;

@@ -1,0 +1,3 @@
+#!/bin/sh
+# The loader finds the library by its cache.
+/sbin/ldconfig
