@@ -2,7 +2,7 @@
 //! lead somewhere is a test of `tidy`, that its commands are understood a test of the command (`pages`). The commands of
 //! the pages on first steps and on uses are run, as those on operating are (`operating`).
 
-use crate::tidy::{assert_none, files, links};
+use super::tidy::{assert_none, files, links};
 use nvfold_tests::{pages, requires};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -55,14 +55,17 @@ fn every_page_below_docs_has_its_place_in_the_book() {
 fn a_seeded_page_without_a_place_in_the_book_is_found() {
     let page = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     let right = [
-        page(SUMMARY, "[Start](../README.md)\n- [One](one.md)\n- [All](SUMMARY.md)"),
-        page("README.md", "[o](docs/one.md#a)"),
+        page(SUMMARY, "[Start](../README.md)\n- [One](faq.md)\n- [All](SUMMARY.md)"),
+        page("README.md", "[o](docs/faq.md#a)"),
     ];
     let with = |more: &[(String, String)]| wrong_choices(&right.iter().chain(more).cloned().collect());
-    assert_eq!(with(&[page("docs/one.md", "")]), Vec::<String>::new());
-    assert_eq!(with(&[]), ["docs/one.md does not exist"]);
-    assert_eq!(with(&[page("docs/one.md", ""), page("docs/two.md", "")]), ["docs/two.md is not in docs/SUMMARY.md"]);
-    assert_eq!(with(&[page("docs/one.md", "[two](../two.md)"), page("two.md", "")]).len(), 1);
+    assert_eq!(with(&[page("docs/faq.md", "")]), Vec::<String>::new());
+    assert_eq!(with(&[]), ["docs/faq.md does not exist"]);
+    assert_eq!(
+        with(&[page("docs/faq.md", ""), page("docs/limits.md", "")]),
+        ["docs/limits.md is not in docs/SUMMARY.md"]
+    );
+    assert_eq!(with(&[page("docs/faq.md", "[a](../SECURITY.md)"), page("SECURITY.md", "")]).len(), 1);
 }
 
 /// Returns text with one space for each run of white space, without the quotes and line ends of Rust's strings.
