@@ -122,8 +122,10 @@ const HOUSES: [House; 9] = [
         rooms: &[
             (
                 "mount",
-                "front handshake daemon housekeeping reconcile access notices memory background options counters mounts",
+                "connection front handshake daemon housekeeping reconcile access notices memory background options \
+                 counters mounts",
             ),
+            ("connection", "handshake options mounts"),
             (
                 "front",
                 "handshake access notices pages hints lookups syncs turns settings requests clones snapshots limits moves \
