@@ -90,6 +90,12 @@ run_steps() { # script
     }
 }
 
+# What the page of the service says is what is run here.
+sed -n '/^```sh$/,/^```$/{/^```/d;p}' docs/operating/service.md | while read -r command; do
+    grep -qF -- "$command" tests/newcomer/*.sh ||
+        { echo "newcomer: no step runs what docs/operating/service.md says: $command" >&2; exit 1; }
+done
+
 SECONDS=0
 boot
 run_steps first.sh

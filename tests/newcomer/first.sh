@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The first boot of tests/newcomer.sh: from the package to a service.
-. /shared/common.sh
+here=/shared
+. "$here/common.sh"
 # Each name of a program below that of the package would be found first.
 hash -r
 
@@ -177,25 +178,25 @@ findmnt /srv/worktrees && fail "the mount stays"
 
 step "Mount points and devices in places that the sandbox hides"
 cat >/etc/nvfold/hidden.toml <<'TOML'
-device = "/home/device"
+device = "/run/user/device"
 mountpoint = "/tmp/hidden"
 options = ["ro"]
 TOML
-try nvfold mkfs /home/device --size 16M
+try nvfold mkfs /run/user/device --size 16M
 try systemctl start nvfold@hidden
 has 'fuse.nvfold.*ro' "$(findmnt -N 1 --noheadings /tmp/hidden)"
 sed -i 's/"ro"/"rw"/' /etc/nvfold/hidden.toml
 try systemctl restart nvfold@hidden
 echo data >/tmp/hidden/file
 try systemctl stop nvfold@hidden
-is_clean /home/device
+is_clean /run/user/device
 
 step "Without root: a service of a user"
-bash /shared/user.sh
+bash "$here/user.sh"
 
 if nvfold metrics --help >/dev/null 2>&1; then
     step "Scrape metrics"
-    bash /shared/metrics.sh
+    bash "$here/metrics.sh"
 fi
 
 step "Services that use a mount start after it, and end before it"

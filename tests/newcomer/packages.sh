@@ -5,11 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=target/newcomer
 mkdir -p "$out"
-rm -f "$out"/*.deb
+rm -rf "$out"/*.deb "$out/made"
 
 if [ $# -eq 0 ]; then
-    scripts/packages.sh deb
-    set -- "$(ls -t target/packages/*.deb | head -1)"
+    # Made by the script that makes all packages.
+    NVFOLD_PACKAGES=$out/made scripts/packages.sh deb
+    set -- "$out"/made/nvfold_*.deb
 fi
 cp "$1" "$out/first.deb"
 if [ $# -ge 2 ]; then

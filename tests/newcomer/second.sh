@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The second boot of tests/newcomer.sh: what was enabled is there again; upgrade, and remove.
-. /shared/common.sh
+here=/shared
+. "$here/common.sh"
 
 step "After the reboot all is mounted again, in order"
 until_true systemctl is-active user-of-work

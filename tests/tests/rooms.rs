@@ -127,9 +127,10 @@ const HOUSES: [House; 9] = [
         rooms: &[
             (
                 "mount",
-                "front handshake daemon housekeeping reconcile access shortages notices memory background options counters \
-                 events mounts",
+                "connection front handshake daemon housekeeping reconcile access shortages notices memory background \
+                 options counters events mounts",
             ),
+            ("connection", "handshake options mounts"),
             (
                 "front",
                 "handshake access notices pages hints lookups syncs turns settings requests backups clones snapshots \

@@ -127,7 +127,9 @@ impl Cause {
             Cause::Missing => return None,
             Cause::Empty => "`nvfold mkfs DEVICE --size 1G` makes a device of it",
             Cause::Busy { device } => return Some(busy(device)),
-            Cause::ReadOnlyFile if ["mount", "serve"].contains(&command) => "option ro mounts it read-only; to write, change its permissions",
+            Cause::ReadOnlyFile if ["mount", "serve"].contains(&command) => {
+                "option ro mounts it read-only; to write, change its permissions"
+            }
             Cause::ReadOnlyFile => "change its permissions, or run the command as its owner",
             Cause::Replay => {
                 "`nvfold mount -o ro` and `nvfold export` read it as it is; if its disk is full, free some space there"

@@ -10,7 +10,6 @@
 //! ```
 
 use crate::handshake;
-use crate::mount::{Error, set_read_ahead};
 use crate::mounts::{self, Mounted};
 use crate::options::Options;
 use nvfold_fuse::mount::inherited;
@@ -31,15 +30,13 @@ impl Connection {
     /// Mounts on a directory. The descriptor is the mount: when the last copy of it is closed, requests fail.
     ///
     /// # Errors
-    /// [`Error::Mount`]; nothing is mounted then.
-    pub fn new(dir: impl AsRef<Path>, options: &Options, read_only: bool) -> Result<Connection, Error> {
-        let named = dir.as_ref();
-        let failed = |source| Error::Mount { dir: named.to_owned(), source };
-        let dir = named.canonicalize().map_err(failed)?;
-        let descriptor = handshake::mounting(options, read_only).mount(&dir).map_err(failed)?;
+    /// Those of the directory, of mount(2) and of fusermount3; nothing is mounted then.
+    pub fn new(dir: impl AsRef<Path>, options: &Options, read_only: bool) -> io::Result<Connection> {
+        let dir = dir.as_ref().canonicalize()?;
+        let descriptor = handshake::mounting(options, read_only).mount(&dir)?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
-            set_read_ahead(mounted);
+            mounted.raise_read_ahead();
         }
         Ok(Connection { descriptor, dir, mounted })
     }

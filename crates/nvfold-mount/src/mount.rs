@@ -26,8 +26,6 @@ use std::time::Duration;
 
 /// How long a mount that is dropped may stay busy.
 const GRACE: Duration = Duration::from_secs(5);
-/// The read-ahead of the kernel, in KiB.
-const READ_AHEAD_KIB: &str = "1024";
 
 /// Why a file system could not be mounted, or how its mount failed.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +106,7 @@ impl Mount {
         let served = Starting { fs: &fs, dir: &dir, options: &options, access: &access }.start()?;
         let mounted = mounts::at(&dir);
         if let Some(mounted) = &mounted {
-            set_read_ahead(mounted);
+            mounted.raise_read_ahead();
         }
         Ok(Mount::of(served, fs, Place { dir, mounted, is_own: true }, access, &options))
     }
@@ -363,9 +361,4 @@ fn write_back(front: &Weak<Front>) {
     if let Some(front) = front.upgrade() {
         front.write_back_known();
     }
-}
-
-/// Raises the kernel's read-ahead, which is 128 KiB unless root sets it. Best effort: only speed depends on it.
-pub(crate) fn set_read_ahead(mounted: &Mounted) {
-    let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", mounted.number), READ_AHEAD_KIB);
 }

@@ -37,6 +37,7 @@ The file is TOML:
   mountpoint = \"/srv/worktrees\"       made if it is missing
   options = [\"compress=zstd\", \"ro\"]   as after -o of `nvfold mount`
   log = \"info\"                        as -o log=
+  metrics = \"unix:/run/nvfold/worktrees/metrics\"   as -o metrics=
 
 device and mountpoint are needed. Without --step this mounts, serves until it is unmounted or ended by a signal, and tells
 the service manager when the mount answers. docs/operating/service.md describes the units.";

@@ -205,7 +205,7 @@ pub(crate) fn connect(plan: &Plan) -> Outcome<(Connection, Option<File>)> {
         }
     };
     let options = plan.options.of_mount(&name, device::clock());
-    let connection = Connection::new(&dir, &options, plan.options.read_only).map_err(|error| failed(&dir, error))?;
+    let connection = Connection::new(&dir, &options, plan.options.read_only).map_err(|error| no_mount(&dir, error))?;
     utab::record(connection.dir(), &plan.options.for_umount);
     Ok((connection, device))
 }

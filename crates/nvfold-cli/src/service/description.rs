@@ -25,7 +25,8 @@ use toml::Spanned;
 const SYSTEM: &str = "/etc/nvfold";
 /// The largest file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
-const KEYS: &str = "the keys are device, mountpoint, size, options and log; docs/operating/service.md has an example";
+const KEYS: &str =
+    "the keys are device, mountpoint, size, options, log and metrics; docs/operating/service.md has an example";
 const EXAMPLE: &str = "write such a file, for example: device = \"mem:\", size = \"8G\" and mountpoint = \"/srv/fold\", each on a \
                        line of its own";
 
@@ -39,6 +40,7 @@ struct Keys {
     #[serde(default)]
     options: Vec<Spanned<String>>,
     log: Option<Spanned<String>>,
+    metrics: Option<Spanned<String>>,
 }
 
 /// A service as it is described.
@@ -117,9 +119,11 @@ impl Service {
             source.take(&mut options, "options", list, list.get_ref())?;
             said.push(list.get_ref().clone());
         }
-        if let Some(log) = &keys.log {
-            let list = format!("log={}", log.get_ref());
-            source.take(&mut options, "log", log, &list)?;
+        for (key, value) in [("log", &keys.log), ("metrics", &keys.metrics)] {
+            let Some(value) = value else { continue };
+            // A comma would end the option.
+            let list = format!("{key}={}", value.get_ref().replace(',', "+"));
+            source.take(&mut options, key, value, &list)?;
             said.push(list);
         }
         source.check_size(&mut options, &device, &keys)?;
@@ -155,7 +159,7 @@ impl Source<'_> {
         let hint = match key {
             _ if message.starts_with("missing field") => EXAMPLE.to_owned(),
             "options" => "write a list of mount options: options = [\"ro\", \"compress=zstd\"]".to_owned(),
-            "device" | "mountpoint" | "size" | "log" if message.starts_with("invalid type") => {
+            "device" | "mountpoint" | "size" | "log" | "metrics" if message.starts_with("invalid type") => {
                 format!("write the value in quotes: {key} = \"...\"")
             }
             _ => KEYS.to_owned(),
