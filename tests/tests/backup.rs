@@ -401,3 +401,27 @@ fn a_backup_whose_command_stays_stopped_is_given_up() {
     nvfold(&["backup"], &[mount.path(), &copy]).success();
     assert_eq!(nvfold(&["fsck"], &[&copy]).code(), 0);
 }
+
+/// Where the host can share blocks between files, a copy of an unmounted device takes none.
+#[test]
+fn a_copy_on_a_host_with_reflinks_takes_no_space() {
+    requires!(root, fuse, tool("mkfs.xfs"), tool("unshare"));
+    let scratch = Scratch::on_disk();
+    let script = r#"
+        truncate -s 512M disk
+        mkfs.xfs -q -m reflink=1 disk
+        mkdir xfs mnt
+        mount -o loop disk xfs
+        trap 'umount xfs' EXIT
+        "$NVFOLD" mkfs xfs/device --size 64M >log
+        "$NVFOLD" mount xfs/device mnt >log
+        cp "$NVFOLD" mnt/file
+        "$NVFOLD" umount mnt >log
+        "$NVFOLD" backup --json xfs/device xfs/copy >report
+        grep -q '"copied_bytes": 0,' report
+        grep -q '"clean": true' report
+        cmp xfs/device xfs/copy
+        test "$(stat -c %a xfs/copy)" = 600
+    "#;
+    run::ok(&mut in_own_namespace(scratch.path(), script));
+}
