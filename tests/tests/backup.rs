@@ -378,3 +378,50 @@ fn writers_go_on_while_a_backup_is_stopped() {
     let _mounted = Mounted::new(&copy, &dir, &[]);
     assert!(fs::read(dir.join("file")).expect("read") == bytes && !dir.join("other-0").exists());
 }
+
+/// What stores overwrite is kept until the command takes it. One that is stopped takes nothing, so it costs its backup, and
+/// the writers a wait of bounded length.
+#[test]
+fn a_backup_whose_command_stays_stopped_is_given_up() {
+    requires!(root, fuse);
+    let mount = Mount::with_options(DEVICE_MIB, "policy=off,cache=none");
+    let mut bytes = vec![0; 130 << 20];
+    fastrand::Rng::with_seed(5).fill(&mut bytes);
+    fs::write(mount.join("file"), &bytes).expect("write");
+    let copy = mount.scratch().join("copy.img");
+    let mut child = stopped_midway(&mount, &copy);
+    fs::remove_file(mount.join("file")).expect("remove");
+    let file = fs::File::create(mount.join("other")).expect("make a file");
+    for (at, part) in (0..).step_by(1 << 20).zip(bytes.chunks(1 << 20)) {
+        file.write_all_at(part, at).expect("write past a stopped backup");
+    }
+    kill_process(Pid::from_child(&child), Signal::CONT).expect("let it go on");
+    let status = run::wait_at_most(&mut child, run::limit()).expect("it ends");
+    assert!(status.code() == Some(1) && !copy.exists() && !partial(&copy).exists(), "{status}");
+    nvfold(&["backup"], &[mount.path(), &copy]).success();
+    assert_eq!(nvfold(&["fsck"], &[&copy]).code(), 0);
+}
+
+/// Where the host can share blocks between files, a copy of an unmounted device takes none.
+#[test]
+fn a_copy_on_a_host_with_reflinks_takes_no_space() {
+    requires!(root, fuse, tool("mkfs.xfs"), tool("unshare"));
+    let scratch = Scratch::on_disk();
+    let script = r#"
+        truncate -s 512M disk
+        mkfs.xfs -q -m reflink=1 disk
+        mkdir xfs mnt
+        mount -o loop disk xfs
+        trap 'umount xfs' EXIT
+        "$NVFOLD" mkfs xfs/device --size 64M >log
+        "$NVFOLD" mount xfs/device mnt >log
+        cp "$NVFOLD" mnt/file
+        "$NVFOLD" umount mnt >log
+        "$NVFOLD" backup --json xfs/device xfs/copy >report
+        grep -q '"copied_bytes": 0,' report
+        grep -q '"clean": true' report
+        cmp xfs/device xfs/copy
+        test "$(stat -c %a xfs/copy)" = 600
+    "#;
+    run::ok(&mut in_own_namespace(scratch.path(), script));
+}

@@ -132,7 +132,7 @@ mod tests {
                     copied.unmount().unwrap();
                     assert!(
                         numbers[1] >= acknowledged && numbers[0] >= numbers[1],
-                        "{policy}: {acknowledged} {numbers:?}"
+                        "{policy:?}: {acknowledged} {numbers:?}"
                     );
                 }
             });
@@ -171,7 +171,7 @@ mod tests {
                         (0..100).for_each(|_| thread::yield_now());
                         count() - before
                     });
-                    assert_eq!(stored.unwrap(), 0, "{policy}");
+                    assert_eq!(stored.unwrap(), 0, "{policy:?}");
                 }
             });
         }
