@@ -4,7 +4,7 @@ use crate::mounts;
 use nvfold_mount::Reader;
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What can be given.
@@ -74,7 +74,15 @@ impl Endpoint {
         Ok(Endpoint::Tcp { address, all: words.all })
     }
 
-    /// Returns what whoever can read here may see.
+    /// Returns the path of the socket or file.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Endpoint::Unix { path, .. } | Endpoint::Textfile(File { path, .. }) => Some(path),
+            Endpoint::Tcp { .. } => None,
+        }
+    }
+
+    /// Returns what those who can read here may see.
     pub(crate) fn reader(&self) -> Reader {
         match self {
             Endpoint::Tcp { all: false, .. } => Reader::Other,

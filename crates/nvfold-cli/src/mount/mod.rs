@@ -91,10 +91,15 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     };
     let device = mounts::show(&plan.device);
     log::begin(plan.options.log.as_ref(), &device, &dir)?;
+<<<<<<< HEAD
     let endpoints = plan.options.metrics.iter().map(Opened::new).collect::<Outcome<Vec<_>>>()?;
     let region = open_device(&plan)?;
     let connection = plan.handed.take().map(|handed| handed.connection);
     let is_own = connection.is_none();
+=======
+    let endpoints = open_endpoints(plan, &dir)?;
+    let region = open_device(plan)?;
+>>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
     let counts = EventCounts::of(events::KINDS.iter().map(|kind| kind.name));
     let was_clean = nvfold::read_superblock(&region).is_ok_and(|(superblock, _)| superblock.is_clean());
     let teller = Teller { region: region.clone(), device: device.clone(), dir: dir.clone(), was_clean, counts };
@@ -113,11 +118,16 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
             return Err(failure);
         }
     };
+<<<<<<< HEAD
     if is_own {
         utab::record(&dir, &plan.options.for_umount);
     }
     let ending = Ending { fs: fs.clone(), dir: dir.clone(), foreign: (!is_own).then(|| mount.flusher()) };
     ending.start_on(signals, plan.on_stop);
+=======
+    utab::record(&dir, &plan.options.for_umount);
+    start_unmounting_on(signals, fs.clone(), teller.clone());
+>>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
     let served = serve_metrics(endpoints, &figures, mount.shared_counters());
     let described = served.and_then(|serving| {
         Ok((Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device)?, serving))
@@ -146,10 +156,7 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     // Also after a failed session: everything acknowledged is on the device, so it can be left clean.
     let unmounted = fs.unmount();
     region.let_go();
-    match &unmounted {
-        Ok(()) => teller.tell_of("unmounted", format!("{device}: unmounted from {}", dir.display())),
-        Err(error) => teller.tell_of("unmount_failed", format!("unmount {device}: {error}")),
-    }
+    tell_end(&teller, &unmounted);
     unmounted.doing(format!("unmount {device}"))?;
     ended.map_err(|error| failed(&dir, error))
 }
@@ -165,6 +172,16 @@ fn check_dir(dir: &Path) -> Outcome<PathBuf> {
     } else {
         Err(Failure::new(mounts::show(dir), "not a directory, so nothing can be mounted there"))
     }
+}
+
+/// Makes the places where metrics are to be read.
+fn open_endpoints(plan: &Plan, dir: &Path) -> Outcome<Vec<Opened>> {
+    if let Some(inside) =
+        plan.options.metrics.iter().find(|place| place.path().is_some_and(|path| path.starts_with(dir)))
+    {
+        return Err(Failure::usage(format!("mount option metrics={inside}"), "it would lie on the mount itself"));
+    }
+    plan.options.metrics.iter().map(Opened::new).collect()
 }
 
 /// Opens the device of the plan. A memory device is made and formatted.
@@ -349,6 +366,7 @@ fn end_on_panic(teller: &Teller) {
     }));
 }
 
+<<<<<<< HEAD
 /// How the signals that ask for it end a mount.
 struct Ending {
     fs: FileSystem,
@@ -414,5 +432,46 @@ impl Ending {
                 1
             }
         }
+=======
+/// Tells how the mount has ended.
+fn tell_end(teller: &Teller, unmounted: &nvfold::Result<()>) {
+    let Teller { device, dir, .. } = teller;
+    match unmounted {
+        Ok(()) => teller.tell_of("unmounted", format!("{device}: unmounted from {}", dir.display())),
+        Err(error) => teller.tell_of("unmount_failed", format!("unmount {device}: {error}")),
+    }
+}
+
+fn start_unmounting_on(mut signals: Signals, fs: FileSystem, teller: Teller) {
+    let dir = teller.dir.clone();
+    thread::spawn(move || {
+        for _ in signals.forever() {
+            match unmount(&dir, UnmountFlags::empty()) {
+                // The session ends now, and so does `serve`.
+                Ok(()) => return,
+                Err(Errno::BUSY) => return leave_busy_mount(fs, &teller),
+                // Another process has unmounted it.
+                Err(Errno::INVAL) => return,
+                Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
+            }
+        }
+    });
+}
+
+/// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
+fn leave_busy_mount(fs: FileSystem, teller: &Teller) {
+    let dir = &teller.dir;
+    let mounted = mounts::at(dir);
+    let _ = requests::ask_to_write_back(dir);
+    let _ = unmount(dir, UnmountFlags::DETACH);
+    thread::sleep(GRACE);
+    let region = fs.region().clone();
+    let unmounted = fs.unmount();
+    tell_end(teller, &unmounted);
+    let code = i32::from(unmounted.is_err());
+    region.let_go();
+    if let Some(mounted) = mounted {
+        mounted.abort();
+>>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
     }
 }
