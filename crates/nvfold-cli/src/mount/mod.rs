@@ -91,15 +91,10 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     };
     let device = mounts::show(&plan.device);
     log::begin(plan.options.log.as_ref(), &device, &dir)?;
-<<<<<<< HEAD
-    let endpoints = plan.options.metrics.iter().map(Opened::new).collect::<Outcome<Vec<_>>>()?;
+    let endpoints = open_endpoints(&plan, &dir)?;
     let region = open_device(&plan)?;
     let connection = plan.handed.take().map(|handed| handed.connection);
     let is_own = connection.is_none();
-=======
-    let endpoints = open_endpoints(plan, &dir)?;
-    let region = open_device(plan)?;
->>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
     let counts = EventCounts::of(events::KINDS.iter().map(|kind| kind.name));
     let was_clean = nvfold::read_superblock(&region).is_ok_and(|(superblock, _)| superblock.is_clean());
     let teller = Teller { region: region.clone(), device: device.clone(), dir: dir.clone(), was_clean, counts };
@@ -118,16 +113,11 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
             return Err(failure);
         }
     };
-<<<<<<< HEAD
     if is_own {
         utab::record(&dir, &plan.options.for_umount);
     }
-    let ending = Ending { fs: fs.clone(), dir: dir.clone(), foreign: (!is_own).then(|| mount.flusher()) };
+    let ending = Ending { fs: fs.clone(), teller: teller.clone(), foreign: (!is_own).then(|| mount.flusher()) };
     ending.start_on(signals, plan.on_stop);
-=======
-    utab::record(&dir, &plan.options.for_umount);
-    start_unmounting_on(signals, fs.clone(), teller.clone());
->>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
     let served = serve_metrics(endpoints, &figures, mount.shared_counters());
     let described = served.and_then(|serving| {
         Ok((Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device)?, serving))
@@ -366,11 +356,19 @@ fn end_on_panic(teller: &Teller) {
     }));
 }
 
-<<<<<<< HEAD
+/// Tells how the mount has ended.
+fn tell_end(teller: &Teller, unmounted: &nvfold::Result<()>) {
+    let Teller { device, dir, .. } = teller;
+    match unmounted {
+        Ok(()) => teller.tell_of("unmounted", format!("{device}: unmounted from {}", dir.display())),
+        Err(error) => teller.tell_of("unmount_failed", format!("unmount {device}: {error}")),
+    }
+}
+
 /// How the signals that ask for it end a mount.
 struct Ending {
     fs: FileSystem,
-    dir: PathBuf,
+    teller: Teller,
     /// Another process has mounted it, so this one cannot unmount it.
     foreign: Option<Flusher>,
 }
@@ -383,13 +381,13 @@ impl Ending {
                 if let Some(flusher) = &self.foreign {
                     return self.leave_foreign_mount(flusher);
                 }
-                match unmount(&self.dir, UnmountFlags::empty()) {
+                match unmount(&self.teller.dir, UnmountFlags::empty()) {
                     // The session ends now, and so does `serve`.
                     Ok(()) => return,
                     Err(Errno::BUSY) => return self.leave_busy_mount(),
                     // Another process has unmounted it.
                     Err(Errno::INVAL) => return,
-                    Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", self.dir.display())),
+                    Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", self.teller.dir.display())),
                 }
             }
         });
@@ -397,9 +395,9 @@ impl Ending {
 
     /// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
     fn leave_busy_mount(self) {
-        let mounted = mounts::at(&self.dir);
-        let _ = requests::ask_to_write_back(&self.dir);
-        let _ = unmount(&self.dir, UnmountFlags::DETACH);
+        let mounted = mounts::at(&self.teller.dir);
+        let _ = requests::ask_to_write_back(&self.teller.dir);
+        let _ = unmount(&self.teller.dir, UnmountFlags::DETACH);
         thread::sleep(GRACE);
         let code = self.leave();
         if let Some(mounted) = mounted {
@@ -425,53 +423,7 @@ impl Ending {
         let region = self.fs.region().clone();
         let unmounted = self.fs.clone().unmount();
         region.let_go();
-        match unmounted {
-            Ok(()) => 0,
-            Err(error) => {
-                eprint_line(&format!("nvfold: unmount: {error}"));
-                1
-            }
-        }
-=======
-/// Tells how the mount has ended.
-fn tell_end(teller: &Teller, unmounted: &nvfold::Result<()>) {
-    let Teller { device, dir, .. } = teller;
-    match unmounted {
-        Ok(()) => teller.tell_of("unmounted", format!("{device}: unmounted from {}", dir.display())),
-        Err(error) => teller.tell_of("unmount_failed", format!("unmount {device}: {error}")),
-    }
-}
-
-fn start_unmounting_on(mut signals: Signals, fs: FileSystem, teller: Teller) {
-    let dir = teller.dir.clone();
-    thread::spawn(move || {
-        for _ in signals.forever() {
-            match unmount(&dir, UnmountFlags::empty()) {
-                // The session ends now, and so does `serve`.
-                Ok(()) => return,
-                Err(Errno::BUSY) => return leave_busy_mount(fs, &teller),
-                // Another process has unmounted it.
-                Err(Errno::INVAL) => return,
-                Err(error) => eprint_line(&format!("nvfold: unmount {}: {error}", dir.display())),
-            }
-        }
-    });
-}
-
-/// Detaches a mount that is in use. After the grace period, ends the process with a clean device.
-fn leave_busy_mount(fs: FileSystem, teller: &Teller) {
-    let dir = &teller.dir;
-    let mounted = mounts::at(dir);
-    let _ = requests::ask_to_write_back(dir);
-    let _ = unmount(dir, UnmountFlags::DETACH);
-    thread::sleep(GRACE);
-    let region = fs.region().clone();
-    let unmounted = fs.unmount();
-    tell_end(teller, &unmounted);
-    let code = i32::from(unmounted.is_err());
-    region.let_go();
-    if let Some(mounted) = mounted {
-        mounted.abort();
->>>>>>> 2380fc8807a9b6c6003eb78a2198eb1de0e019ec
+        tell_end(&self.teller, &unmounted);
+        i32::from(unmounted.is_err())
     }
 }

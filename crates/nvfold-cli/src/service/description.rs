@@ -95,7 +95,8 @@ impl Service {
         File::open(file).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)).doing(&name)?;
         if bytes.len() as u64 > FILE_BYTES_MAX {
             let most = size::show(FILE_BYTES_MAX);
-            return Err(Failure::usage(&name, format!("it is larger than {most}, so it does not describe a service")).hint(EXAMPLE));
+            return Err(Failure::usage(&name, format!("it is larger than {most}, so it does not describe a service"))
+                .hint(EXAMPLE));
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let line = line_at(&bytes, error.valid_up_to());
@@ -207,18 +208,19 @@ impl Source<'_> {
         let is_memory = device == Path::new("mem:");
         let place = |value: &Spanned<String>| self.place("size", Some(value.span()));
         if let Some(size) = &keys.size {
-            options.size_bytes =
-                Some(size::parse(size.get_ref()).map_err(|why| Failure::usage(place(size), why).hint("for example: 8G"))?);
+            options.size_bytes = Some(
+                size::parse(size.get_ref()).map_err(|why| Failure::usage(place(size), why).hint("for example: 8G"))?,
+            );
         }
         let at = || keys.size.as_ref().map_or_else(|| self.place("options", None), place);
         match options.size_bytes {
             Some(_) if !is_memory => Err(Failure::usage(at(), "only a device in memory (mem:) gets a size here")
                 .hint("remove it; other devices are made once, with `nvfold mkfs DEVICE --size SIZE`")),
-            Some(bytes) => {
-                device::check_size(bytes).map_err(|why| Failure::usage(at(), why).hint("for example: 8G"))
+            Some(bytes) => device::check_size(bytes).map_err(|why| Failure::usage(at(), why).hint("for example: 8G")),
+            None if is_memory => {
+                Err(Failure::usage(self.place("device", Some(keys.device.span())), "mem: needs a size")
+                    .hint("add a line with its size, for example: size = \"8G\""))
             }
-            None if is_memory => Err(Failure::usage(self.place("device", Some(keys.device.span())), "mem: needs a size")
-                .hint("add a line with its size, for example: size = \"8G\"")),
             None => Ok(()),
         }
     }
@@ -300,7 +302,10 @@ mod tests {
             ("1000001", "multiple of 4096"),
         ] {
             let said = refused(&format!("{MEMORY}size = \"{size}\"\n"));
-            assert!(said.starts_with("/etc/nvfold/it.toml, line 3, key size: ") && said.contains(why), "{size}: {said}");
+            assert!(
+                said.starts_with("/etc/nvfold/it.toml, line 3, key size: ") && said.contains(why),
+                "{size}: {said}"
+            );
         }
         assert!(refused(&format!("{POOL}size = \"1G\"\n")).contains("nvfold mkfs"), "a device on a disk");
         assert!(refused(MEMORY).contains("add a line with its size"));
@@ -308,7 +313,8 @@ mod tests {
 
     #[test]
     fn paths_must_be_absolute() {
-        for (device, dir) in [("pool", "/srv/x"), ("", "/srv/x"), ("/pool", "x"), ("/pool", "../x"), ("/po\\u0000ol", "/x")]
+        for (device, dir) in
+            [("pool", "/srv/x"), ("", "/srv/x"), ("/pool", "x"), ("/pool", "../x"), ("/po\\u0000ol", "/x")]
         {
             let said = refused(&format!("device = \"{device}\"\nmountpoint = \"{dir}\"\n"));
             assert!(said.contains("write "), "{device} {dir}: {said}");
@@ -317,7 +323,9 @@ mod tests {
 
     #[test]
     fn a_file_that_describes_nothing_is_refused() {
-        for text in ["", "device = \"/x\"\n", "mountpoint = \"/x\"\n", "{}", "device", "= 1", "[[device]]", "\u{0}", "a = 'b"] {
+        for text in
+            ["", "device = \"/x\"\n", "mountpoint = \"/x\"\n", "{}", "device", "= 1", "[[device]]", "\u{0}", "a = 'b"]
+        {
             let said = refused(text);
             assert!(said.starts_with("/etc/nvfold/it.toml"), "{text:?}: {said}");
             assert!(said.contains("hint"), "{text:?}: {said}");
