@@ -138,12 +138,15 @@ cli-page: build ## Write docs/cli.md from the help of the command
 fmt: ## Format the code
 	$(CARGO) fmt --all
 
+# Links to private items are for those who read the code; the pages have their names without a link.
+RUSTDOCFLAGS_OF_LINT := -D warnings -A rustdoc::private-intra-doc-links
+
 lint: ## What CI checks before the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(SHUTTLE) --tests -- -D warnings
 	$(CARGO) clippy -p nvfold -p nvfold-cli --no-default-features -- -D warnings
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --no-deps --workspace --quiet
+	RUSTDOCFLAGS='$(RUSTDOCFLAGS_OF_LINT)' $(CARGO) doc --no-deps --workspace --quiet
 	scripts/shellcheck.sh
 	scripts/deny.sh
 

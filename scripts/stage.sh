@@ -126,8 +126,9 @@ documents() {
     for file in "$root"/packaging/examples/*; do
         [ ! -f "$file" ] || put 644 "$file" "share/doc/nvfold/examples/$(basename "$file")"
     done
-    for file in "$root"/packaging/grafana/*.json; do
-        [ ! -f "$file" ] || put 644 "$file" "share/doc/nvfold/grafana/$(basename "$file")"
+    # For monitoring: a dashboard, and rules for alarms.
+    for file in "$root"/packaging/{grafana,prometheus}/*; do
+        [ ! -f "$file" ] || put 644 "$file" "share/doc/nvfold/${file#"$root/packaging/"}"
     done
 }
 

@@ -1,7 +1,7 @@
 //! The two pages of help about options: `--help` has those that people use, `--help-research` those for experiments.
 //!
 //! An option for experiments is an argument with the heading [`RESEARCH`], hidden in `--help`, or a mount
-//! option in a [`Group`](crate::option_list::Group) for experiments. All of them work whether they are shown or not.
+//! option in a [`Group`] for experiments. All of them work whether they are shown or not.
 
 use crate::dedup_options;
 use crate::mount::options_lists;

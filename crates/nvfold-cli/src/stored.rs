@@ -1,4 +1,4 @@
-//! Access to stored files in two ways: through a mount, by [`requests`](crate::mount::requests) to its server, or on
+//! Access to stored files in two ways: through a mount, by [`requests`] to its server, or on
 //! a device that this process has mounted itself.
 
 use crate::dedup_options::DedupOptions;

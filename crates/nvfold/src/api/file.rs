@@ -223,7 +223,7 @@ impl File {
     /// policy places later writes as before.
     ///
     /// # Errors
-    /// ENOSPC, after copying as much as fits; [`UndedupPlan`] predicts it. EIO, EROFS.
+    /// ENOSPC, after copying as much as fits; [`UndedupPlan`](crate::UndedupPlan) predicts it. EIO, EROFS.
     pub fn undedup_range(&self, offset: u64, len: u64) -> Result<Reshared> {
         self.reshare("undedup", offset, len, |jobs, inode, at, end| jobs.undedup_step(inode, at, end))
     }
@@ -256,7 +256,7 @@ impl File {
         self.answer(self.core().mapped_extents(&self.pin.inode, from, most))
     }
 
-    /// Makes all acknowledged writes durable; see [`FileSystem::sync`].
+    /// Makes all acknowledged writes durable; see [`FileSystem::sync`](crate::FileSystem::sync).
     pub fn sync(&self) -> Result<()> {
         self.answer(self.core().region.sync().map_err(Error::from))
     }

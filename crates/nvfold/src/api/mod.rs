@@ -386,7 +386,8 @@ impl FileSystem {
         self.core().chunks.weak_function()
     }
 
-    /// Returns the policy for new data of a file, or for new files of a directory, and why: see [`POLICY_ATTRIBUTE`].
+    /// Returns the policy for new data of a file, or for new files of a directory, and why: see
+    /// [`POLICY_ATTRIBUTE`](crate::POLICY_ATTRIBUTE).
     /// ENOENT.
     pub fn policy_of(&self, ino: InodeNumber) -> Result<PolicyOf> {
         self.core().answer(self.core().policy_of(ino))

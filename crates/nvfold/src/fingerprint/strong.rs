@@ -23,7 +23,7 @@ pub enum StrongFunction {
     /// BLAKE3.
     #[default]
     Blake3 = 3,
-    /// MD5 with the prefix [`MD5_SALT`] (DeEXT IV-A). Known MD5 collisions do not collide in it, but an attacker can
+    /// MD5 with the prefix `MD5_SALT` (DeEXT IV-A). Known MD5 collisions do not collide in it, but an attacker can
     /// forge new ones.
     #[cfg(feature = "papers")]
     Md5Salted = 4,
