@@ -125,8 +125,8 @@ fn why_wrong(call: &[String]) -> Option<String> {
         Err(error) => return Some(error.to_string().lines().next().unwrap_or_default().to_owned()),
     };
     let mount = matches.subcommand_matches("mount")?;
-    let lists = mount.get_many::<String>("options").into_iter().flatten();
-    lists.map(|list| why_wrong_options(list)).find_map(|why| why)
+    let mut lists = mount.get_many::<String>("options").into_iter().flatten();
+    lists.find_map(|list| why_wrong_options(list))
 }
 
 /// Returns why a list of mount options is not understood.
