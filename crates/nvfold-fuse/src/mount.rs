@@ -10,8 +10,8 @@
 //! A process without any of these rights serves a connection that another one has made ([`inherited`]).
 
 use crate::sys;
-use rustix::io::Errno as Os;
 use rustix::fs::FileType;
+use rustix::io::Errno as Os;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::{CString, OsStr, OsString};

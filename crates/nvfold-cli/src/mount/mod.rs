@@ -221,13 +221,7 @@ fn memory_device(options: &Options) -> Outcome<Region> {
 }
 
 /// Mounts, unless that is done, and starts to answer requests.
-fn start(
-    plan: &Plan,
-    fs: &FileSystem,
-    connection: Option<Connection>,
-    dir: &Path,
-    device: &str,
-) -> Outcome<Mount> {
+fn start(plan: &Plan, fs: &FileSystem, connection: Option<Connection>, dir: &Path, device: &str) -> Outcome<Mount> {
     let mut options = plan.options.of_mount(device, device::clock());
     let (device, place) = (device.to_owned(), dir.to_owned());
     options.events = events::handler(fs.region().clone(), device.clone(), place.clone());

@@ -206,18 +206,19 @@ impl Source<'_> {
         let is_memory = device == Path::new("mem:");
         let place = |value: &Spanned<String>| self.place("size", Some(value.span()));
         if let Some(size) = &keys.size {
-            options.size_bytes =
-                Some(size::parse(size.get_ref()).map_err(|why| Failure::usage(place(size), why).hint("for example: 8G"))?);
+            options.size_bytes = Some(
+                size::parse(size.get_ref()).map_err(|why| Failure::usage(place(size), why).hint("for example: 8G"))?,
+            );
         }
         let at = || keys.size.as_ref().map_or_else(|| self.place("options", None), place);
         match options.size_bytes {
             Some(_) if !is_memory => Err(Failure::usage(at(), "only a device in memory (mem:) gets a size here")
                 .hint("remove it; other devices are made once, with `nvfold mkfs DEVICE --size SIZE`")),
-            Some(bytes) => {
-                device::check_size(bytes).map_err(|why| Failure::usage(at(), why).hint("for example: 8G"))
+            Some(bytes) => device::check_size(bytes).map_err(|why| Failure::usage(at(), why).hint("for example: 8G")),
+            None if is_memory => {
+                Err(Failure::usage(self.place("device", Some(keys.device.span())), "mem: needs a size")
+                    .hint("add a line with its size, for example: size = \"8G\""))
             }
-            None if is_memory => Err(Failure::usage(self.place("device", Some(keys.device.span())), "mem: needs a size")
-                .hint("add a line with its size, for example: size = \"8G\"")),
             None => Ok(()),
         }
     }
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(service.said, ["compress=zstd", "ro,nosuid"]);
         let memory = parsed(&format!("{MEMORY}size = \"1.5GiB\" # in memory\n")).unwrap();
         assert_eq!(memory.options.size_bytes, Some(1536 << 20));
-        assert_eq!(parsed(&format!("{MEMORY}options = [\"size=8M\"]")).unwrap().options.size_bytes, Some(8 << 20));
+        assert_eq!(parsed(&format!("{MEMORY}options = [\"size=16M\"]")).unwrap().options.size_bytes, Some(16 << 20));
     }
 
     #[test]
@@ -296,10 +297,13 @@ mod tests {
             ("8 apples", "unknown unit"),
             ("8G,ro", "unknown unit"),
             ("", "not a size"),
-            ("1000001", "multiple of 4096"),
+            ("1000000001", "multiple of 4096"),
         ] {
             let said = refused(&format!("{MEMORY}size = \"{size}\"\n"));
-            assert!(said.starts_with("/etc/nvfold/it.toml, line 3, key size: ") && said.contains(why), "{size}: {said}");
+            assert!(
+                said.starts_with("/etc/nvfold/it.toml, line 3, key size: ") && said.contains(why),
+                "{size}: {said}"
+            );
         }
         assert!(refused(&format!("{POOL}size = \"1G\"\n")).contains("nvfold mkfs"), "a device on a disk");
         assert!(refused(MEMORY).contains("add a line with its size"));
@@ -307,7 +311,8 @@ mod tests {
 
     #[test]
     fn paths_must_be_absolute() {
-        for (device, dir) in [("pool", "/srv/x"), ("", "/srv/x"), ("/pool", "x"), ("/pool", "../x"), ("/po\\u0000ol", "/x")]
+        for (device, dir) in
+            [("pool", "/srv/x"), ("", "/srv/x"), ("/pool", "x"), ("/pool", "../x"), ("/po\\u0000ol", "/x")]
         {
             let said = refused(&format!("device = \"{device}\"\nmountpoint = \"{dir}\"\n"));
             assert!(said.contains("write "), "{device} {dir}: {said}");
@@ -316,7 +321,9 @@ mod tests {
 
     #[test]
     fn a_file_that_describes_nothing_is_refused() {
-        for text in ["", "device = \"/x\"\n", "mountpoint = \"/x\"\n", "{}", "device", "= 1", "[[device]]", "\u{0}", "a = 'b"] {
+        for text in
+            ["", "device = \"/x\"\n", "mountpoint = \"/x\"\n", "{}", "device", "= 1", "[[device]]", "\u{0}", "a = 'b"]
+        {
             let said = refused(text);
             assert!(said.starts_with("/etc/nvfold/it.toml"), "{text:?}: {said}");
             assert!(said.contains("hint"), "{text:?}: {said}");

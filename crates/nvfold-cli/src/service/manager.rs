@@ -45,7 +45,9 @@ fn tell(states: &[NotifyState]) {
 /// process without a manager stays where it is.
 pub(crate) fn enter_its_namespace() -> Outcome<()> {
     let doing = "enter the mount namespace of the service manager";
-    let Some(manager) = rustix::process::getppid().filter(|_| std::env::var_os(SOCKET).is_some()) else { return Ok(()) };
+    let Some(manager) = rustix::process::getppid().filter(|_| std::env::var_os(SOCKET).is_some()) else {
+        return Ok(());
+    };
     let its = format!("/proc/{}/ns/mnt", manager.as_raw_nonzero());
     let place = |path: &str| std::fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
     match (place(&its), place("/proc/self/ns/mnt")) {

@@ -76,8 +76,10 @@ pub(crate) fn handed() -> Outcome<Option<Handed>> {
     let noted = place::noted();
     let Some(descriptor) = number(CONNECTION) else {
         return match noted.filter(|(number, dir)| mounts::at(dir).is_some_and(|mounted| mounted.number == *number)) {
-            Some((_, dir)) => Err(Failure::new(dir.display(), "it is mounted, but its descriptor did not come with it")
-                .hint("the unit needs FileDescriptorStoreMax=2 and NotifyAccess=exec")),
+            Some((_, dir)) => {
+                Err(Failure::new(dir.display(), "it is mounted, but its descriptor did not come with it")
+                    .hint("the unit needs FileDescriptorStoreMax=2 and NotifyAccess=exec"))
+            }
             None => Ok(None),
         };
     };
@@ -99,8 +101,14 @@ pub(crate) fn reload(service: &Service) -> Outcome<()> {
         return Err(Failure::new(service.mountpoint.display(), "the service is not mounted"));
     };
     mount::remount(&mounted.dir, &service.options.whole_remount())?;
-    println!("{}", escaped(&format!("{}: read again; other changes than ro, nosuid, nodev, noexec and sync count from \
-                                     the next start on", mounted.dir.display())));
+    println!(
+        "{}",
+        escaped(&format!(
+            "{}: read again; other changes than ro, nosuid, nodev, noexec and sync count from \
+                                     the next start on",
+            mounted.dir.display()
+        ))
+    );
     Ok(())
 }
 
@@ -112,7 +120,11 @@ pub(crate) fn stop(dir: Option<&Path>) -> Outcome<()> {
         if !matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::TimedOut) {
             return Err(Failure::new(format!("unmount {}", mounted.dir.display()), error));
         }
-        eprint_line(&format!("nvfold: {} is in use; it is detached, and ends in {} s", dir_of(&mounted), GRACE.as_secs()));
+        eprint_line(&format!(
+            "nvfold: {} is in use; it is detached, and ends in {} s",
+            dir_of(&mounted),
+            GRACE.as_secs()
+        ));
         write_back(&mounted.dir);
         unmount(&mounted.dir, UnmountFlags::DETACH).doing(format!("detach {}", mounted.dir.display()))?;
     }
@@ -131,7 +143,10 @@ pub(crate) fn clear(dir: Option<&Path>) -> Outcome<()> {
     let is_noted = place::noted().is_some();
     // The server of a mount that the service has noted has ended: the manager calls this afterwards.
     if let Some(mounted) = place::mounted(dir).filter(|mounted| is_noted || is_dead(mounted)) {
-        eprint_line(&format!("nvfold: {}: its server has ended before it was unmounted; it is taken away", dir_of(&mounted)));
+        eprint_line(&format!(
+            "nvfold: {}: its server has ended before it was unmounted; it is taken away",
+            dir_of(&mounted)
+        ));
         take_away(&mounted);
     }
     place::forget();
