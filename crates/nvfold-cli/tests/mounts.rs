@@ -1,10 +1,13 @@
 //! mount and umount: the life of a mount from start to end, and what the kernel and the library leave to the front end.
 
 use crate::common::{Scratch, can_mount, process_lives, wait_until};
+use nvfold_mount::Connection;
+use rustix::io::FdFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 #[test]
 fn a_mount_keeps_written_data_and_releases_the_device_on_unmount() {
@@ -365,4 +368,58 @@ fn reserved_attributes_are_refused_and_virtual_ones_are_not_listed() {
     names.sort_unstable();
     assert_eq!(names, ["security.c", "trusted.b", "user.a"]);
     mount.unmount();
+}
+
+/// Mounts here, and starts a server for it that cannot mount itself. The device is that of `dev`.
+fn served_elsewhere(scratch: &Scratch) -> Child {
+    fs::create_dir_all(scratch.path("mnt")).unwrap();
+    let connection = Connection::new(scratch.path("mnt"), &nvfold_mount::Options::default(), false).unwrap();
+    rustix::io::fcntl_setfd(connection.as_fd(), FdFlags::empty()).unwrap();
+    let descriptor = format!("/dev/fd/{}", connection.as_fd().as_raw_fd());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nvfold"));
+    command.args(["mount", "--foreground"]).arg(scratch.path("dev")).arg(descriptor);
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[test]
+fn a_mount_that_another_process_made_is_served_until_that_unmounts_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let mut server = served_elsewhere(&scratch);
+    // Waits until it is served.
+    fs::write(scratch.path("mnt/file"), b"tea").unwrap();
+    assert_eq!(scratch.nvfold(&["stats", "mnt", "--json"]).ok().json()["pid"], server.id());
+    scratch.nvfold(&["umount", "mnt"]).ok();
+    assert!(server.wait().unwrap().success());
+    assert_eq!(scratch.nvfold(&["info", "dev", "--json"]).ok().json()["superblock"]["clean"], true);
+}
+
+#[test]
+fn a_server_that_cannot_unmount_leaves_the_device_clean_when_a_signal_ends_it() {
+    if !can_mount() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    let mut server = served_elsewhere(&scratch);
+    fs::write(scratch.path("mnt/file"), b"in the cache of the kernel until then").unwrap();
+    let process = rustix::process::Pid::from_child(&server);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert!(server.wait().unwrap().success());
+    rustix::mount::unmount(scratch.path("mnt"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(scratch.nvfold(&["info", "dev", "--json"]).ok().json()["superblock"]["clean"], true);
+    let mount = scratch.mount("dev", "ro");
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"in the cache of the kernel until then");
+    mount.unmount();
+}
+
+#[test]
+fn a_descriptor_that_is_no_mount_is_refused() {
+    let scratch = Scratch::new();
+    scratch.device("dev", "64M");
+    scratch.nvfold(&["mount", "dev", "/dev/fd/1"]).fails(2, "is not open on /dev/fuse");
+    scratch.nvfold(&["mount", "dev", "/dev/fd/999"]).fails(2, "is not open");
 }

@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(service.said, ["compress=zstd", "ro,nosuid"]);
         let memory = parsed(&format!("{MEMORY}size = \"1.5GiB\" # in memory\n")).unwrap();
         assert_eq!(memory.options.size_bytes, Some(1536 << 20));
-        assert_eq!(parsed(&format!("{MEMORY}options = [\"size=8M\"]")).unwrap().options.size_bytes, Some(8 << 20));
+        assert_eq!(parsed(&format!("{MEMORY}options = [\"size=16M\"]")).unwrap().options.size_bytes, Some(16 << 20));
     }
 
     #[test]
@@ -299,7 +299,7 @@ mod tests {
             ("8 apples", "unknown unit"),
             ("8G,ro", "unknown unit"),
             ("", "not a size"),
-            ("1000001", "multiple of 4096"),
+            ("1000000001", "multiple of 4096"),
         ] {
             let said = refused(&format!("{MEMORY}size = \"{size}\"\n"));
             assert!(
