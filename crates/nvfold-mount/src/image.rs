@@ -382,7 +382,7 @@ mod tests {
                     writes.fetch_add(1, Ordering::SeqCst);
                 }
             });
-            let copy = copied(&image, || thread::yield_now()).unwrap();
+            let copy = copied(&image, thread::yield_now).unwrap();
             assert!(content(copy, b"file").is_empty());
         });
         assert_eq!(writes.into_inner(), 100);
