@@ -8,9 +8,7 @@
 //! cargo run -p nvfold --example custom_policy
 //! ```
 
-use nvfold::custom_policy::{
-    ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Reference, Released, Transaction,
-};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Reference, Released, Transaction};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Result, WeakFunction};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::collections::HashMap;
