@@ -287,12 +287,12 @@ fn completions_and_manual_pages_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(scratch.nvfold(&["completions", shell]).ok().stdout.contains("dedup-stats"), "{shell}");
     }
-    assert!(scratch.nvfold(&["man"]).ok().stdout.contains(".TH nvfold"));
+    assert!(scratch.nvfold(&["man"]).ok().stdout.contains(".TH NVFOLD"));
     assert!(scratch.nvfold(&["man", "mkfs"]).ok().stdout.contains("nvfold\\-mkfs"));
     scratch.nvfold(&["man", "nonsense"]).fails(2, "nonsense");
     fs::create_dir(scratch.path("pages")).unwrap();
     scratch.nvfold(&["man", "--into", "pages"]).ok();
-    let page = fs::read_to_string(scratch.path("pages/nvfold-import.1")).unwrap();
+    let page = fs::read_to_string(scratch.path("pages/man1/nvfold-import.1")).unwrap();
     assert!(page.contains("Example: nvfold import /dev/shm/pool /usr/share"), "{page}");
 }
 
