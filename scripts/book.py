@@ -34,6 +34,9 @@ def copy(path, into):
 def gather(into):
     summary = open(SUMMARY).read()
     pages = [os.path.normpath(os.path.join("docs", path)) for path in links(summary)]
+    missing = [page for page in pages if not os.path.exists(page)]
+    if missing:
+        sys.exit(f"book: {SUMMARY} names pages that do not exist: {', '.join(missing)}")
     for page in pages:
         copy(page, into)
         folder = os.path.dirname(page)
