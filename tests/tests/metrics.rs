@@ -313,10 +313,12 @@ fn the_parsers_of_prometheus_read_a_scrape() {
 }
 
 /// Runs a program with a text as its input.
-fn fed(program: &mut Command, input: &str) -> Outcome {
+fn fed(program: &Command, input: &str) -> Outcome {
     let file = tempfile::NamedTempFile::new().expect("make a file");
     fs::write(file.path(), input).expect("write the input");
-    run::run(program.stdin(fs::File::open(file.path()).expect("open the input")))
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"exec "$@" <"$0""#]).arg(file.path()).arg(program.get_program()).args(program.get_args());
+    run::run(&mut shell)
 }
 
 /// Returns the answer of a port to a scrape.

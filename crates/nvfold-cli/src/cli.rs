@@ -14,7 +14,8 @@ pub(crate) const VERSION: &str = env!("NVFOLD_VERSION");
 #[command(about = "A file system in memory or on persistent memory that stores equal data once")]
 #[command(before_help = "Example: nvfold mount mem: /tmp/fold -o size=8G")]
 #[command(
-    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those of fsck(8). With --json errors are JSON on stderr, too."
+    after_help = "Sizes are written as 4096, 64M or 1.5GiB. Exit codes: 0 success, 1 failure, 2 wrong usage; fsck uses those \
+                  of fsck(8). With --json errors are JSON on stderr, too."
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

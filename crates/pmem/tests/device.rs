@@ -12,6 +12,7 @@ fn spec(path: &Path) -> DeviceSpec {
 
 const READ_ONLY: OpenOptions = OpenOptions {
     read_only: true,
+    opened_by: None,
     profile: Profile::NATIVE,
     flush: FlushMode::Auto,
     counts_only: false,
