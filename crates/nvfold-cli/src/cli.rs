@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Set(limits::Set),
     Get(limits::Get),
     Tune(tune::Tune),
+    Resize(resize::Resize),
     Fsck(fsck::Fsck),
     Import(import::Import),
     Export(export::Export),

@@ -15,6 +15,7 @@ mod denova;
 mod exerciser;
 mod fact;
 mod faults;
+mod grow;
 mod layers;
 mod limits;
 mod logs;

@@ -5,6 +5,7 @@
 //! the terminal. Otherwise it reports the failure on stderr and ends, and the parent ends with its exit code. If the
 //! parent is ended by a signal before it has heard, the child takes the mount down.
 
+use crate::commands::info::describe_unused;
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Options, Plan, mount_help, remount, serve};
@@ -205,6 +206,9 @@ fn describe(mount: &Mount, statistics: &Statistics, json: bool) -> Outcome<()> {
         let policy = statistics.policy.as_deref().unwrap_or_default();
         let size = size::show(statistics.superblock.device_bytes);
         let text = format!("{} ({size}, level {level}, policy {policy}) is mounted on {dir}", statistics.device);
-        escaped(&text)
+        match statistics.unused_bytes {
+            0 => escaped(&text),
+            _ => escaped(&format!("{text}; {}", describe_unused(statistics))),
+        }
     })
 }
