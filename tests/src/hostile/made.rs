@@ -264,13 +264,12 @@ fn of_geometry(change: impl Fn(&mut Superblock, &dyn Fn(u64) -> Superblock)) -> 
         let old = Superblock::read_from_bytes(&bytes).expect("its length");
         let of_size = |bytes: u64| {
             let geometry = Geometry::of(bytes).expect("a valid size");
-            Superblock {
-                device_bytes: bytes,
-                segment_table_offset: geometry.segment_table_offset,
-                chunk_table_offset: geometry.chunk_table_offset,
-                data_offset: geometry.data_offset,
-                ..old
-            }
+            let mut of_size = old;
+            of_size.device_bytes = bytes;
+            of_size.segment_table_offset = geometry.segment_table_offset;
+            of_size.chunk_table_offset = geometry.chunk_table_offset;
+            of_size.data_offset = geometry.data_offset;
+            of_size
         };
         let mut superblock = old;
         change(&mut superblock, &of_size);
