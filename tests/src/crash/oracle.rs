@@ -336,7 +336,7 @@ fn consistent(region: &Region, stats: &Stats, inode_segments: u64, usage: Usage,
         return Err(format!("fsck {when} finds {} traces of a crash", report.recoverable));
     }
     let (_, geometry) = nvfold::read_superblock(region).map_err(|error| format!("{when}: {error}"))?;
-    let total = geometry.blocks() - geometry.first_segment() * INODE_SEGMENT_BLOCKS;
+    let total = geometry.data_blocks();
     let inode_tables = inode_segments * INODE_SEGMENT_BLOCKS;
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let packed = report.packed_segments * INODE_SEGMENT_BLOCKS;
