@@ -22,7 +22,8 @@ fn a_power_cut_in_a_sync_leaves_a_synced_device() {
     for subject in &SUBJECTS {
         let base = Base::new(subject);
         for _ in 0..WORKLOADS * soak_factor() {
-            let trace = base.trace(&random(&mut generator, OPS));
+            let workload = random(&mut generator, OPS);
+            let trace = base.trace(&if subject.grows { workload.then_growth() } else { workload });
             total +=
                 cut_power(subject, &base, &trace, dir.path(), &mut generator).unwrap_or_else(|why| panic!("{why}"));
         }

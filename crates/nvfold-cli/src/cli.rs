@@ -73,6 +73,7 @@ pub(crate) enum Command {
     Set(limits::Set),
     Get(limits::Get),
     Tune(tune::Tune),
+    Resize(resize::Resize),
     Fsck(fsck::Fsck),
     Backup(backup::Backup),
     Import(import::Import),

@@ -143,6 +143,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Get(command) => limits::get(command, output),
         Command::Policy(command) => policy::run(command, output),
         Command::Tune(command) => tune::run(command, output),
+        Command::Resize(command) => resize::run(command, output),
         Command::Fsck(command) => fsck::run(command, output),
         Command::Backup(command) => backup::run(command, output),
         Command::Import(command) => import::run(command, output),

@@ -55,6 +55,9 @@ pub(crate) struct Statistics {
     #[serde(default)]
     pub share: Option<String>,
     pub superblock: SuperblockFacts,
+    /// Bytes of the device after the file system, which `nvfold resize` adds to it.
+    #[serde(default)]
+    pub unused_bytes: u64,
     /// Absent if the device must be recovered first.
     pub space: Option<Stats>,
     /// What every stored byte is for; only where it was asked for, by a user who may, and if it is known.
@@ -437,6 +440,7 @@ impl Statistics {
             compress: None,
             share: None,
             superblock: superblock_facts(superblock),
+            unused_bytes: region.len_bytes().saturating_sub(superblock.device_bytes),
             space: None,
             usage: None,
             snapshots: None,

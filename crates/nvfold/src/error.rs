@@ -183,6 +183,12 @@ pub enum Error {
         /// Why not.
         why: String,
     },
+    /// EINVAL: the file system cannot have the size that was asked for.
+    #[error("the file system cannot be resized: {why}")]
+    Resize {
+        /// Why not, and what to do.
+        why: String,
+    },
     /// EINVAL: an undo file of fsck cannot be used.
     #[error("the undo file cannot be used: {why}")]
     Undo {
@@ -302,6 +308,7 @@ impl Error {
             | Error::NotBuilt { .. }
             | Error::OtherByteOrder
             | Error::Undo { .. }
+            | Error::Resize { .. }
             | Error::Format { .. } => errno::EINVAL,
             Error::Device(error) => error.errno(),
         }

@@ -96,8 +96,11 @@ pub mod media {
     pub mod superblock {
         pub use crate::media::superblock::{
             COMPRESSED_CHUNKS, COPIES, Geometry, LAST_COPY, LIMITS, LOG_AREAS, PACKED_CHUNKS, STATE_CLEAN,
-            STATE_IN_USE, STATE_REPAIR, TABLE_GAPS, TREES, VECTOR_ENTRIES, VERSION,
+            STATE_IN_USE, STATE_REPAIR, TABLE_GAPS, TREES, VECTOR_ENTRIES, VERSION, ZONES,
         };
+    }
+    pub mod zone {
+        pub use crate::media::zone::ZONES_MAX;
     }
     pub mod vector_entry {
         pub use crate::media::vector_entry::{Named, RECORDS_MAX, VectorEntry};

@@ -16,6 +16,7 @@ mod examples;
 mod exerciser;
 mod fact;
 mod faults;
+mod grow;
 mod layers;
 mod limits;
 mod logs;

@@ -436,6 +436,36 @@ impl Mapping {
         }
     }
 
+    /// Opens an existing device, and makes it longer.
+    pub(crate) fn lengthen(spec: &DeviceSpec, size_bytes: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
+        check_length(spec, size_bytes)?;
+        let DeviceSpec::Path(path) = spec else {
+            return Err(PmemError::MemoryNeedsSize);
+        };
+        let opened = open_path(path, options)?;
+        let length = device_length(&opened, spec)?;
+        let is_journalled = !opened.is_character_device;
+        let device_bytes = journal::device_bytes_of(length).filter(|_| is_journalled);
+        if let Some(bytes) = device_bytes {
+            replay(&opened, spec, bytes)?;
+        }
+        let before = device_bytes.unwrap_or(length);
+        if size_bytes < before {
+            let why = "is less than the device has";
+            return Err(PmemError::Size { device: spec.to_string(), bytes: size_bytes, why });
+        }
+        let file = opened.file.clone();
+        let longer = Mapping::resize_and_map(opened, spec, size_bytes, options).and_then(|mapping| {
+            // The size is durable before anything on the device relies on it.
+            let synced = if mapping.is_character_device { Ok(()) } else { file.sync() };
+            synced.map(|()| mapping).map_err(|errno| io("set the size of", spec, errno))
+        });
+        longer.inspect_err(|_| {
+            // The first error is returned. A file that stays longer does no harm.
+            let _ = file.set_length(before);
+        })
+    }
+
     fn resize_and_map(
         opened: Opened,
         spec: &DeviceSpec,

@@ -95,6 +95,15 @@ impl Region {
         Ok(Region::of(Mapping::create(spec, size_bytes, options)?))
     }
 
+    /// Opens an existing device and makes it longer, to `size_bytes`; the new part reads as zeros. Its content and, after
+    /// an error, its size stay. A device-dax node keeps its own size, which must not be smaller.
+    ///
+    /// # Errors
+    /// As [`Region::open`]; a device that is longer already; those of the host.
+    pub fn lengthen(spec: &DeviceSpec, size_bytes: u64, options: &OpenOptions) -> Result<Region, PmemError> {
+        Ok(Region::of(Mapping::lengthen(spec, size_bytes, options)?))
+    }
+
     fn of(mapping: Mapping) -> Region {
         Region { faults: mapping.faults, mapping: Arc::new(mapping) }
     }

@@ -57,7 +57,7 @@ use disk::{Difference, Disk};
 use oracle::{Judge, Passed, Road};
 pub use states::Bounds;
 use tree::Tree;
-use workload::{Base, DEVICE_BYTES, Step, Trace, Workload};
+use workload::{Base, DEVICE_BYTES, GROWN_DEVICE_BYTES, Step, Trace, Workload};
 
 /// How a file system is mounted for the workloads. A line in [`SUBJECTS`] adds a new policy or index.
 #[derive(Debug)]
@@ -83,6 +83,8 @@ pub struct Subject {
     pub mutated: bool,
     /// Whether it runs only the workloads that are made for few subjects; other subjects cover the rest.
     pub only_its_own: bool,
+    /// Whether the device is longer than its file system, which grows. It runs only the workloads for that.
+    pub grows: bool,
     /// Pairs of operations in the sample of `make test`: many if no other subject runs them, few if another subject
     /// executes the same lines of code.
     pub pairs: usize,
@@ -100,6 +102,7 @@ const PLAIN: Subject = Subject {
     full: false,
     mutated: false,
     only_its_own: false,
+    grows: false,
     pairs: 15,
 };
 
@@ -107,8 +110,13 @@ const fn of(policy: Policy, name: &'static str) -> Subject {
     Subject { name, policy, made_by: policy, ..PLAIN }
 }
 
+/// A subject whose file system grows.
+const fn growing(subject: Subject) -> Subject {
+    Subject { grows: true, only_its_own: true, pairs: 0, ..subject }
+}
+
 /// All subjects that are tested.
-pub const SUBJECTS: [Subject; 20] = [
+pub const SUBJECTS: [Subject; 23] = [
     PLAIN,
     Subject { pack: Pack::On, mutated: true, ..of(Policy::Inline, "inline") },
     Subject { after_crash: true, full: true, ..of(Policy::Inline, "inline, crashed") },
@@ -155,12 +163,23 @@ pub const SUBJECTS: [Subject; 20] = [
         ..of(Policy::IcidInline, "icid+inline, pm, crashed")
     },
     Subject { only_its_own: true, ..of(Policy::IcidDeExt, "icid+deext") },
+    growing(Subject { full: true, mutated: true, ..of(Policy::Inline, "inline, grows") }),
+    growing(Subject { index: IndexKind::Pm, after_crash: true, ..of(Policy::DeNova, "denova, pm, crashed, grows") }),
+    growing(Subject { full: true, ..of(Policy::DeExt, "deext, grows") }),
 ];
 
 impl Subject {
     /// Returns whether a workload tests something specific to this subject.
     pub fn wants(&self, workload: &Workload) -> bool {
+        if self.grows || workload.grows() {
+            return self.grows && workload.grows();
+        }
         workload.only.map_or(!self.only_its_own, |policies| policies.contains(&self.policy))
+    }
+
+    /// Returns the size of its devices.
+    pub fn device_bytes(&self) -> u64 {
+        if self.grows { GROWN_DEVICE_BYTES } else { DEVICE_BYTES }
     }
 
     fn options(&self, policy: Policy) -> MountOptions {
@@ -293,7 +312,7 @@ fn on_all_cores<T: Sync>(bases: &[Base], tasks: &[T], each: impl Fn(&mut [Disk],
             scope.spawn(|| {
                 nvfold::internals::number_this_thread(0);
                 let mut disks: Vec<Disk> =
-                    bases.iter().map(|base| Disk::new(base.image.clone(), DEVICE_BYTES)).collect();
+                    bases.iter().map(|base| Disk::new(base.image.clone(), base.device_bytes())).collect();
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     let Some(task) = tasks.get(number) else { return };

@@ -32,13 +32,13 @@ use super::defect::{Defect, Moment};
 use super::disk::Disk;
 use super::lock;
 use super::tree::{Replaced, Tree};
-use super::workload::{DEVICE_BYTES, clock_from};
+use super::workload::{DEVICE_BYTES, GROWN_DEVICE_BYTES, clock_from};
 use crate::device;
 use crate::shared::Named;
 
 const BLOCK_BYTES: u64 = 4096;
 /// Offsets of the superblocks, which every mount writes.
-const SUPERBLOCKS: [u64; 3] = [0, BLOCK_BYTES, DEVICE_BYTES - BLOCK_BYTES];
+const SUPERBLOCKS: [u64; 4] = [0, BLOCK_BYTES, DEVICE_BYTES - BLOCK_BYTES, GROWN_DEVICE_BYTES - BLOCK_BYTES];
 const INODE_SEGMENT_BLOCKS: u64 = 512;
 /// Time of the clock when a state is mounted: later than any time of a workload.
 const JUDGED_AT: TimeNs = 1 << 50;
@@ -336,7 +336,7 @@ fn consistent(region: &Region, stats: &Stats, inode_segments: u64, usage: Usage,
         return Err(format!("fsck {when} finds {} traces of a crash", report.recoverable));
     }
     let (_, geometry) = nvfold::read_superblock(region).map_err(|error| format!("{when}: {error}"))?;
-    let total = geometry.blocks() - geometry.first_segment() * INODE_SEGMENT_BLOCKS;
+    let total = geometry.data_blocks();
     let inode_tables = inode_segments * INODE_SEGMENT_BLOCKS;
     let tables = inode_tables + stats.index.media_bytes / BLOCK_BYTES;
     let packed = report.packed_segments * INODE_SEGMENT_BLOCKS;

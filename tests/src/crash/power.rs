@@ -16,7 +16,7 @@
 use super::disk::{Disk, Image};
 use super::oracle::{Judge, Passed, Road};
 use super::tree::Tree;
-use super::workload::{Base, DEVICE_BYTES, Step, Trace};
+use super::workload::{Base, Step, Trace};
 use super::{Subject, judging};
 use pmem::{Action, DeviceSpec, HostEvent, HostImage, OpenOptions, PowerCut, Region};
 use std::fs::File;
@@ -68,7 +68,7 @@ pub fn cut_power(
 ) -> Result<PowerTally, String> {
     let dir = tempfile::tempdir_in(dir).expect("a temporary directory");
     let device = DeviceSpec::Path(dir.path().join("device"));
-    let region = Region::create(&device, DEVICE_BYTES, &options()).expect("a device in a file");
+    let region = Region::create(&device, subject.device_bytes(), &options()).expect("a device in a file");
     base.image.store_to(&region);
     region.sync().expect("the disk takes it");
     let mut cut = PowerCut::new(HostImage::default());
@@ -177,7 +177,7 @@ impl Syncs<'_> {
     /// Checks that the device of a sync is one that a crash may leave, with the tree of that moment.
     fn judge(&mut self, image: Image, allowed: &[Arc<Tree>]) -> Result<(), String> {
         let road = Road::of(image.hash());
-        let mut disk = Disk::new(image, DEVICE_BYTES);
+        let mut disk = Disk::new(image, self.subject.device_bytes());
         let options = self.subject.options(self.subject.policy);
         judging(Judge { disk: &mut disk, options, allowed, road, passed: &self.passed, defect: None }).map(drop)
     }

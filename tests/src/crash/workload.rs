@@ -21,6 +21,10 @@ use crate::shared::Named;
 /// Size of the devices: the smallest size that can be formatted, plus a free segment for the live chunks of a segment
 /// that is emptied.
 pub const DEVICE_BYTES: u64 = 18 << 20;
+/// Size of the devices on which the file system grows: a segment of tables and two of data more.
+pub const GROWN_DEVICE_BYTES: u64 = 24 << 20;
+/// The beginning of the names of the workloads in which it grows.
+pub const GROWTH: &str = "growth";
 
 const BLOCK: u64 = 4096;
 /// Lines that a log may have before compaction is considered.
@@ -73,6 +77,19 @@ pub struct Workload {
     pub crashes_from: usize,
     /// The only policies for which this workload tests something specific.
     pub only: Option<&'static [Policy]>,
+}
+
+impl Workload {
+    /// Returns whether the file system grows.
+    pub fn grows(&self) -> bool {
+        self.ops.contains(&Op::Grow)
+    }
+
+    /// Returns the workload with growth after it.
+    pub fn then_growth(mut self) -> Workload {
+        self.ops.push(Op::Grow);
+        self
+    }
 }
 
 /// A step of a recorded workload.
@@ -166,13 +183,19 @@ impl Base {
             library.unmount();
             Image::of(&region)
         };
+        let image = if setting.grows { longer(&image) } else { image };
         Base { setting, image, model }
+    }
+
+    /// Returns the size of the device.
+    pub fn device_bytes(&self) -> u64 {
+        self.setting.device_bytes()
     }
 
     /// Carries out a workload on a copy of the tree. Every answer must equal the model's.
     pub fn trace(&self, workload: &Workload) -> Trace {
         let mut trees = self.trees(workload);
-        let region = self.image.region(DEVICE_BYTES);
+        let region = self.image.region(self.device_bytes());
         let mut trace = Trace { name: workload.name.clone(), steps: Vec::new(), crashes_from: 0 };
         let record = |trace: &mut Trace| {
             trace.steps.extend(region.take_recording().events.into_iter().map(Step::Event));
@@ -212,7 +235,7 @@ impl Base {
     /// Returns the trees before, between and after the operations of a workload. A separate run reads them, because
     /// reading fills caches that must be cold in the recorded run.
     fn trees(&self, workload: &Workload) -> Trees {
-        let mut library = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        let mut library = Library::on(self.image.region(self.device_bytes()), self.options());
         let mut model = self.model.clone();
         let between: Arc<Mutex<Vec<Arc<Tree>>>> = Arc::default();
         let seen = between.clone();
@@ -245,7 +268,7 @@ impl Base {
         if !self.setting.after_crash && !library.holds_nameless() && !queues {
             return Arc::new(tree);
         }
-        let mut settled = Library::on(self.image.region(DEVICE_BYTES), self.options());
+        let mut settled = Library::on(self.image.region(self.device_bytes()), self.options());
         // Closing a file that has a name ends its stream, which no crash does.
         let slots = if library.holds_nameless() { 0..op::SLOTS } else { 0..0 };
         let close = slots.map(|slot| Op::Close { slot });
@@ -297,9 +320,16 @@ fn crashed(before: Image, write: &[Event], rename: &[Event]) -> Image {
     unreachable!("a rename goes through the journal")
 }
 
+/// Returns the image on a longer device, which has other bytes in what will be tables.
+fn longer(image: &Image) -> Image {
+    let region = image.region(GROWN_DEVICE_BYTES);
+    let _ = region.fence(region.stream(DEVICE_BYTES, &[0xA5; 128 << 10]));
+    Image::of(&region)
+}
+
 /// Returns whether an operation changes only the stored form, not the content, and does so in several steps.
 fn in_steps(op: &Op) -> bool {
-    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments | Op::Convert)
+    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments | Op::Convert | Op::Grow)
 }
 
 /// Returns the operations that make the tree.
@@ -902,6 +932,13 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
         ("the other index, then this one", vec![Op::Convert, Op::Convert]),
         ("the other index, then write of what is there", vec![Op::Convert, write(EMPTY, 0, 3 * BLOCK, distinct(0))]),
         ("unlink of shared data, then the other index", vec![Op::Unlink { path: at(SHARED) }, Op::Convert]),
+        ("growth", vec![Op::Grow]),
+        ("growth, then data in the new part", vec![Op::Grow, write(EMPTY, 0, 64 * BLOCK, new)]),
+        ("growth, then reserved space in the new part", {
+            vec![Op::Grow, allocate(EMPTY, 0, 600 * BLOCK, AllocateMode::Reserve), Op::Unlink { path: at(EMPTY) }]
+        }),
+        ("growth after an unlink", vec![Op::Unlink { path: at(SHARED) }, Op::Grow, write(EMPTY, 0, BLOCK, new)]),
+        ("growth, then the other index", vec![Op::Grow, Op::Convert]),
     ]
 }
 

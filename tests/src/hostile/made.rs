@@ -8,10 +8,10 @@ use std::mem::offset_of;
 use nvfold::internals::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use nvfold::internals::media::log_entry::{LogEntry, PageFooter, XattrValue};
 use nvfold::internals::media::saved_state::{SAVED_RUNS, SavedRun, SavedState};
-use nvfold::internals::media::superblock::Geometry;
+use nvfold::internals::media::superblock::{Geometry, ZONES};
 use nvfold::{
     BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions,
-    Policy, Superblock, XattrMode,
+    NewInode, Policy, Superblock, XattrMode,
 };
 use pmem::{DeviceSpec, OpenOptions, Region};
 use zerocopy::{FromBytes, IntoBytes};
@@ -56,6 +56,12 @@ pub fn all() -> Vec<Made> {
         made("the superblock tells of 16 TiB", of_geometry(|superblock, size| *superblock = size(DEVICE_BYTES_MAX))),
         made("the superblock tells of 2^64 bytes", of_geometry(|superblock, _| superblock.device_bytes = u64::MAX)),
         made("the tables lie outside the device", of_geometry(|superblock, _| superblock.data_offset = 1 << 60)),
+        made("the list of zones has one that begins in the tables", of_zones(&[1])),
+        made("the list of zones has a zone a block", of_zones(&std::array::from_fn::<_, 32, _>(|at| 4096 + at as u32))),
+        made("the list of zones leads past the end", of_zones(&[4096, u32::MAX])),
+        made("the list of zones is not in order", of_zones(&[8192, 4096])),
+        made("a second zone lies over data", zone_over(false)),
+        made("the tables of a second zone are noise", zone_over(true)),
         made("files have 2^63 - 1 bytes", of_files(longest)),
         made("all attributes lie in one block", attributes_in_one_block()),
     ]
@@ -212,6 +218,44 @@ fn circle_of_entries() -> Content {
     content
 }
 
+/// Lists these zones in all copies of the superblock.
+fn of_zones(starts: &[u32]) -> Content {
+    of_geometry(|superblock, _| {
+        superblock.zones[..starts.len()].copy_from_slice(starts);
+        superblock.incompatible |= ZONES;
+    })
+}
+
+/// Returns a device of which the second half says that it is a zone, with data or noise where its tables would be.
+fn zone_over(is_noise: bool) -> Content {
+    let mut content = made_by(2 * DEVICE_BYTES_MIN, |fs| {
+        let new = NewInode { kind: FileKind::Regular, mode: 0o644, uid: 0, gid: 0, rdev: 0 };
+        let file = fs.create(InodeNumber::ROOT, b"file", &new).expect("a file").ino;
+        let file = fs.open(file).expect("an inode");
+        let mut random = fastrand::Rng::with_seed(7);
+        let data: Vec<u8> = (0..20 << 20).map(|_| random.u8(..)).collect();
+        file.write_at(0, &data).expect("a large file");
+    });
+    let geometry = Geometry::of(DEVICE_BYTES_MIN).expect("a valid size");
+    for at in superblocks(content.len_bytes()) {
+        let bytes = content.read(at, size_of::<Superblock>() as u64);
+        let mut superblock = Superblock::read_from_bytes(&bytes).expect("its length");
+        superblock.zones[0] = (DEVICE_BYTES_MIN / BLOCK_BYTES) as u32;
+        superblock.incompatible |= ZONES;
+        superblock.segment_table_offset = geometry.segment_table_offset;
+        superblock.chunk_table_offset = geometry.chunk_table_offset;
+        superblock.data_offset = geometry.data_offset;
+        assert!(superblock.sealed().verify().is_ok());
+        content.write(at, superblock.sealed().as_bytes());
+    }
+    if is_noise {
+        let mut random = fastrand::Rng::with_seed(8);
+        let noise: Vec<u8> = (0..2 << 20).map(|_| random.u8(..)).collect();
+        content.write(DEVICE_BYTES_MIN, &noise);
+    }
+    content
+}
+
 /// Changes all copies of the superblock; `change` also gets a function that returns the superblock of a larger device.
 fn of_geometry(change: impl Fn(&mut Superblock, &dyn Fn(u64) -> Superblock)) -> Content {
     let mut content = image::image(Kind::Small).content.clone();
@@ -220,13 +264,12 @@ fn of_geometry(change: impl Fn(&mut Superblock, &dyn Fn(u64) -> Superblock)) -> 
         let old = Superblock::read_from_bytes(&bytes).expect("its length");
         let of_size = |bytes: u64| {
             let geometry = Geometry::of(bytes).expect("a valid size");
-            Superblock {
-                device_bytes: bytes,
-                segment_table_offset: geometry.segment_table_offset,
-                chunk_table_offset: geometry.chunk_table_offset,
-                data_offset: geometry.data_offset,
-                ..old
-            }
+            let mut of_size = old;
+            of_size.device_bytes = bytes;
+            of_size.segment_table_offset = geometry.segment_table_offset;
+            of_size.chunk_table_offset = geometry.chunk_table_offset;
+            of_size.data_offset = geometry.data_offset;
+            of_size
         };
         let mut superblock = old;
         change(&mut superblock, &of_size);

@@ -169,6 +169,21 @@ impl Library {
         self.mounted = Some(fs);
     }
 
+    fn grow(&mut self) {
+        // As in a conversion.
+        self.mount_again(true);
+        let fs = self.mounted.take().expect("mounted");
+        let sizes = exact_sizes(&fs);
+        fs.unmount().expect("unmount");
+        let grown = nvfold::grow(&self.region).expect("it can grow");
+        assert_eq!(grown.after_bytes, self.region.len_bytes());
+        let findings = device::findings(&self.region).expect("fsck");
+        assert!(findings.is_empty(), "fsck after growth finds:\n{}", findings.join("\n"));
+        let fs = mount(&self.region, &self.options);
+        assert_eq!(exact_sizes(&fs), sizes, "sizes (logical, stored, saved)");
+        self.mounted = Some(fs);
+    }
+
     fn parent(&self, path: &NodePath) -> Result<(InodeNumber, Vec<u8>), i32> {
         let (last, dirs) = path.split_last().ok_or(errno::EINVAL)?;
         let mut dir = self.root;
@@ -445,6 +460,10 @@ impl Library {
             }
             Op::Convert => {
                 self.convert();
+                Ok(Answer::Done)
+            }
+            Op::Grow => {
+                self.grow();
                 Ok(Answer::Done)
             }
         }

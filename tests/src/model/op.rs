@@ -367,6 +367,8 @@ pub enum Op {
     },
     /// Closes all slots, unmounts, converts the device to the other index and mounts it again.
     Convert,
+    /// Closes all slots, unmounts, makes the file system as long as its device and mounts it again.
+    Grow,
     /// Gives a file or directory its own policy, or removes it. EINVAL on anything else.
     SetPolicy {
         path: NodePath,

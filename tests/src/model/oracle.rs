@@ -328,7 +328,7 @@ impl Oracle {
                 Ok(Answer::Done)
             }
             Op::Reconcile | Op::Trim | Op::TrimStep | Op::Rest { .. } => Ok(Answer::Done),
-            Op::Remount | Op::Crash | Op::Convert => {
+            Op::Remount | Op::Crash | Op::Convert | Op::Grow => {
                 self.slots = [None; SLOTS as usize];
                 Ok(Answer::Done)
             }

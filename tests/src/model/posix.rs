@@ -286,7 +286,7 @@ impl Posix {
             }
             // A mount does it by itself.
             Op::Reconcile | Op::Trim | Op::TrimStep | Op::Rest { .. } => Ok(Answer::Done),
-            Op::Remount | Op::Convert => {
+            Op::Remount | Op::Convert | Op::Grow => {
                 self.slots = Default::default();
                 if let Some(mount) = &mut self.mount {
                     mount.remount();

@@ -75,10 +75,17 @@ fn describe(statistics: &Statistics) -> String {
         ("last mounted", show_time(superblock.mounted_ns)),
         ("read-write mounts", superblock.read_write_mounts.to_string()),
     ];
+    facts.extend((statistics.unused_bytes > 0).then(|| ("unused", describe_unused(statistics))));
     facts.extend(statistics.memory_limit.as_ref().map(|limit| ("memory limit", limit.describe())));
     facts.extend(statistics.sync_errors.as_ref().map(|errors| ("syncs", errors.describe())));
     facts.extend(statistics.recovery.as_ref().map(|recovery| ("recovery", recovery.describe())));
     report::facts(&facts)
+}
+
+/// Says that the device is longer than the file system on it, and how to use the rest.
+pub(super) fn describe_unused(statistics: &Statistics) -> String {
+    let (unused, device) = (size::show(statistics.unused_bytes), &statistics.device);
+    format!("{unused} of the device lie after the file system; unmounted, `nvfold resize {device}` adds them")
 }
 
 /// Formats a time as `2026-11-21 05:42:01 UTC`; `never` for 0.

@@ -21,6 +21,7 @@ pub(crate) mod mount;
 pub(crate) mod policy;
 pub(crate) mod reclaim;
 pub(crate) mod remove;
+pub(crate) mod resize;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod snapshot;

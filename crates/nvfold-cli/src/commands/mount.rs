@@ -5,6 +5,7 @@
 //! the terminal. Otherwise it reports the failure on stderr and ends, and the parent ends with its exit code. If the
 //! parent is ended by a signal before it has heard, the child takes the mount down.
 
+use crate::commands::info::describe_unused;
 use crate::device::{self, DeviceOptions};
 use crate::failure::{Doing, Failure, Outcome};
 use crate::mount::{Handed, Options, Plan, mount_help, mounted_words, remount, serve};
@@ -206,5 +207,11 @@ fn report_and_detach(statistics: &Statistics, with_parent: bool) -> Outcome<()> 
 }
 
 fn describe(statistics: &Statistics, output: &Output) -> Outcome<()> {
-    report::emit_done(output.json, output.quiet, "mount", statistics, || escaped(&mounted_words(statistics)))
+    report::emit_done(output.json, output.quiet, "mount", statistics, || {
+        let text = mounted_words(statistics);
+        match statistics.unused_bytes {
+            0 => escaped(&text),
+            _ => escaped(&format!("{text}; {}", describe_unused(statistics))),
+        }
+    })
 }

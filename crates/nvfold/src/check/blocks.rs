@@ -20,6 +20,7 @@ use crate::fingerprint::{Strong, StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, tag};
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS};
 use crate::space::WORDS_PER_SEGMENT;
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 impl Survey<'_> {
@@ -43,14 +44,18 @@ impl Survey<'_> {
         if data {
             self.scrub_metadata();
         }
-        let table = geometry.chunk_entry_offset(BlockNumber(0));
-        let table_bytes = geometry.chunk_entry_offset(BlockNumber(geometry.blocks())) - table;
-        let mut backed = self.region.allocated_ranges(table, table_bytes).into_iter().peekable();
+        let region = self.region;
+        let backed_in = |table: Range<u64>| region.allocated_ranges(table.start, table.end - table.start);
+        let mut backed = geometry.chunk_tables().flat_map(backed_in).peekable();
         let mut entries = vec![ChunkEntry::default(); SEGMENT_BLOCKS as usize];
         for segment in 0..geometry.segments() {
             let counts = self.references.remove(&segment);
             let first = segment * SEGMENT_BLOCKS;
             let entries = &mut entries[..geometry.blocks_in_segment(segment) as usize];
+            if entries.is_empty() {
+                // Tables of a later zone: no reference that is sound leads there.
+                continue;
+            }
             let start = geometry.chunk_entry_offset(BlockNumber(first));
             let end = start + entries.as_bytes().len() as u64;
             while backed.next_if(|range| range.end <= start).is_some() {}

@@ -67,7 +67,7 @@ impl Survey<'_> {
     pub(super) fn check_chains(&mut self) {
         let Some(function) = self.chains.function else { return };
         let mut heads = vec![DirectEntry::default(); HEADS_AT_ONCE];
-        let chains = 1u64 << prefix_bits(self.geometry.blocks());
+        let chains = 1u64 << prefix_bits(self.geometry.index_blocks());
         for (ordinal, segment) in self.chains.segments.clone().into_iter().enumerate() {
             let start = segment * SEGMENT_BYTES;
             let end = start + SEGMENT_BYTES;
@@ -141,7 +141,7 @@ impl Survey<'_> {
         let chunk = self.packed.entries.chunk(word);
         let exists = self.packed.entries.exists(chunk);
         let entry: ChunkEntry = exists.then(|| self.region.read(self.packed.entries.offset(chunk)))?;
-        let of_weak = chain_of(entry.weak(function)?, prefix_bits(self.geometry.blocks()));
+        let of_weak = chain_of(entry.weak(function)?, prefix_bits(self.geometry.index_blocks()));
         let is_of_chain = u64::from(entry.delete_pointer) == chain && of_weak == chain;
         (is_of_chain && entry.is_of(chunk)).then_some(entry)
     }

@@ -182,7 +182,7 @@ fn write_segment_table(region: &Region, geometry: &Geometry, plan: &RepairPlan, 
     let used: HashSet<u64> =
         tables.uses.iter().map(|(segment, _)| *segment).chain(plan.unmarked.iter().copied()).collect();
     for segment in &plan.unmarked {
-        let is_table = *segment < geometry.first_segment()
+        let is_table = !geometry.is_data_segment(*segment)
             || tables.uses.iter().any(|(other, usage)| other == segment && !matches!(usage, SegmentUse::Free));
         if is_table {
             // Blocks in table segments never have chunk entries.
@@ -239,7 +239,7 @@ fn complete_index(
     if mount::index_segments_in(geometry, &tables.uses).is_ok() {
         return Ok(());
     }
-    let needed = index_segments(geometry.blocks());
+    let needed = index_segments(geometry.index_blocks());
     let mut found = vec![None; needed as usize];
     for (segment, usage) in &tables.uses {
         let SegmentUse::Index(ordinal) = usage else { continue };

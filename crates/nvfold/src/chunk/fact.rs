@@ -117,7 +117,7 @@ impl Fact {
             entries,
             function,
             segments,
-            bits: prefix_bits(geometry.blocks()),
+            bits: prefix_bits(geometry.index_blocks()),
             locks: (0..LOCKS).map(|_| Padded::default()).collect(),
             members: Sum::default(),
             counted: AtomicU64::new(u64::MAX),

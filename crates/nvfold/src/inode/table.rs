@@ -32,6 +32,7 @@ use nvfold_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nvfold_sync::{Mutex, RwLock};
 use pmem::{Dirty, Flight, Pm, Region};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use zerocopy::IntoBytes;
 
 /// Blocks of a log with a line for each inode of a segment of the table: with their names, or with their removals.
@@ -544,8 +545,9 @@ pub(crate) fn read_entries(region: &Region, geometry: &Geometry) -> Vec<(u64, Se
     let segments = (geometry.segments() - geometry.first_segment()) as usize;
     let mut entries = vec![SegmentEntry::default(); segments.min(AT_ONCE)];
     let mut found = Vec::new();
-    for first in (geometry.first_segment()..geometry.segments()).step_by(AT_ONCE) {
-        let entries = &mut entries[..(geometry.segments() - first).min(AT_ONCE as u64) as usize];
+    let parts = geometry.data_ranges().flat_map(|range| range.clone().step_by(AT_ONCE).map(move |at| at..range.end));
+    for Range { start: first, end } in parts {
+        let entries = &mut entries[..(end - first).min(AT_ONCE as u64) as usize];
         region.scan_into(geometry.segment_entry_offset(first), entries.as_mut_bytes());
         found.extend((first..).zip(entries.iter().copied()).filter(|(_, entry)| *entry != SegmentEntry::default()));
     }

@@ -23,6 +23,7 @@
 //! | `log_area` | slots that continue a log |
 //! | `log_entry`, `log_line`, `vector_entry` | log entries: what all share, and entries for many extents |
 //! | `location_word` | what a range of a file references |
+//! | `zone` | what a device gets each time that it is made longer |
 //! | `saved_state` | what an orderly unmount leaves for the next mount |
 
 pub(crate) mod chunk_entry;
@@ -40,6 +41,7 @@ pub(crate) mod saved_state;
 pub(crate) mod segment;
 pub(crate) mod superblock;
 pub(crate) mod vector_entry;
+pub(crate) mod zone;
 
 #[cfg(target_endian = "big")]
 compile_error!("nvfold's media format is little-endian");

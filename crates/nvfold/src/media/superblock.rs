@@ -4,9 +4,11 @@
 //! Two copies are adjacent at the front, where one stray write can destroy both; the third is the last block of the
 //! device. Devices that were formatted without it have [`LAST_COPY`] clear, and data in their last block.
 
-use super::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BYTES};
+use super::zone::{ZONES_MAX, Zone, Zones};
+use super::{BLOCK_BYTES, BlockNumber, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::ChunkEntry;
+use crate::media::direct::prefix_bits;
 use crate::media::generator::{GENERATORS, Generator};
 use crate::media::inode::INODE_BYTES;
 use crate::media::journal::{JOURNAL_SLOTS, JournalSlot};
@@ -14,6 +16,7 @@ use crate::media::segment::SegmentEntry;
 use crate::words::IndexKind;
 use std::fmt;
 use std::mem::{offset_of, size_of};
+use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// First eight bytes of an nvfold device.
@@ -31,7 +34,8 @@ pub(crate) const KNOWN_INCOMPATIBLE: u64 = PM_INDEX
     | TABLE_GAPS
     | OWNER_DOMAINS
     | TREES
-    | LIMITS;
+    | LIMITS
+    | ZONES;
 /// Incompatible feature: entries are found through a pm index, which every change of entries must maintain.
 pub(crate) const PM_INDEX: u64 = 1;
 /// Incompatible feature: logs of files may hold vector entries. Set when the first one is written.
@@ -55,6 +59,8 @@ pub const TREES: u64 = 128;
 /// Incompatible feature: directories may have limits, and inodes the number of the limited tree that they are charged to
 /// ([`super::limits`]). Set before the first limits are.
 pub const LIMITS: u64 = 256;
+/// Incompatible feature: the device was made longer, and has further zones ([`super::zone`]). Set with the first one.
+pub const ZONES: u64 = 512;
 /// Feature flags that only writers must understand.
 pub(crate) const KNOWN_READ_ONLY_COMPATIBLE: u64 = LAST_COPY;
 /// Read-only compatible feature: the last block of the device is the third copy of the superblock. It must not be
@@ -122,8 +128,12 @@ pub struct Superblock {
     pub generators_offset: u64,
     /// With [`OWNER_DOMAINS`]: the secret that sets the domains of owners apart.
     pub share_secret: [u8; 16],
+    /// With [`ZONES`]: for each zone after the first, the number of the block with which it begins, in order; then 0.
+    pub zones: [u32; ZONES_MAX],
+    /// pm index: how many of these zones its number of chains takes into account.
+    pub index_zones: u32,
     /// Zero.
-    pub spare: [u8; 304],
+    pub spare: [u8; 172],
 }
 
 const _: () = assert!(size_of::<Superblock>() == 512);
@@ -136,7 +146,9 @@ const _: () = assert!(offset_of!(Superblock, created) == 160);
 const _: () = assert!(offset_of!(Superblock, saved_state) == 176);
 const _: () = assert!(offset_of!(Superblock, generators_offset) == 184);
 const _: () = assert!(offset_of!(Superblock, share_secret) == 192);
-const _: () = assert!(offset_of!(Superblock, spare) == 208);
+const _: () = assert!(offset_of!(Superblock, zones) == 208);
+const _: () = assert!(offset_of!(Superblock, index_zones) == 336);
+const _: () = assert!(offset_of!(Superblock, spare) == 340);
 
 /// The reason why a copy of the superblock cannot be used.
 #[derive(Debug, PartialEq, Eq)]
@@ -178,17 +190,23 @@ impl Superblock {
         self
     }
 
-    /// Returns the layout as stored.
-    fn geometry(&self) -> Geometry {
-        Geometry {
-            device_bytes: self.device_bytes,
-            data_end: self.device_bytes,
-            journal_offset: self.journal_offset,
-            generators_offset: self.generators_offset,
-            segment_table_offset: self.segment_table_offset,
-            chunk_table_offset: self.chunk_table_offset,
-            data_offset: self.data_offset,
-        }
+    /// Returns the offsets as stored.
+    fn offsets(&self) -> [u64; 5] {
+        [
+            self.journal_offset,
+            self.generators_offset,
+            self.segment_table_offset,
+            self.chunk_table_offset,
+            self.data_offset,
+        ]
+    }
+
+    /// Returns the starts of the zones after the first one, or why they cannot be right.
+    fn zones(&self) -> Result<Zones, Refusal> {
+        let is_grown = self.incompatible & ZONES != 0;
+        let zones = Zones::new(self.zones).filter(|zones| is_grown == (zones.count() > 0));
+        let zones = zones.filter(|zones| self.index_zones as usize <= zones.count());
+        zones.ok_or(Refusal::Damaged("its list of zones is not one that nvfold makes"))
     }
 
     /// Returns the geometry if this copy can be trusted, and otherwise the reason why not.
@@ -212,14 +230,16 @@ impl Superblock {
             let unknown = self.incompatible & !KNOWN_INCOMPATIBLE;
             return Err(Refusal::Newer(format!("incompatible feature flags {unknown:#x}")));
         }
-        let geometry =
-            Geometry::of(self.device_bytes).ok_or(Refusal::Damaged("its device size is not one that nvfold makes"))?;
+        let zones = self.zones()?;
+        let geometry = Geometry::of_zones(self.device_bytes, zones, self.has_last_copy())
+            .ok_or(Refusal::Damaged("its device size is not one that nvfold makes"))?;
+        let geometry = geometry.with_index_zones(self.index_zones as usize);
         let sizes = (u64::from(self.block_bytes), u64::from(self.segment_bytes), u64::from(self.inode_bytes));
-        if self.geometry() != geometry || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
+        if self.offsets() != geometry.offsets() || sizes != (BLOCK_BYTES, SEGMENT_BYTES, INODE_BYTES) {
             return Err(Refusal::Damaged("its layout does not follow from the device size"));
         }
         self.index().ok_or_else(|| why_no_index(self.index_function, WeakFunction::from_number))?;
-        Ok(if self.has_last_copy() { geometry.with_last_copy() } else { geometry })
+        Ok(geometry)
     }
 
     /// True if the device was unmounted, so that a mount has nothing to recover.
@@ -247,12 +267,20 @@ impl Superblock {
 
     /// Returns the superblock with another index.
     pub fn with_index(self, kind: IndexKind, function: WeakFunction) -> Superblock {
-        let (feature, function) = match kind {
-            IndexKind::Dram => (0, 0),
-            IndexKind::Pm => (PM_INDEX, function as u32),
+        let zones = self.zones.iter().filter(|start| **start != 0).count() as u32;
+        let (feature, function, index_zones) = match kind {
+            IndexKind::Dram => (0, 0, 0),
+            IndexKind::Pm => (PM_INDEX, function as u32, zones),
         };
         let incompatible = self.incompatible & !PM_INDEX | feature;
-        Superblock { index_kind: kind as u32, index_function: function, incompatible, ..self }
+        Superblock { index_kind: kind as u32, index_function: function, index_zones, incompatible, ..self }
+    }
+
+    /// Returns the superblock of the device with another zone, up to `device_bytes`; `None` if it has as many as it can
+    /// have.
+    pub(crate) fn grown(self, device_bytes: u64) -> Option<Superblock> {
+        let zones = self.zones().ok()?.with((self.device_bytes / BLOCK_BYTES) as u32)?;
+        Some(Superblock { device_bytes, zones: zones.stored(), incompatible: self.incompatible | ZONES, ..self })
     }
 }
 
@@ -265,7 +293,8 @@ fn why_no_index(function: u32, built: impl Fn(u8) -> Option<WeakFunction>) -> Re
     }
 }
 
-/// The offsets of all tables. They follow from the size of the device alone.
+/// The offsets of all tables. They follow from the size of the device alone, and if it was made longer, from its sizes
+/// before ([`super::zone`]). Whoever wants the place of an entry asks here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size of the device in bytes, a multiple of 4096.
@@ -276,44 +305,127 @@ pub struct Geometry {
     pub journal_offset: u64,
     /// Offset of the TX_ID generators.
     pub generators_offset: u64,
-    /// Offset of the segment table.
+    /// Offset of the segment table of the first zone.
     pub segment_table_offset: u64,
-    /// Offset of the chunk table.
+    /// Offset of the chunk table of the first zone.
     pub chunk_table_offset: u64,
-    /// Offset of the first segment after the tables.
+    /// Offset of the first segment after the tables of the first zone.
     pub data_offset: u64,
+    /// `data_end` of the first zone.
+    first_data_end: u64,
+    /// Number of segments with an entry in the tables of the first zone; no limit if it is the only one.
+    first_segments: u64,
+    zones: Zones,
+    index_zones: usize,
 }
 
 impl Geometry {
     /// Returns the layout of a device of this size, without a superblock in the last block; `None` if the size is too
     /// small, too large or unaligned.
     pub fn of(device_bytes: u64) -> Option<Geometry> {
-        if !(DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&device_bytes) || !device_bytes.is_multiple_of(BLOCK_BYTES) {
+        Geometry::of_zones(device_bytes, Zones::default(), false)
+    }
+
+    /// Does the same for a device with these zones, whose last block may hold a superblock. `None` too if the zones do
+    /// not fit: each has room for its tables and a segment of data at least.
+    fn of_zones(device_bytes: u64, zones: Zones, has_last_copy: bool) -> Option<Geometry> {
+        let first_end = zones.start(0).unwrap_or(device_bytes);
+        let is_size =
+            |bytes: u64| (DEVICE_BYTES_MIN..=DEVICE_BYTES_MAX).contains(&bytes) && bytes.is_multiple_of(BLOCK_BYTES);
+        if !is_size(device_bytes) || !is_size(first_end) {
             return None;
         }
         let journal_offset = 2 * BLOCK_BYTES;
         let generators_offset = journal_offset + JOURNAL_SLOTS * size_of::<JournalSlot>() as u64;
         let generators_end = generators_offset + GENERATORS * size_of::<Generator>() as u64;
         let segment_table_offset = generators_end.next_multiple_of(BLOCK_BYTES);
-        let segments = device_bytes.div_ceil(SEGMENT_BYTES);
+        let segments = first_end.div_ceil(SEGMENT_BYTES);
         let segment_table_bytes = segments * size_of::<SegmentEntry>() as u64;
         let chunk_table_offset = (segment_table_offset + segment_table_bytes).next_multiple_of(BLOCK_BYTES);
-        let chunk_table_bytes = device_bytes / BLOCK_BYTES * size_of::<ChunkEntry>() as u64;
+        let chunk_table_bytes = first_end / BLOCK_BYTES * size_of::<ChunkEntry>() as u64;
         let data_offset = (chunk_table_offset + chunk_table_bytes).next_multiple_of(SEGMENT_BYTES);
-        Some(Geometry {
+        let copy_bytes = if has_last_copy { BLOCK_BYTES } else { 0 };
+        let geometry = Geometry {
             device_bytes,
-            data_end: device_bytes,
+            data_end: device_bytes - copy_bytes,
             journal_offset,
             generators_offset,
             segment_table_offset,
             chunk_table_offset,
             data_offset,
-        })
+            first_data_end: first_end - copy_bytes,
+            first_segments: if zones.count() > 0 { segments } else { u64::MAX },
+            zones,
+            index_zones: 0,
+        };
+        geometry.zones().all(|zone| zone.is_useful()).then_some(geometry)
     }
 
-    /// Returns the layout with a superblock in the last block.
+    /// Returns the layout with a superblock in the last block of each zone.
     pub fn with_last_copy(self) -> Geometry {
-        Geometry { data_end: self.device_bytes - BLOCK_BYTES, ..self }
+        Geometry {
+            data_end: self.device_bytes - BLOCK_BYTES,
+            first_data_end: self.zones.start(0).unwrap_or(self.device_bytes) - BLOCK_BYTES,
+            ..self
+        }
+    }
+
+    /// Returns the layout with a pm index that is made for all blocks.
+    pub(crate) fn with_whole_index(self) -> Geometry {
+        self.with_index_zones(self.zones.count())
+    }
+
+    fn with_index_zones(self, index_zones: usize) -> Geometry {
+        Geometry { index_zones, ..self }
+    }
+
+    fn offsets(&self) -> [u64; 5] {
+        [
+            self.journal_offset,
+            self.generators_offset,
+            self.segment_table_offset,
+            self.chunk_table_offset,
+            self.data_offset,
+        ]
+    }
+
+    /// Returns the zones after the first one.
+    fn zones(&self) -> impl DoubleEndedIterator<Item = Zone> + '_ {
+        (0..self.zones.count()).map(|number| self.zone(number))
+    }
+
+    fn zone(&self, number: usize) -> Zone {
+        let start = self.zones.start(number).expect("one of the zones");
+        let end = self.zones.start(number + 1).unwrap_or(self.device_bytes);
+        Zone::new(start, end, end - (self.device_bytes - self.data_end))
+    }
+
+    /// Returns how often the device was made longer.
+    pub fn growths(&self) -> usize {
+        self.zones.count()
+    }
+
+    /// Returns how often it can still be made longer.
+    pub fn growths_left(&self) -> usize {
+        ZONES_MAX - self.zones.count()
+    }
+
+    /// Returns whether a pm index made now would have more chains.
+    pub fn index_is_small(&self) -> bool {
+        prefix_bits(self.index_blocks()) < prefix_bits(self.blocks())
+    }
+
+    /// Returns the tables of the last zone, which are its bytes before the data, and its end; `None` if there is only the
+    /// first one.
+    pub(crate) fn last_zone(&self) -> Option<Zone> {
+        self.zones().next_back()
+    }
+
+    /// Returns the zone whose tables have the entries of a segment, which is not one of the first zone.
+    #[cold]
+    fn zone_of(&self, segment: u64) -> Zone {
+        let of_segment = self.zones().rev().find(|zone| segment >= zone.first_segment);
+        of_segment.expect("zones follow one another")
     }
 
     /// Returns the device offsets of all copies of the superblock.
@@ -327,7 +439,14 @@ impl Geometry {
         self.data_end / BLOCK_BYTES
     }
 
-    /// Returns the number of segments on the device, including the tables and a shorter last segment.
+    /// Returns the number of blocks that a pm index is made for. A device that was made longer keeps its index, so these
+    /// may be fewer than all.
+    pub fn index_blocks(&self) -> u64 {
+        let end = self.zones.start(self.index_zones).unwrap_or(self.device_bytes);
+        (end - (self.device_bytes - self.data_end)) / BLOCK_BYTES
+    }
+
+    /// Returns the number of segments on the device, including those of tables and a shorter last segment.
     pub fn segments(&self) -> u64 {
         self.data_end.div_ceil(SEGMENT_BYTES)
     }
@@ -337,25 +456,78 @@ impl Geometry {
         self.data_offset / SEGMENT_BYTES
     }
 
-    /// Returns the number of blocks in a segment: 512, or fewer in the last one.
+    /// Returns the segments that hold data, in order: a range for each zone.
+    pub fn data_ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let first = self.first_segment()..self.first_data_end.div_ceil(SEGMENT_BYTES);
+        let others = self.zones().map(|zone| zone.data_offset / SEGMENT_BYTES..zone.data_end.div_ceil(SEGMENT_BYTES));
+        std::iter::once(first).chain(others)
+    }
+
+    /// Returns the number of blocks outside the tables.
+    pub fn data_blocks(&self) -> u64 {
+        let in_range = |range: Range<u64>| range.map(|segment| self.blocks_in_segment(segment)).sum::<u64>();
+        let whole = |range: &Range<u64>| (range.end - range.start).saturating_sub(1) * SEGMENT_BLOCKS;
+        self.data_ranges().map(|range| whole(&range) + in_range(range.end.max(range.start + 1) - 1..range.end)).sum()
+    }
+
+    /// Returns the number of blocks of a segment that may hold data: 512; fewer in the last one of a zone; 0 in one that
+    /// has tables of a later zone.
     pub fn blocks_in_segment(&self, segment: u64) -> u64 {
-        (self.blocks() - segment * super::SEGMENT_BLOCKS).min(super::SEGMENT_BLOCKS)
+        if segment < self.first_segments {
+            return (self.first_data_end / BLOCK_BYTES).saturating_sub(segment * SEGMENT_BLOCKS).min(SEGMENT_BLOCKS);
+        }
+        self.zone_of(segment).blocks_in_segment(segment)
+    }
+
+    /// Returns whether blocks of a segment may hold data.
+    pub fn is_data_segment(&self, segment: u64) -> bool {
+        (self.first_segment()..self.segments()).contains(&segment) && self.blocks_in_segment(segment) > 0
     }
 
     /// Returns true if `len` bytes at media address `address` are inside the segments.
     #[inline]
     pub fn holds_data(&self, address: u64, len: u64) -> bool {
-        address >= self.data_offset && address.checked_add(len).is_some_and(|end| end <= self.data_end)
+        let Some(end) = address.checked_add(len) else { return false };
+        address >= self.data_offset && (end <= self.first_data_end || self.is_in_zone(address, end))
+    }
+
+    #[cold]
+    fn is_in_zone(&self, address: u64, end: u64) -> bool {
+        self.zones().any(|zone| address >= zone.data_offset && end <= zone.data_end)
     }
 
     /// Returns the device offset of a block's chunk entry.
-    pub fn chunk_entry_offset(&self, block: super::BlockNumber) -> u64 {
-        self.chunk_table_offset + block.0 * size_of::<ChunkEntry>() as u64
+    pub fn chunk_entry_offset(&self, block: BlockNumber) -> u64 {
+        if block.0 / SEGMENT_BLOCKS < self.first_segments {
+            return self.chunk_table_offset + block.0 * size_of::<ChunkEntry>() as u64;
+        }
+        self.zone_of(block.0 / SEGMENT_BLOCKS).chunk_entry_offset(block)
+    }
+
+    /// Returns the chunk tables, a range of device offsets for each zone.
+    pub fn chunk_tables(&self) -> impl Iterator<Item = Range<u64>> + '_ {
+        let entry_bytes = size_of::<ChunkEntry>() as u64;
+        let first = self.chunk_table_offset..self.chunk_table_offset + self.first_data_end / BLOCK_BYTES * entry_bytes;
+        std::iter::once(first).chain(self.zones().map(|zone| zone.chunk_table()))
+    }
+
+    /// Returns the blocks whose chunk entries begin in a page of the device; none if it is no page of a chunk table.
+    pub fn blocks_of_page(&self, page: u64) -> Range<u64> {
+        let entries_in_page = BLOCK_BYTES / size_of::<ChunkEntry>() as u64;
+        let firsts = std::iter::once(0).chain(self.zones().map(|zone| zone.first_segment * SEGMENT_BLOCKS));
+        let found = self.chunk_tables().zip(firsts).find(|(table, _)| table.contains(&page));
+        found.map_or(0..0, |(table, first)| {
+            let at = first + (page - table.start) / size_of::<ChunkEntry>() as u64;
+            at..at + entries_in_page
+        })
     }
 
     /// Returns the device offset of a segment's entry.
     pub fn segment_entry_offset(&self, segment: u64) -> u64 {
-        self.segment_table_offset + segment * size_of::<SegmentEntry>() as u64
+        if segment < self.first_segments {
+            return self.segment_table_offset + segment * size_of::<SegmentEntry>() as u64;
+        }
+        self.zone_of(segment).segment_entry_offset(segment)
     }
 
     /// Returns the offset of a TX_ID generator.

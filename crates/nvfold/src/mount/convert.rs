@@ -43,9 +43,10 @@ pub fn convert_index(
     weak: WeakFunction,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
-    let (superblock, _) = read_superblock(region)?;
+    let (superblock, geometry) = read_superblock(region)?;
     let of_now = superblock.index().expect("a superblock that was verified");
-    if to == of_now.0 && (to == IndexKind::Dram || weak == of_now.1) {
+    // A device that was made longer keeps the number of chains that it had.
+    if to == of_now.0 && (to == IndexKind::Dram || weak == of_now.1 && !geometry.index_is_small()) {
         return Ok(());
     }
     if of_now.0 == IndexKind::Pm {
@@ -82,8 +83,9 @@ fn switch(region: &Region, superblock: Superblock, to: IndexKind, weak: WeakFunc
 /// the domains of owners.
 fn build(mounted: &Mounted, weak: WeakFunction, are_salted: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let core = &mounted.core;
+    let geometry = core.geometry.with_whole_index();
     let mut segments = Vec::new();
-    for ordinal in 0..index_segments(core.geometry.blocks()) {
+    for ordinal in 0..index_segments(geometry.index_blocks()) {
         match core.space.allocate_segment("make a pm index") {
             Ok(segment) => {
                 clear_segment(&core.region, segment)?;
@@ -100,7 +102,7 @@ fn build(mounted: &Mounted, weak: WeakFunction, are_salted: bool, progress: &mut
     }
     enter_private(core, are_salted);
     let options = MountOptions::default().denova.reorder;
-    let index = Fact::new(core.region.clone(), &core.geometry, core.chunks.entries.clone(), weak, segments, options);
+    let index = Fact::new(core.region.clone(), &geometry, core.chunks.entries.clone(), weak, segments, options);
     let total = core.chunks.tracked() + core.chunks.packed.count();
     let mut done = 0;
     let enter = |entries: Vec<FingerprintedChunk>| {

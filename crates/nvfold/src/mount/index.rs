@@ -55,7 +55,8 @@ pub(crate) fn index_segments_in(geometry: &Geometry, uses: &[(u64, SegmentUse)])
     };
     let mut found: Vec<(u32, u64)> = uses.iter().filter_map(part).collect();
     found.sort_unstable();
-    let is_whole = (0..index_segments(geometry.blocks())).eq(found.iter().map(|(ordinal, _)| u64::from(*ordinal)));
+    let is_whole =
+        (0..index_segments(geometry.index_blocks())).eq(found.iter().map(|(ordinal, _)| u64::from(*ordinal)));
     if !is_whole || found.iter().any(|(_, segment)| geometry.blocks_in_segment(*segment) != SEGMENT_BLOCKS) {
         return Err(Error::PmIndexDamaged { at: geometry.segment_table_offset });
     }

@@ -25,8 +25,10 @@
 //! | `scan`, [`reconcile`] | recovery after a crash, at once and later |
 //! | [`saved`] | the state that a clean unmount saves |
 //! | `convert` | changing the index |
+//! | `grow` | making the file system longer |
 
 mod convert;
+mod grow;
 mod index;
 mod journal;
 mod mkfs;
@@ -46,6 +48,7 @@ use nvfold_sync::Mutex;
 use reconcile::Reconcile;
 
 pub use convert::convert_index;
+pub use grow::{Grown, grow, resize};
 pub(crate) use index::index_segments_in;
 pub(crate) use journal::{clear_journal, journal_stores, replay_journal};
 pub use mkfs::MkfsOptions;

@@ -229,10 +229,8 @@ impl PackedRecord {
     fn from_words(geometry: &Geometry, words: [u64; PACKED_RECORD_WORDS]) -> Option<PackedRecord> {
         let [segment, live, pool, front, headers] = words;
         let open = Open::new(segment, front, headers);
-        let is_sound = (geometry.first_segment()..geometry.segments()).contains(&segment)
-            && live <= SEGMENT_BYTES
-            && pool <= POOLS as u64
-            && open.is_sound();
+        let is_sound =
+            geometry.is_data_segment(segment) && live <= SEGMENT_BYTES && pool <= POOLS as u64 && open.is_sound();
         is_sound.then(|| PackedRecord { segment, live, open: (pool > 0).then(|| (pool as usize - 1, open)) })
     }
 
@@ -329,7 +327,7 @@ impl Saved {
             let record: [u64; SEGMENT_RECORD_WORDS] = input.take(SEGMENT_RECORD_WORDS as u64)?.try_into().ok()?;
             let segment = record[0];
             let is_next = segments.last().is_none_or(|last| last.segment < segment);
-            if !is_next || !(geometry.first_segment()..geometry.segments()).contains(&segment) {
+            if !is_next || !geometry.is_data_segment(segment) {
                 return None;
             }
             let bits = |from: usize| std::array::from_fn(|at| record[from + at]);

@@ -121,7 +121,7 @@ impl Tables {
         let mut entries: BTreeMap<u64, SegmentEntry> = entries.into_iter().collect();
         // Several segments may claim to be, or look like, the same part: the one with the most inodes wins.
         let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
-        for segment in geometry.first_segment()..geometry.segments() {
+        for segment in geometry.data_ranges().flatten() {
             let is_whole = geometry.blocks_in_segment(segment) == SEGMENT_BLOCKS;
             let told = match uses.get(&segment) {
                 Some(SegmentUse::Inodes(ordinal)) if is_whole => Some((*ordinal, 0)),
@@ -241,7 +241,7 @@ fn find_packed(
     entries: &mut BTreeMap<u64, SegmentEntry>,
 ) {
     let is_open = |segment: &u64| matches!(uses.get(segment), None | Some(SegmentUse::Torn));
-    let unknown: Vec<u64> = (geometry.first_segment()..geometry.segments()).filter(is_open).collect();
+    let unknown: Vec<u64> = geometry.data_ranges().flatten().filter(is_open).collect();
     for segment in &unknown {
         if let Some(wear) = times_opened(region, geometry, *segment) {
             uses.insert(*segment, SegmentUse::Packed);

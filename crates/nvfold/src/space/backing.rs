@@ -178,7 +178,8 @@ impl Space {
         let mut order = (from..segments).chain(first..from);
         let found = order.find(|segment| {
             let free = u64::from(self.free_in[*segment as usize].load(Ordering::Relaxed));
-            !self.is_backed(*segment) && fits(*segment, free, self.geometry.blocks_in_segment(*segment))
+            let blocks = self.geometry.blocks_in_segment(*segment);
+            blocks > 0 && !self.is_backed(*segment) && fits(*segment, free, blocks)
         })?;
         *search_from = found + 1;
         Some(found)

@@ -191,7 +191,7 @@ impl Space {
     /// Creates an allocator in which every block outside the tables is free.
     pub(crate) fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
         let segments = geometry.segments();
-        let total_blocks = geometry.blocks() - geometry.first_segment() * SEGMENT_BLOCKS;
+        let total_blocks = geometry.data_blocks();
         let cores = cores.clamp(1, 64);
         let first_segment = geometry.first_segment() as usize;
         let apart = (segments as usize - first_segment) / cores;
@@ -475,7 +475,8 @@ impl Space {
     }
 
     fn is_empty(&self, segment: u64) -> bool {
-        u64::from(self.free_in[segment as usize].load(Ordering::Relaxed)) == self.geometry.blocks_in_segment(segment)
+        let free = u64::from(self.free_in[segment as usize].load(Ordering::Relaxed));
+        free > 0 && free == self.geometry.blocks_in_segment(segment)
     }
 
     /// Trims a segment that the caller holds as a whole.

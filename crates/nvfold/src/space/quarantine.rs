@@ -34,13 +34,11 @@ impl Space {
         if self.quarantined.load(Ordering::Relaxed) == bad || self.quarantined.swap(bad, Ordering::Relaxed) == bad {
             return;
         }
-        let first = self.geometry.first_segment() * SEGMENT_BLOCKS;
-        let entries = self.geometry.chunk_entry_offset(BlockNumber(0));
         for page in pages {
             // The block itself and, if it is a page of the chunk table, the blocks whose entries it holds.
-            let counted = (page.saturating_sub(entries) / ENTRY_BYTES..).take((BLOCK_BYTES / ENTRY_BYTES) as usize);
-            let blocks = std::iter::once(page / BLOCK_BYTES).chain(counted);
-            for block in blocks.filter(|block| (first..self.geometry.blocks()).contains(block)).map(BlockNumber) {
+            let blocks = std::iter::once(page / BLOCK_BYTES).chain(self.geometry.blocks_of_page(page));
+            let holds_data = |block: &BlockNumber| self.geometry.holds_data(block.address(), BLOCK_BYTES);
+            for block in blocks.map(BlockNumber).filter(holds_data) {
                 if !self.sound_or_forget(block)
                     && self.back(block.0 / SEGMENT_BLOCKS).unwrap_or(false)
                     && self.reserve("keep bad memory from use", 1, Purpose::Promised).is_ok()

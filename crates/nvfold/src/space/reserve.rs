@@ -78,7 +78,7 @@ impl Space {
             return Ok(());
         }
         self.region.reserve(0, self.geometry.segment_table_offset)?;
-        self.region.reserve(self.region.len_bytes() - BLOCK_BYTES, BLOCK_BYTES)?;
+        self.region.reserve(self.geometry.device_bytes - BLOCK_BYTES, BLOCK_BYTES)?;
         for segment in self.geometry.first_segment()..self.geometry.segments() {
             let is_table = self.walkers[segment as usize].load(Ordering::Relaxed) == WHOLE;
             if is_table && !self.packed.is_packed(segment) && !self.back(segment)? {

@@ -116,10 +116,10 @@ impl Space {
 
     /// Returns how often segments were opened.
     pub(crate) fn segment_wear(&self) -> SegmentWear {
-        let opened = &self.wear[self.geometry.first_segment() as usize..];
-        let mut wear = SegmentWear { segments: opened.len() as u64, ..SegmentWear::default() };
-        for count in opened {
-            let count = count.load(Ordering::Relaxed);
+        let mut wear = SegmentWear::default();
+        for segment in self.geometry.data_ranges().flatten() {
+            let count = self.wear_of(segment);
+            wear.segments += 1;
             wear.opened += u64::from(count);
             wear.opened_max = wear.opened_max.max(count);
         }
