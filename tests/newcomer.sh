@@ -91,6 +91,7 @@ run_steps() { # script
 }
 
 # What the page of the service says is what is run here.
+# shellcheck disable=SC2016
 sed -n '/^```sh$/,/^```$/{/^```/d;p}' docs/operating/service.md | while read -r command; do
     grep -qF -- "$command" tests/newcomer/*.sh ||
         { echo "newcomer: no step runs what docs/operating/service.md says: $command" >&2; exit 1; }

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # For the scripts that run in the machine: prints what is done and what is seen.
 set -euo pipefail
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The first boot of tests/newcomer.sh: from the package to a service.
 here=/shared
+# shellcheck source=tests/newcomer/common.sh
 . "$here/common.sh"
 # Each name of a program below that of the package would be found first.
 hash -r
@@ -148,7 +149,10 @@ try systemctl start nvfold@work
 same /srv/work/second
 echo "unmounted by hand" >/srv/work/file
 try umount /srv/work
-until_true sh -c '[ "$(systemctl is-active nvfold@work)" = inactive ]'
+is_inactive() {
+    [ "$(systemctl is-active nvfold@work)" = inactive ]
+}
+until_true is_inactive
 is_clean /shared/device
 try systemctl start nvfold@work
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Scrapes the metrics of the service: through the mount, from a socket in its runtime directory, and from a port.
 here=/shared
+# shellcheck source=tests/newcomer/common.sh
 . "$here/common.sh"
 
 port=9617

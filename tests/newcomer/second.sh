@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The second boot of tests/newcomer.sh: what was enabled is there again; upgrade, and remove.
 here=/shared
+# shellcheck source=tests/newcomer/common.sh
 . "$here/common.sh"
 
 step "After the reboot all is mounted again, in order"
@@ -29,7 +30,7 @@ try systemctl disable --now nvfold@work
 try umount /srv/pool
 try dpkg -r nvfold
 hash -r
-[ ! -e /usr/bin/nvfold ] && [ ! -e /sbin/mount.nvfold ] || fail "programs stay"
+if [ -e /usr/bin/nvfold ] || [ -e /sbin/mount.nvfold ]; then fail "programs stay"; fi
 try ls /etc/nvfold
-[ -s /shared/device ] && [ -s /var/lib/nvfold/pool ] || fail "data was removed"
+if [ ! -s /shared/device ] || [ ! -s /var/lib/nvfold/pool ]; then fail "data was removed"; fi
 [ -z "$(findmnt --list --noheadings -t fuse.nvfold)" ] || fail "a mount stays"

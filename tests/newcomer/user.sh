@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What an ordinary user does without root: a service manager of his own, fusermount3, and what a user may not do.
 here=/shared
+# shellcheck source=tests/newcomer/common.sh
 . "$here/common.sh"
 
 useradd --create-home newcomer

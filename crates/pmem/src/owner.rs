@@ -54,11 +54,11 @@ fn state_in(status: &[u8]) -> Option<u8> {
     status.get(at + 2).copied()
 }
 
-/// Returns true for the arguments of `nvfold mount`.
+/// Returns true for the arguments of `nvfold mount` and `nvfold serve`.
 fn is_server(arguments: &[u8]) -> bool {
     let mut arguments = arguments.split(|byte| *byte == 0);
     let program = Path::new(OsStr::from_bytes(arguments.next().unwrap_or_default())).file_name().unwrap_or_default();
-    program.as_bytes().starts_with(b"nvfold") && arguments.any(|argument| argument == b"mount")
+    program.as_bytes().starts_with(b"nvfold") && arguments.any(|argument| argument == b"mount" || argument == b"serve")
 }
 
 /// Returns true if a table of mounts (/proc/PID/mountinfo) has a mount of the device.
@@ -148,6 +148,7 @@ mod tests {
     fn opening_a_device_waits_only_for_an_ending_server() {
         assert!(is_server(b"/usr/bin/nvfold\0mount\0--background-child\0/dev/x\0/mnt\0"));
         assert!(is_server(b"nvfold\0--json\0mount\0dev\0dir\0"));
+        assert!(is_server(b"/usr/bin/nvfold\0serve\0/etc/nvfold/pool.toml\0"));
         assert!(!is_server(b"nvfold\0fsck\0dev\0") && !is_server(b"mount\0dev\0") && !is_server(b""));
         assert_eq!(state_in(b"12 (a) T) S 1 12"), Some(b'S'));
     }
