@@ -130,6 +130,7 @@ fn a_mounted_device_a_shorter_size_and_a_full_host_are_refused() {
         assert_eq!(refused.code(), 1, "{}", refused.report());
         show(&refused.stderr);
         assert_eq!(fs::metadata(&device).unwrap().len(), 24 * MIB);
+        drop(rest);
         fs::remove_file(host.join("rest")).unwrap();
         let info = json(&nvfold(&["info", "--json"], &device).success());
         assert_eq!(info["superblock"]["device_bytes"], 24 * MIB);
