@@ -71,7 +71,7 @@ mod words;
 // Devices: how they are made, mounted and described.
 pub use media::superblock::Superblock;
 pub use media::{BLOCK_BYTES, DEVICE_BYTES_MAX, DEVICE_BYTES_MIN};
-pub use mount::{Grown, MkfsOptions, MountOptions, Recovery, Share, convert_index, grow, read_superblock, resize};
+pub use mount::{MkfsOptions, MountOptions, Recovery, Resized, Share, convert_index, grow, read_superblock, resize};
 pub use words::{Clock, IndexKind, Stopwatch};
 
 // Names and bytes: the operations, and the words in which they speak.

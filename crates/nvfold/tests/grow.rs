@@ -122,8 +122,8 @@ fn a_full_file_system_grows_under_every_policy_and_takes_more() {
         assert!(before > 10, "{what}");
 
         let grown = grow(&region).unwrap();
-        assert_eq!(grown, Grown { before_bytes: SMALL_BYTES, after_bytes: LARGE_BYTES });
-        assert_eq!(grow(&region).unwrap(), Grown { before_bytes: LARGE_BYTES, after_bytes: LARGE_BYTES });
+        assert_eq!(grown, Resized { before_bytes: SMALL_BYTES, after_bytes: LARGE_BYTES });
+        assert_eq!(grow(&region).unwrap(), Resized { before_bytes: LARGE_BYTES, after_bytes: LARGE_BYTES });
         assert!(whole(&region).clean, "{what}");
         let (superblock, geometry) = read_superblock(&region).unwrap();
         assert_eq!((superblock.device_bytes, geometry.growths()), (LARGE_BYTES, 1));
@@ -282,11 +282,11 @@ fn what_cannot_grow_says_why_and_stays_as_it_is() {
     refused(Some(32 * MIB + MIB), "too few more");
     refused(Some(1 << 45), "too many");
     assert_eq!(bytes(), 32 * MIB);
-    assert_eq!(resize(&spec, None, &options).unwrap(), Grown { before_bytes: 32 * MIB, after_bytes: 32 * MIB });
+    assert_eq!(resize(&spec, None, &options).unwrap(), Resized { before_bytes: 32 * MIB, after_bytes: 32 * MIB });
     std::fs::File::options().write(true).open(&path).unwrap().set_len(64 * MIB).unwrap();
     refused(Some(48 * MIB), "leave the size out");
     assert_eq!(bytes(), 64 * MIB);
-    assert_eq!(resize(&spec, None, &options).unwrap(), Grown { before_bytes: 32 * MIB, after_bytes: 64 * MIB });
+    assert_eq!(resize(&spec, None, &options).unwrap(), Resized { before_bytes: 32 * MIB, after_bytes: 64 * MIB });
     let grown = resize(&spec, Some(128 * MIB), &options).unwrap();
     assert_eq!((grown.after_bytes, bytes()), (128 * MIB, 128 * MIB));
     let region = Region::open(&spec, &options).unwrap();

@@ -30,7 +30,7 @@ use pmem::{DeviceSpec, OpenOptions, Region};
 
 /// The size of a file system before and after it was made longer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grown {
+pub struct Resized {
     /// What it had.
     pub before_bytes: u64,
     /// What it has.
@@ -44,7 +44,7 @@ pub struct Grown {
 /// # Errors
 /// [`Error::Resize`] if it cannot have that size; errors of the device and of a mount. The file system has its old size
 /// then, and so has the file if this call made it longer.
-pub fn resize(spec: &DeviceSpec, device_bytes: Option<u64>, options: &OpenOptions) -> Result<Grown> {
+pub fn resize(spec: &DeviceSpec, device_bytes: Option<u64>, options: &OpenOptions) -> Result<Resized> {
     let (before, file_bytes) = {
         let region = Region::open(spec, options)?;
         let (superblock, geometry) = read_superblock(&region)?;
@@ -56,7 +56,7 @@ pub fn resize(spec: &DeviceSpec, device_bytes: Option<u64>, options: &OpenOption
     };
     let wanted = device_bytes.unwrap_or(file_bytes);
     if wanted == before {
-        return Ok(Grown { before_bytes: before, after_bytes: before });
+        return Ok(Resized { before_bytes: before, after_bytes: before });
     }
     if wanted < file_bytes {
         let why = format!(
@@ -86,12 +86,12 @@ fn shorten(spec: &DeviceSpec, before: u64, file_bytes: u64, options: &OpenOption
 ///
 /// # Errors
 /// As [`resize`].
-pub fn grow(region: &Region) -> Result<Grown> {
+pub fn grow(region: &Region) -> Result<Resized> {
     let (superblock, geometry) = read_superblock(region)?;
     require_known_features(&superblock)?;
     let (before_bytes, after_bytes) = (geometry.device_bytes, region.len_bytes());
     if before_bytes == after_bytes {
-        return Ok(Grown { before_bytes, after_bytes });
+        return Ok(Resized { before_bytes, after_bytes });
     }
     if region.is_read_only() {
         return Err(Error::ReadOnly { doing: "make the file system longer" });
@@ -106,7 +106,7 @@ pub fn grow(region: &Region) -> Result<Grown> {
     clear_zone(region, &geometry)?;
     write_superblocks(region, &geometry, superblock)?;
     region.sync()?;
-    Ok(Grown { before_bytes, after_bytes })
+    Ok(Resized { before_bytes, after_bytes })
 }
 
 /// Mounts a device that no other process uses, completes recovery, and unmounts it.

@@ -48,7 +48,7 @@ use nvfold_sync::Mutex;
 use reconcile::Reconcile;
 
 pub use convert::convert_index;
-pub use grow::{Grown, grow, resize};
+pub use grow::{Resized, grow, resize};
 pub(crate) use index::index_segments_in;
 pub(crate) use journal::{clear_journal, journal_stores, replay_journal};
 pub use mkfs::MkfsOptions;
