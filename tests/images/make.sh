@@ -20,11 +20,14 @@ text() { seq "$1" 7 "$(($1 + 7 * $2))"; }
 # Bytes that do not, of a fixed sequence.
 noise() { text "$1" 9000 | gzip -n9 | head -c "$2"; }
 
+# `text` and `noise` are functions and files.
+# shellcheck disable=SC2094
 fill() {
     cd "$1"
     mkdir -p dir/inner empty many
     text 1 6000 > text; cp text copy; text 2 3000 > dir/other
-    noise 3 20000 > noise; cp noise dir/noise
+    noise 3 20000 > noise
+    cp noise dir/noise
     noise 3 12288 > part; text 4 500 >> part
     : > nothing; printf 'short' > dir/inner/short
     { head -c 8192 text; truncate -s 3M /dev/stdout; } > hole || true
@@ -44,9 +47,9 @@ manifest() {
     snapshots=$1/.nvfold/snapshots
     { find "$1" -mindepth 1; [ ! -d "$snapshots" ] || find "$snapshots" -mindepth 1; } | LC_ALL=C sort |
         while IFS= read -r path; do
-            if [ -L "$path" ]; then kind=link; sum=$(readlink -n "$path" | sha256sum)
+            if [ -L "$path" ]; then kind="link"; sum=$(readlink -n "$path" | sha256sum)
             elif [ -d "$path" ]; then kind=dir; sum=-
-            elif [ -f "$path" ]; then kind=file; sum=$(sha256sum < "$path")
+            elif [ -f "$path" ]; then kind="file"; sum=$(sha256sum < "$path")
             else kind=fifo; sum=-; fi
             bytes=$(stat -c %s "$path"); [ $kind = dir ] && bytes=0
             printf '%s\t%s\t%s\t%s\t%s\n' "$kind" "$(stat -c %a "$path")" "$bytes" "${sum%% *}" "${path#"$1"/}"
