@@ -333,12 +333,14 @@ fn every_command_on_a_device_reports_its_result_or_the_reason_of_its_failure() {
     // Something that is not nvfold in place of one copy.
     overwrite(&scratch, "dev", 0, &[0; 16]);
     told.run(&["fsck", "dev"]);
-    damage(&scratch, "dev", &[100, 4196, (64 << 20) - 3996]);
+    // The last copy of the superblock is in the last block, and the device has been made longer.
+    let last = fs::metadata(scratch.path("dev")).unwrap().len() - 4096;
+    damage(&scratch, "dev", &[100, 4196, last + 100]);
     for call in [&["info", "dev"][..], &["fsck", "dev"], &["mount", "dev", "dir"]] {
         told.run(call);
     }
     // What a wiped start and end look like, and a device that was cut.
-    for at in [0, 4096, (64 << 20) - 4096] {
+    for at in [0, 4096, last] {
         overwrite(&scratch, "dev", at, &[0; 4096]);
     }
     for call in [&["info", "dev"][..], &["fsck", "dev"], &["export", "dev", "copy"]] {
@@ -434,7 +436,9 @@ fn df_reports_readable_devices_even_if_others_fail() {
     scratch.device("dev", "64M");
     let told = scratch.nvfold(&["df", "dev", "none"]).fails(1, "No such file");
     assert!(told.stdout.contains("dev") && !told.stdout.contains("none"), "{told:#?}");
-    let told = scratch.nvfold(&["df", "none", "dev", "--json"]).fails(1, "No such file").json();
+    let told = scratch.nvfold(&["df", "none", "dev", "--json"]).code_is(1);
+    assert!(told.stderr.contains("\"errno\":\"ENOENT\""), "{told:#?}");
+    let told = told.json();
     assert_eq!(told["file_systems"].as_array().unwrap().len(), 1);
 }
 
