@@ -7,7 +7,13 @@ use nvfold_tests::{pages, requires};
 use std::collections::BTreeSet;
 
 /// Pages that another test runs, and which.
-const ELSEWHERE: [(&str, &str); 0] = [];
+const ELSEWHERE: [(&str, &str); 5] = [
+    ("exit-codes", "crates/nvfold-cli/tests/scripting.rs"),
+    ("grow", "tests/tests/grow.rs"),
+    ("install", "tests/packages.sh, which installs and removes what the page says, in a namespace"),
+    ("monitoring", "tests/tests/metrics.rs"),
+    ("service", "tests/newcomer.sh, under a real systemd"),
+];
 
 /// Makes a test for each page, by its name.
 macro_rules! pages_are_run {

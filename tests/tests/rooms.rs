@@ -34,7 +34,7 @@ struct House {
 /// Rooms that the commands use: all of them.
 const COMMANDS_USE: &str = "stored descent mount metrics statistics bounded server unmount traffic device \
                              dedup_options option_list mounts problems service stop output report progress size failure \
-                             text";
+                             text research helpers";
 
 const HOUSES: [House; 9] = [
     House {
@@ -86,10 +86,10 @@ const HOUSES: [House; 9] = [
     House {
         crate_name: "nvfold-cli",
         rooms: &[
-            ("names", "cli"),
-            ("research", "mount dedup_options option_list"),
+            ("names", "cli helpers"),
             ("cli", "commands output bounded progress"),
             ("commands", COMMANDS_USE),
+            ("research", "mount dedup_options option_list"),
             ("service", "mount bounded server unmount utab device mounts size failure text"),
             ("stored", "descent mount statistics device dedup_options mounts problems failure"),
             (
@@ -115,6 +115,7 @@ const HOUSES: [House; 9] = [
             ("descent", ""),
             ("failure", "errno_names remedy text"),
             ("errno_names", ""),
+            ("helpers", ""),
             ("remedy", "mounts"),
             ("mounts", ""),
             ("size", ""),

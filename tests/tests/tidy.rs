@@ -890,11 +890,13 @@ fn the_structs_in_the_format_page_match_the_code() {
         ("JOURNAL_WORDS".to_owned(), 7),
         ("SavedRun".to_owned(), 16),
         ("SAVED_RUNS".to_owned(), 248),
+        ("ZONES_MAX".to_owned(), 32),
     ]);
     assert_eq!(size_of::<nvfold::internals::media::journal::WordStore>(), 16);
     assert_eq!(nvfold::internals::media::journal::JOURNAL_WORDS, 7);
     assert_eq!(size_of::<nvfold::internals::media::saved_state::SavedRun>(), 16);
     assert_eq!(nvfold::internals::media::saved_state::SAVED_RUNS, 248);
+    assert_eq!(nvfold::internals::media::zone::ZONES_MAX, 32);
     let media = sources().into_iter().filter(|(file, _)| file.starts_with("crates/nvfold/src/media/"));
     for (name, fields) in media.flat_map(|(_, text)| media_structs(&text, &sizes)) {
         let (size, rows) = documented.remove(&name).unwrap_or_else(|| panic!("{name} is not in docs/media-format.md"));

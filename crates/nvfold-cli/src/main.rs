@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`cli`], [`commands`] | the command line; one file for each command |
 //! | [`research`], [`option_list`] | which options `--help` shows, and which `--help-research`; lists of mount options |
-//! | [`names`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
+//! | [`names`], [`helpers`] | other names of the program: mkfs.nvfold, mount.fuse.nvfold, fsck.nvfold, ... |
 //! | [`mount`] | serving a mount, with `nvfold_mount`; what commands ask of one |
 //! | [`service`] | a mount as a service: its file, its steps, the service manager |
 //! | [`stored`] | access to stored files, through a mount or on a device |
@@ -32,6 +32,7 @@ mod descent;
 mod device;
 mod errno_names;
 mod failure;
+mod helpers;
 mod log;
 mod metrics;
 mod mount;

@@ -5,20 +5,10 @@
 //! -o OPTIONS`.
 
 use crate::cli::Cli;
+use crate::helpers::HELPERS;
 use clap::CommandFactory;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-
-/// The names of helper programs, and the command that each stands for.
-pub(crate) const HELPERS: [(&str, &str); 7] = [
-    ("mkfs.nvfold", "mkfs"),
-    ("mount.nvfold", "mount"),
-    ("mount.fuse.nvfold", "mount"),
-    ("umount.nvfold", "umount"),
-    ("umount.fuse.nvfold", "umount"),
-    ("fsck.nvfold", "fsck"),
-    ("fsck.fuse.nvfold", "fsck"),
-];
 
 /// Returns the arguments of the equivalent call of `nvfold`.
 pub(crate) fn as_nvfold(mut arguments: Vec<OsString>) -> Vec<OsString> {

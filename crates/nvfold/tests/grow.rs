@@ -262,7 +262,7 @@ fn a_pm_index_keeps_its_chains_and_can_be_made_for_all_blocks() {
 }
 
 #[test]
-fn what_cannot_grow_says_why_and_stays_as_it_is() {
+fn a_device_that_cannot_grow_says_why_and_stays_as_it_is() {
     let dir = std::env::temp_dir().join(format!("nvfold-grow-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     let path = dir.join("device");
@@ -429,7 +429,7 @@ fn fsck_finds_and_mends_what_is_broken_in_the_tables_of_a_later_zone() {
 
 /// A copy of the superblock that an interrupted growth left behind the old end is not taken for that of a clean device.
 #[test]
-fn what_an_interrupted_growth_left_is_recovered_even_without_the_other_copies() {
+fn an_interrupted_growth_is_recovered_even_without_the_other_copies() {
     let small = formatted(SMALL_BYTES, IndexKind::Dram);
     let fs = mount(&small, Policy::Inline);
     (0..9).for_each(|file| write(&fs, &format!("{file}"), &noise(file, 1 << 19)).unwrap());

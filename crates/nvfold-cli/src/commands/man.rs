@@ -9,9 +9,8 @@
 //! clap_mangen writes what clap knows of a command. Mount options are values of `-o` to clap, so their lists are
 //! written here.
 
-use crate::cli::VERSION;
 use crate::failure::{Doing, Failure, Outcome};
-use crate::names;
+use crate::helpers::HELPERS;
 use crate::option_list::Group;
 use crate::report;
 use crate::research::MountOptions;
@@ -59,7 +58,7 @@ fn write_all(cli: &Command, dir: &Path) -> std::io::Result<()> {
     };
     let (commands, helpers) = (folder("1")?, folder("8")?);
     write_pages(cli, &commands)?;
-    for (helper, command) in names::HELPERS {
+    for (helper, command) in HELPERS {
         std::fs::write(helpers.join(format!("{helper}.8")), format!(".so man1/nvfold-{command}.1\n"))?;
     }
     Ok(())
@@ -81,7 +80,7 @@ fn page(command: &Command) -> std::io::Result<String> {
     let options = MountOptions::of(command.get_name());
     let name = name_of(command);
     // The version without the commit, which is no part of a manual.
-    let source = format!("nvfold {}", VERSION.split(' ').next().unwrap_or_default());
+    let source = format!("nvfold {}", env!("CARGO_PKG_VERSION"));
     let man = Generator::new(described(command)).title(name.to_uppercase()).source(source).manual("nvfold manual");
     let mut text = Vec::new();
     man.render_title(&mut text)?;
@@ -132,7 +131,7 @@ fn name_line(roff: &mut Roff, command: &Command, name: &str) {
 /// Returns the helper programs that stand for a command.
 fn helpers_of(command: &Command) -> impl Iterator<Item = &'static str> {
     let bin_name = command.get_bin_name().unwrap_or_default().to_owned();
-    names::HELPERS.iter().filter(move |(_, verb)| bin_name == format!("nvfold {verb}")).map(|(helper, _)| *helper)
+    HELPERS.iter().filter(move |(_, verb)| bin_name == format!("nvfold {verb}")).map(|(helper, _)| *helper)
 }
 
 /// Writes groups of mount options, an item for each option.
