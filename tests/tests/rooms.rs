@@ -174,7 +174,7 @@ const HOUSES: [House; 9] = [
     House {
         crate_name: "nvfold-fuse",
         rooms: &[
-            ("mount", ""),
+            ("mount", "sys"),
             ("handshake", "protocol"),
             ("notices", "protocol"),
             ("device", "listeners workers sys reply operation protocol"),

@@ -262,7 +262,7 @@ fn a_pm_index_keeps_its_chains_and_can_be_made_for_all_blocks() {
 }
 
 #[test]
-fn a_device_that_cannot_grow_says_why_and_stays_as_it_is() {
+fn a_device_that_cannot_grow_stays_as_it_is() {
     let dir = std::env::temp_dir().join(format!("nvfold-grow-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     let path = dir.join("device");
