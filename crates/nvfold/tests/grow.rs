@@ -414,7 +414,7 @@ fn fsck_finds_and_mends_what_is_broken_in_the_tables_of_a_later_zone() {
         let at = geometry.chunk_entry_offset(BlockNumber(geometry.blocks() - 1));
         let _ = region.fence(region.write(at, &ChunkEntry { count: 3, ..entry }).flush());
     });
-    broken("a damaged entry of a segment", "its entry is damaged", &|region, geometry| {
+    broken("a damaged entry of a segment", "a crash left half an entry", &|region, geometry| {
         let used = geometry.data_ranges().last().unwrap().start;
         let at = geometry.segment_entry_offset(used);
         let entry: SegmentEntry = region.read(at);

@@ -272,7 +272,7 @@ fn expired(dir: &Path, expired: &ExpiredTree) -> Told {
 
 fn of_tree(name: &'static str, state: &str, dir: &Path, tree: &LimitedTree, path: Option<&[u8]>) -> Told {
     let path = path.map(|path| below(dir, path));
-    let shown = path.as_ref().map_or(format!("directory inode {}", tree.top.0), |path| mounts::show(path));
+    let shown = path.as_ref().map_or(format!("directory inode {}", tree.top.0), mounts::show);
     let of = |used: String, limit: Option<String>| limit.map_or(used.clone(), |limit| format!("{used} of {limit}"));
     let bytes = of(size::show(tree.logical_bytes), tree.limits.logical_bytes.map(size::show));
     let inodes = of(tree.inodes.to_string(), tree.limits.inodes.map(|limit| limit.to_string()));
