@@ -414,16 +414,18 @@ fn fsck_finds_and_mends_what_is_broken_in_the_tables_of_a_later_zone() {
         let at = geometry.chunk_entry_offset(BlockNumber(geometry.blocks() - 1));
         let _ = region.fence(region.write(at, &ChunkEntry { count: 3, ..entry }).flush());
     });
+    let used_segment = |region: &Region, geometry: &Geometry| {
+        let offsets = geometry.data_ranges().last().unwrap().map(|segment| geometry.segment_entry_offset(segment));
+        let entries = offsets.map(|at| (at, region.read::<SegmentEntry>(at)));
+        entries.into_iter().find(|(_, entry)| entry.kind == KIND_BLOCKS).unwrap()
+    };
     broken("a damaged entry of a segment", "a crash left half an entry", &|region, geometry| {
-        let used = geometry.data_ranges().last().unwrap().start;
-        let at = geometry.segment_entry_offset(used);
-        let entry: SegmentEntry = region.read(at);
-        assert_eq!(entry.kind, KIND_BLOCKS);
+        let (at, entry) = used_segment(region, geometry);
         let _ = region.fence(region.write(at, &SegmentEntry { check: entry.check ^ 1, ..entry }).flush());
     });
     broken("a segment that is not marked", "blocks of it are in use", &|region, geometry| {
-        let used = geometry.data_ranges().last().unwrap().start;
-        let _ = region.fence(region.write(geometry.segment_entry_offset(used), &SegmentEntry::default()).flush());
+        let (at, _) = used_segment(region, geometry);
+        let _ = region.fence(region.write(at, &SegmentEntry::default()).flush());
     });
 }
 

@@ -177,20 +177,6 @@ fn shown(path: Option<Vec<u8>>, inode: InodeNumber) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_label_of_a_tree_is_its_path_or_has_its_inode_too() {
-        let of = |path: &[u8]| shown(Some(path.to_vec()), InodeNumber(7));
-        assert_eq!((of(b""), of(b"a/b"), shown(None, InodeNumber(7))), ("/".into(), "/a/b".into(), "inode 7".into()));
-        assert_eq!(of(b"a\xff"), "../a\u{fffd} (inode 7)");
-        let long = of("\u{e9}".repeat(300).as_bytes());
-        assert!(long.starts_with("..\u{e9}") && long.ends_with(" (inode 7)") && long.len() < PATH_BYTES_MAX + 20);
-    }
-}
-
 impl Figures {
     fn of(statistics: Statistics) -> Figures {
         Figures {
@@ -221,5 +207,19 @@ impl Figures {
             Err(error) if error.raw_os_error() == Some(errno::ENODATA) => statistics::ask(dir).map(Figures::of),
             Err(error) => Err(error).doing(mounts::show(dir)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_label_of_a_tree_is_its_path_or_has_its_inode_too() {
+        let of = |path: &[u8]| shown(Some(path.to_vec()), InodeNumber(7));
+        assert_eq!((of(b""), of(b"a/b"), shown(None, InodeNumber(7))), ("/".into(), "/a/b".into(), "inode 7".into()));
+        assert_eq!(of(b"a\xff"), "../a\u{fffd} (inode 7)");
+        let long = of("\u{e9}".repeat(300).as_bytes());
+        assert!(long.starts_with("..\u{e9}") && long.ends_with(" (inode 7)") && long.len() < PATH_BYTES_MAX + 20);
     }
 }
