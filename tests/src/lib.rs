@@ -21,7 +21,7 @@
 //! | [`probe`] | small C programs, for system calls that no safe Rust has |
 //! | [`tree`] | all that `stat` and related calls report about a directory tree, to compare with |
 //! | [`run`] | programs with a time limit, their output shown on failure |
-//! | [`requires!`] | needs of a test that may be missing: prints why it skips, fails under `CI=true` |
+//! | [`requires`](mod@requires) | needs of a test that may be missing: prints why it skips, fails under `CI=true` |
 //!
 //! Environment variables: `NVFOLD_BIN` (the binary to test instead of building it), `NVFOLD_SEED` (replay a random
 //! test), `NVFOLD_TEST_DIR` (run the suites for mounts in this directory instead of a mount: distinguishes a wrong test from
