@@ -65,7 +65,7 @@ impl Housekeeping {
 
     /// Removes the trees whose time has come, and tells of each. After a crash this waits until recovery knows the trees.
     fn remove_expired(&self, told: &mut Told) {
-        let recovery = self.fs.figures().recovery;
+        let recovery = self.fs.recovery();
         let is_recovering = !recovery.reconciled && !recovery.stalled;
         if self.access.is_read_only() || is_recovering {
             return;

@@ -15,7 +15,7 @@ pub(crate) fn start(fs: FileSystem, access: Access, events: Events) -> Backgroun
     Background::start(move |stop| {
         let begun = Instant::now();
         let ended = reconcile(&fs, &access, stop);
-        let found = fs.figures().recovery;
+        let found = fs.recovery();
         match ended {
             Err(error) => events(Event::NotReconciled { error }),
             Ok(()) if !found.loaded && found.reconciled => {

@@ -154,6 +154,11 @@ impl FileSystem {
         self.jobs().usage()
     }
 
+    /// Returns what the mount found, and how far recovery is, without the figures of [`FileSystem::stats`].
+    pub fn recovery(&self) -> Recovery {
+        self.mounted.recovery()
+    }
+
     /// Returns the current sizes, savings and DRAM use. It looks at every inode in the cache.
     pub fn stats(&self) -> Stats {
         let mut stats = self.figures();
@@ -220,7 +225,7 @@ impl FileSystem {
             skipped: core.skipped(),
             refused: core.refused(),
             panicked: core.panicked(),
-            recovery: self.mounted.recovery(),
+            recovery: self.recovery(),
             ..Stats::default()
         }
     }
