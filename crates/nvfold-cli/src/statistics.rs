@@ -345,16 +345,10 @@ impl Statistics {
         let region = fs.region();
         let (superblock, _) = nvfold::read_superblock(region)?;
         Ok(Statistics {
-            mount_point: Some(mounts::show(dir)),
-            mount_point_hex: mounts::hex(dir),
-            pid: Some(std::process::id()),
-            read_only: fs.is_read_only(),
+            is_in_part: false,
             memory_limit: (region.level() == pmem::PersistenceLevel::Memory)
                 .then(MemoryLimit::of_this_process)
                 .flatten(),
-            policy: Some(fs.policy().name().to_owned()),
-            compress: Some(fs.compression().to_string()),
-            share: Some(share_of(fs)),
             index: Some(Index::of(fs, &stats)),
             recovery: Some(recovery(&stats)),
             nv_dedup: stats.nv_dedup.clone(),
@@ -362,13 +356,12 @@ impl Statistics {
             denova: stats.denova.clone(),
             origins: Some(stats.origins),
             requests: Some(served.now()),
-            transport: Some(served.transport().to_owned()),
             requests_by_kind: served.by_kind(),
             process: Process::this(),
             traffic: Some(Traffic::of(fs)),
             wear: Some(wear(stats.wear, region, &superblock)),
             space: Some(stats),
-            ..Statistics::of_superblock(region, &superblock, device)
+            ..Statistics::for_everybody(fs, &superblock, device, dir, served)
         })
     }
 
@@ -380,9 +373,18 @@ impl Statistics {
         dir: &Path,
         served: &Counters,
     ) -> nvfold::Result<Statistics> {
-        let region = fs.region();
-        let (superblock, _) = nvfold::read_superblock(region)?;
-        Ok(Statistics {
+        let (superblock, _) = nvfold::read_superblock(fs.region())?;
+        Ok(Statistics::for_everybody(fs, &superblock, device, dir, served))
+    }
+
+    fn for_everybody(
+        fs: &FileSystem,
+        superblock: &Superblock,
+        device: &str,
+        dir: &Path,
+        served: &Counters,
+    ) -> Statistics {
+        Statistics {
             mount_point: Some(mounts::show(dir)),
             mount_point_hex: mounts::hex(dir),
             pid: Some(std::process::id()),
@@ -392,28 +394,26 @@ impl Statistics {
             compress: Some(fs.compression().to_string()),
             share: Some(share_of(fs)),
             transport: Some(served.transport().to_owned()),
-            ..Statistics::of_superblock(region, &superblock, device)
-        })
+            ..Statistics::of_superblock(fs.region(), superblock, device)
+        }
     }
 
-    /// Leaves out what [`Statistics::for_others`] leaves out.
-    pub(crate) fn leave_for_others(&mut self) {
-        self.is_in_part = true;
-        self.memory_limit = None;
-        self.space = None;
-        self.usage = None;
-        self.snapshots = None;
-        self.index = None;
-        self.recovery = None;
-        self.nv_dedup = None;
-        self.auto = None;
-        self.denova = None;
-        self.origins = None;
-        self.requests = None;
-        self.requests_by_kind = BTreeMap::new();
-        self.process = None;
-        self.traffic = None;
-        self.wear = None;
+    /// Returns what [`Statistics::for_others`] has of it. Whatever is not named here is left out.
+    pub(crate) fn left_for_others(self) -> Statistics {
+        Statistics {
+            mount_point: self.mount_point,
+            mount_point_hex: self.mount_point_hex,
+            pid: self.pid,
+            sync_errors: self.sync_errors,
+            read_only: self.read_only,
+            is_in_part: true,
+            policy: self.policy,
+            compress: self.compress,
+            share: self.share,
+            unused_bytes: self.unused_bytes,
+            transport: self.transport,
+            ..Statistics::bare(self.device, self.persistence, self.superblock)
+        }
     }
 
     /// Fails if figures are left out.
@@ -427,20 +427,29 @@ impl Statistics {
 
     fn of_superblock(region: &Region, superblock: &Superblock, device: &str) -> Statistics {
         Statistics {
-            device: device.to_owned(),
+            sync_errors: SyncErrors::of(region),
+            unused_bytes: region.len_bytes().saturating_sub(superblock.device_bytes),
+            ..Statistics::bare(device.to_owned(), region.level().to_string(), superblock_facts(superblock))
+        }
+    }
+
+    /// Without all that may be absent.
+    fn bare(device: String, persistence: String, superblock: SuperblockFacts) -> Statistics {
+        Statistics {
+            device,
             mount_point: None,
             mount_point_hex: None,
             pid: None,
-            persistence: region.level().to_string(),
-            sync_errors: SyncErrors::of(region),
+            persistence,
+            sync_errors: None,
             memory_limit: None,
             read_only: true,
             is_in_part: false,
             policy: None,
             compress: None,
             share: None,
-            superblock: superblock_facts(superblock),
-            unused_bytes: region.len_bytes().saturating_sub(superblock.device_bytes),
+            superblock,
+            unused_bytes: 0,
             space: None,
             usage: None,
             snapshots: None,

@@ -148,7 +148,7 @@ fn scrape(mounts: Vec<Mounted>) -> Vec<Scraped> {
 fn scrape_for(reader: Reader, mounts: Vec<Mounted>) -> Vec<Scraped> {
     let mut scraped = scrape(mounts);
     if reader == Reader::Other {
-        scraped.iter_mut().filter_map(|one| one.figures.as_mut()).for_each(Figures::leave_for_others);
+        scraped.iter_mut().for_each(|one| one.figures = one.figures.take().map(Figures::left_for_others));
     }
     scraped
 }

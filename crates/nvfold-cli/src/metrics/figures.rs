@@ -192,11 +192,9 @@ impl Figures {
         }
     }
 
-    /// Leaves out what users other than root and the one who mounted may not see.
-    pub(crate) fn leave_for_others(&mut self) {
-        let mut statistics = self.statistics.clone();
-        statistics.leave_for_others();
-        *self = Figures::of(statistics);
+    /// Returns what users other than root and the one who mounted may see of it.
+    pub(crate) fn left_for_others(self) -> Figures {
+        Figures::of(self.statistics.left_for_others())
     }
 
     /// Asks the server of a mount.
