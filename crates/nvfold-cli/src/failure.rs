@@ -144,17 +144,7 @@ impl Failure {
         };
         eprint_line(&format!("nvfold {command}: {what}{}{hint}", escaped(&without_number(&self.why))));
     }
-}
 
-#[cfg(test)]
-impl Display for Failure {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let hint = self.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
-        write!(out, "{}: {}{hint}", self.what, self.why)
-    }
-}
-
-impl Failure {
     fn report_json(&self, command: &str, hint: Option<String>) {
         let error = Told {
             what: self.what.strip_suffix(':').unwrap_or(&self.what),
@@ -167,6 +157,14 @@ impl Failure {
         if let Ok(line) = serde_json::to_string(&Report { version: JSON_VERSION, command, error }) {
             eprint_line(&line);
         }
+    }
+}
+
+#[cfg(test)]
+impl Display for Failure {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let hint = self.hint.as_ref().map(|hint| format!("\n  hint: {hint}")).unwrap_or_default();
+        write!(out, "{}: {}{hint}", self.what, self.why)
     }
 }
 

@@ -4,7 +4,7 @@
 //! after it. Without a step, and without a manager, one process does all.
 
 use crate::failure::Outcome;
-use crate::mount::serve;
+use crate::mount::{device_words, serve};
 use crate::mounts;
 use crate::output::Output;
 use crate::report;
@@ -102,11 +102,8 @@ fn serve_all(file: &Path, json: bool) -> Outcome<()> {
 /// Describes a mount in a sentence, for `systemctl status`.
 fn sentence(statistics: &Statistics) -> String {
     let dir = statistics.mount_point.as_deref().unwrap_or_default();
-    let policy = statistics.policy.as_deref().unwrap_or_default();
-    let size = size::show(statistics.superblock.device_bytes);
     let access = if statistics.read_only { "read-only" } else { "read-write" };
-    let level = &statistics.persistence;
-    escaped(&format!("Serving {} ({size}, level {level}, policy {policy}) on {dir}, {access}", statistics.device))
+    escaped(&format!("Serving {} on {dir}, {access}", device_words(statistics)))
 }
 
 /// What a file describes.

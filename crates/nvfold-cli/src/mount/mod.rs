@@ -118,12 +118,13 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     }
     let ending = Ending { fs: fs.clone(), teller: teller.clone(), foreign: (!is_own).then(|| mount.flusher()) };
     ending.start_on(signals, plan.on_stop);
-    let served = serve_metrics(endpoints, &figures, mount.shared_counters());
-    let described = served.and_then(|serving| {
-        Ok((Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device)?, serving))
-    });
-    let is_ready = described.and_then(|(statistics, serving)| ready(&statistics).map(|()| (statistics, serving)));
-    let (statistics, serving) = match is_ready {
+    let begin = || -> Outcome<(Statistics, Vec<Serving>)> {
+        let serving = serve_metrics(endpoints, &figures, mount.shared_counters())?;
+        let statistics = Statistics::of_mounted(&fs, &device, &dir, mount.counters()).doing(&device)?;
+        ready(&statistics)?;
+        Ok((statistics, serving))
+    };
+    let (statistics, serving) = match begin() {
         Ok(ready) => ready,
         Err(failure) => {
             if is_own {
@@ -288,10 +289,15 @@ fn serve_metrics(
 
 /// Describes a new mount in a line.
 pub(crate) fn mounted_words(statistics: &Statistics) -> String {
-    let Statistics { device, mount_point, persistence, policy, superblock, .. } = statistics;
-    let known = |text: &Option<String>| text.clone().unwrap_or_default();
-    let (dir, policy, size) = (known(mount_point), known(policy), size::show(superblock.device_bytes));
-    format!("{device} ({size}, level {persistence}, policy {policy}) is mounted on {dir}")
+    let dir = statistics.mount_point.as_deref().unwrap_or_default();
+    format!("{} is mounted on {dir}", device_words(statistics))
+}
+
+/// Describes the device of a mount, and how data is stored there.
+pub(crate) fn device_words(statistics: &Statistics) -> String {
+    let Statistics { device, persistence, policy, superblock, .. } = statistics;
+    let (size, policy) = (size::show(superblock.device_bytes), policy.as_deref().unwrap_or_default());
+    format!("{device} ({size}, level {persistence}, policy {policy})")
 }
 
 /// Makes what other commands read of a mount.
