@@ -91,12 +91,11 @@ bench: build ## Writes, reads, metadata, clones and recovery beside what bounds 
 
 cost: lab ## Count what each operation costs, into docs/results/cost (installs valgrind)
 	scripts/need.sh valgrind=valgrind
-	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(LAB) cost \
-		--out docs/results/cost
+	. scripts/commit.sh && $(LAB) cost --out docs/results/cost
 
 chunkers: lab ## Speed and saving of the chunkers on packages that it fetches, into docs/results/chunkers.md
 	scripts/chunker-corpus.sh target/chunkers
-	NVFOLD_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty) $(LAB) chunkers \
+	. scripts/commit.sh && $(LAB) chunkers \
 		--corpus target/chunkers --files /usr/lib /usr/share --out docs/results >/dev/null
 
 instructions: ## Count the instructions of the ten hottest operations and hold them to their bounds (valgrind)

