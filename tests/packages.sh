@@ -37,6 +37,8 @@ paths_of() { # PACKAGE
     case $1 in
         *.deb) dpkg-deb --fsys-tarfile "$1" | tar -tf - ;;
         *.tar.gz) tar -tf "$1" | sed 's|^[^/]*/|usr/|' ;;
+        # A folder ends in a slash, as tar lists it.
+        *.rpm) rpm -qp --queryformat '[%{FILEMODES:perms} %{FILENAMES}\n]' "$1" | sed 's|^d[^ ]* /\(.*\)|\1/|; s|^[^ ]* /||' ;;
         *) bsdtar -tf "$1" ;;
     esac | sed 's|^\./||'
 }
