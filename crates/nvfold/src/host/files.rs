@@ -146,7 +146,11 @@ impl HostFile<'_> {
         let times = Timestamps { last_access: time(attr.atime), last_modification: time(attr.mtime) };
         let set = match self {
             HostFile::Open(fd) => rustix::fs::futimens(fd, &times),
-            HostFile::Handle(fd) => rustix::fs::utimensat(CWD, path_of(fd), &times, AtFlags::empty()),
+            HostFile::Handle(fd) => match rustix::fs::utimensat(fd, "", &times, AtFlags::EMPTY_PATH) {
+                // Before Linux 5.8.
+                Err(Errno::INVAL) => rustix::fs::utimensat(CWD, path_of(fd), &times, AtFlags::empty()),
+                done => done,
+            },
         };
         set.map_err(io::Error::from)
     }
