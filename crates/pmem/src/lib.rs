@@ -63,6 +63,7 @@ mod prefetch;
 mod profile;
 mod recorder;
 mod region;
+mod reserved;
 mod runs;
 #[cfg(feature = "shuttle")]
 mod schedule;

@@ -79,15 +79,17 @@ impl Wear {
         wear
     }
 
-    pub(crate) fn summary(&self) -> WearSummary {
+    /// Returns how evenly the units of the first `device_bytes` were written; the table may have room for more.
+    pub(crate) fn summary(&self, device_bytes: u64) -> WearSummary {
+        let counts = &self.counts[..(device_bytes >> self.unit_bits) as usize];
         let mut summary = WearSummary {
-            blocks: self.counts.len() as u64,
+            blocks: counts.len() as u64,
             blocks_written: 0,
             lines_written: 0,
             lines_written_max: 0,
             histogram: [0; 33],
         };
-        for count in &self.counts {
+        for count in counts {
             let lines = count.load(Ordering::Relaxed);
             summary.blocks_written += u64::from(lines > 0);
             summary.lines_written += u64::from(lines);
