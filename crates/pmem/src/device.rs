@@ -507,11 +507,7 @@ impl Mapping {
     ) -> Result<Mapping, PmemError> {
         if !opened.is_character_device {
             opened.file.set_length(size_bytes).map_err(|errno| match errno {
-                Errno::INVAL => PmemError::Size {
-                    device: spec.to_string(),
-                    bytes: size_bytes,
-                    why: NOT_WHOLE_PAGES,
-                },
+                Errno::INVAL => PmemError::Size { device: spec.to_string(), bytes: size_bytes, why: NOT_WHOLE_PAGES },
                 _ => io("set the size of", spec, errno),
             })?;
             return Mapping::map(opened, spec, size_bytes, options);

@@ -79,7 +79,8 @@ impl Reserved {
         let (protection, flags) = *how;
         // SAFETY: the range lies in address space that is reserved for this device alone, and the caller says that nobody
         // uses it.
-        unsafe { host::mmap(at.cast(), length, protection, flags | MapFlags::FIXED, file, range.start) }.map(<*mut _>::cast)
+        unsafe { host::mmap(at.cast(), length, protection, flags | MapFlags::FIXED, file, range.start) }
+            .map(<*mut _>::cast)
     }
 
     /// Takes a range, which nobody uses, out of the device.

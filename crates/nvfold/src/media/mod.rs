@@ -31,6 +31,7 @@ pub(crate) mod direct;
 pub(crate) mod generator;
 pub(crate) mod inode;
 pub(crate) mod journal;
+pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod location_word;
 pub(crate) mod log_area;
