@@ -1399,6 +1399,53 @@ mod tests {
         assert!(!region.is_watched() && seen.load(Ordering::Relaxed) == 7);
     }
 
+    /// Other threads use the device meanwhile.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no address space to reserve")]
+    fn a_mapped_device_becomes_longer_and_shorter_again() {
+        for as_file in [false, true] {
+            let options = OpenOptions { can_grow: true, as_file, track_wear: true, ..OpenOptions::default() };
+            let region = region(&options);
+            let address = region.address(0);
+            assert!(region.capacity_bytes() > 1 << 24);
+            let is_over = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0.. {
+                        let _ = region.fence(region.store_u64(64, number).flush());
+                        assert_eq!(region.load_u64(64), number);
+                        if is_over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+                for bytes in (2..12).map(|mib| mib << 20) {
+                    region.lengthen_mapped(bytes).unwrap();
+                    region.lengthen_mapped(bytes).unwrap();
+                    assert_eq!((region.len_bytes(), region.address(0)), (bytes, address));
+                    assert!(region.to_vec(bytes - 4096, 4096) == [0; 4096]);
+                    let _ = region.fence(region.stream(bytes - 5000, &[7; 5000]));
+                    region.sync().unwrap();
+                    assert!(region.to_vec(bytes - 5000, 5000) == [7; 5000]);
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            assert!(region.lengthen_mapped(1 << 20).is_err() && region.lengthen_mapped((12 << 20) + 1).is_err());
+            region.lengthen_mapped(16 << 20).unwrap();
+            region.shorten_mapped(11 << 20);
+            assert!(!region.contains((11 << 20) - 1, 2) && region.wear().unwrap().blocks == 11 << 8);
+            region.lengthen_mapped(16 << 20).unwrap();
+            assert!(region.to_vec((11 << 20) - 5000, 10_000) == [[7; 5000], [0; 5000]].concat());
+            let most = region.capacity_bytes();
+            let refused = region.lengthen_mapped(most + 4096).unwrap_err();
+            assert!(matches!(refused, PmemError::NoRoomBehind { .. }), "{refused}");
+            assert!(!region.is_lost() && region.probe());
+        }
+        let fixed = region(&OpenOptions::default());
+        assert_eq!(fixed.capacity_bytes(), 1 << 20);
+        assert!(matches!(fixed.lengthen_mapped(2 << 20), Err(PmemError::NoRoomBehind { .. })));
+    }
+
     #[test]
     fn a_region_that_must_be_watched_stays_so_after_an_observer() {
         let recorded = region(&OpenOptions { record: true, ..OpenOptions::default() });
