@@ -242,7 +242,7 @@ impl Space {
     pub(crate) fn lengthen(&self, segments_before: u64) {
         (segments_before..self.geometry.segments()).for_each(|segment| self.add_segment(segment));
         let total = self.geometry.data_blocks();
-        let added = total - self.total_blocks.swap(total, Ordering::Relaxed);
+        let added = total - self.total_blocks.swap(total, Ordering::AcqRel);
         if self.backing.is_needed() {
             self.backing.add_unbacked(added);
             self.look_at_host();
@@ -253,7 +253,7 @@ impl Space {
 
     /// Returns the number of blocks outside the tables.
     pub(crate) fn total_blocks(&self) -> u64 {
-        self.total_blocks.load(Ordering::Relaxed)
+        self.total_blocks.load(Ordering::Acquire)
     }
 
     /// Returns the number of free blocks, including the kept ones: of those without disk, as many as the host has disk
