@@ -202,6 +202,7 @@ fn what_a_mounted_file_system_cannot_have_is_refused() {
     refused(mount.path(), "16M", "cannot make a file system shorter");
     refused(mount.device(), "25M", "too few more");
     refused(mount.path(), "12T", "unmount it");
+    refused(mount.path(), "4T", "that this process has room for");
     mount.unmount();
     mount.set_options("policy=inline,ro");
     mount.mount();
@@ -258,6 +259,26 @@ fn a_shorter_size_and_a_full_host_are_refused() {
         assert_eq!(info["superblock"]["device_bytes"], 24 * MIB);
         nvfold(&["fsck"], &device).success();
         resize(&device, "64M").success();
+        nvfold(&["fsck"], &device).success();
+        // The same while it is mounted.
+        let dir = scratch.join("mnt");
+        fs::create_dir(&dir).unwrap();
+        run::run(command().arg("mount").arg(&device).arg(&dir)).success();
+        let result = std::panic::catch_unwind(|| {
+            fs::write(dir.join("file"), noise(2, MIB)).unwrap();
+            let rest = File::create(host.join("rest")).unwrap();
+            while rest.write_all_at(&[1; 4096], rest.metadata().unwrap().len()).is_ok() {}
+            let refused = resize(&dir, "96M");
+            assert_eq!(refused.code(), 1, "{}", refused.report());
+            show(&refused.stderr);
+            assert_eq!(fs::metadata(&device).unwrap().len(), 64 * MIB);
+            drop(rest);
+            fs::remove_file(host.join("rest")).unwrap();
+            resize(&dir, "96M").success();
+            assert!(fs::read(dir.join("file")).unwrap() == noise(2, MIB));
+        });
+        run::run(command().arg("umount").arg(&dir)).success();
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         nvfold(&["fsck"], &device).success();
     });
     run::ok(Command::new(tool("umount")).arg(&host));

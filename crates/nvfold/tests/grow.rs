@@ -461,7 +461,7 @@ fn a_mounted_device_that_cannot_grow_stays_as_it_is() {
     refused(&fs, 32 * MIB + MIB, "too few more");
     refused(&fs, 1 << 45, "too many");
     refused(&fs, 1 << 44, "another kind of tables in memory: unmount it");
-    refused(&fs, (1 << 43) - MIB, "are the most that this process has room for; unmount it");
+    refused(&fs, (1 << 43) - MIB, "are the most that this process has room for; a device in a file");
     write(&fs, "file", &noise(1, 5000)).unwrap();
     fs.clone().unmount().unwrap();
     assert_eq!(fs.grow(Some(64 * MIB)).unwrap_err().errno(), errno::EROFS);

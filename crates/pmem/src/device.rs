@@ -6,7 +6,8 @@
 //! stands for such accesses (`shared` says which, and why that is allowed). No reference to media is ever given out,
 //! not even to bytes that copy on write never changes: reads copy, and compares work in place. Every access is
 //! checked against the length first. The length is a multiple of 4096, so the words that a range touches lie in the
-//! device if the range does. The mapping lives as long as the last `Region` of it.
+//! device if the range does. The mapping lives as long as the last `Region` of it. The length grows only when what was
+//! added is mapped, and what is taken back stays mapped, as memory of nobody.
 
 use crate::cgroup::Room;
 use crate::copy::Streaming;
@@ -238,8 +239,8 @@ pub enum PmemError {
     },
     /// ENOMEM: it cannot be made longer while it is mapped, because other things follow it in the address space.
     #[error(
-        "{device} cannot have {bytes} bytes while it is in use: {most} bytes are the most that this process has room for; \
-         unmount it, and run `nvfold resize` on the device then"
+        "{device} cannot have {bytes} bytes while it is in use: {most} bytes are the most that this process has room for; a \
+         device in a file can have more while it is unmounted (`nvfold umount`, then `nvfold resize`)"
     )]
     NoRoomBehind {
         /// Path or `mem:`.
@@ -658,7 +659,7 @@ impl Mapping {
         let end = self.length();
         self.length.store(size_bytes, Ordering::Release);
         self.faults.lengthen(size_bytes);
-        reserved.unmap(size_bytes..end);
+        reserved.take_out(size_bytes..end);
         // A file that stays longer does no harm.
         let _ = self.set_file_length(size_bytes);
     }
@@ -675,7 +676,7 @@ impl Mapping {
     fn map_behind(&self, before: u64, end: u64) -> rustix::io::Result<()> {
         let reserved = self.reserved.as_ref().ok_or(Errno::NOMEM)?;
         let mapped = reserved.map(before..end, &self.how, self.file.get()?);
-        let base = mapped.inspect_err(|_| reserved.unmap(before..end))?;
+        let base = mapped.inspect_err(|_| reserved.take_out(before..end))?;
         advise(base, end - before, self.wants_huge_pages);
         Ok(())
     }

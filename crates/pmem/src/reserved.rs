@@ -12,8 +12,7 @@
 //! ```
 //!
 //! **How much.** [`FACTOR`] times the device, [`BYTES_MIN`] at least. Whoever keeps tables for a device keeps them for all
-//! that is reserved, so it is bounded by the memory of the machine: up to twice the device, or [`MEMORY_FACTOR`] times
-//! the memory if that is more. Where the address space of the process is limited, it is a quarter of the limit at most.
+//! that is reserved, so it is at most [`MEMORY_FACTOR`] times the memory of the machine. Where the address space of the process is limited, it is a quarter of the limit at most.
 //! If the host refuses, less is reserved, or nothing.
 
 use crate::{DEVICE_BYTES_MAX, host};
@@ -30,7 +29,7 @@ pub(crate) type How = (ProtFlags, MapFlags);
 const ALIGNMENT: u64 = 2 << 20;
 const FACTOR: u64 = 16;
 const BYTES_MIN: u64 = 64 << 30;
-const MEMORY_FACTOR: u64 = 32;
+const MEMORY_FACTOR: u64 = 64;
 const LIMIT_PART: u64 = 4;
 
 /// Reserved address space; see the module. Dropping it unmaps what is in it.
@@ -83,13 +82,14 @@ impl Reserved {
             .map(<*mut _>::cast)
     }
 
-    /// Takes a range, which nobody uses, out of the device.
-    pub(crate) fn unmap(&self, range: Range<u64>) {
+    /// Takes a range out of the device. A thread that has begun an access to it completes it in memory of nobody.
+    pub(crate) fn take_out(&self, range: Range<u64>) {
         assert!(range.end <= self.bytes, "a range in the reserved address space");
         let (at, length) = (self.base.wrapping_add(range.start as usize), (range.end - range.start) as usize);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: as in `map`. If it fails, the range stays mapped, and is not used.
-        let _ = unsafe { mmap_anonymous(at.cast(), length, ProtFlags::empty(), flags) };
+        // SAFETY: replaces pages of the device by others that can be accessed in the same way. If it fails, the range
+        // stays mapped, and is not used.
+        let _ = unsafe { mmap_anonymous(at.cast(), length, ProtFlags::READ | ProtFlags::WRITE, flags) };
     }
 }
 
@@ -109,7 +109,7 @@ fn wanted(device_bytes: u64) -> u64 {
 }
 
 fn wanted_of(device_bytes: u64, memory_bytes: u64, limit_bytes: Option<u64>) -> u64 {
-    let most = (2 * device_bytes).max(MEMORY_FACTOR.saturating_mul(memory_bytes));
+    let most = MEMORY_FACTOR.saturating_mul(memory_bytes);
     let wanted = (FACTOR * device_bytes).max(BYTES_MIN).min(most).min(DEVICE_BYTES_MAX);
     let limited = limit_bytes.map_or(wanted, |limit| wanted.min(limit / LIMIT_PART));
     (limited / ALIGNMENT * ALIGNMENT).max(device_bytes)
@@ -124,8 +124,8 @@ mod tests {
         const GIB: u64 = 1 << 30;
         assert_eq!(wanted_of(GIB, 16 * GIB, None), 64 * GIB);
         assert_eq!(wanted_of(8 * GIB, 16 * GIB, None), 128 * GIB);
-        assert_eq!(wanted_of(1024 * GIB, 16 * GIB, None), 2048 * GIB, "it can be doubled");
-        assert_eq!(wanted_of(GIB, GIB, None), 32 * GIB, "less on a small machine");
+        assert_eq!(wanted_of(1024 * GIB, 16 * GIB, None), 1024 * GIB, "the tables would take too much memory");
+        assert_eq!(wanted_of(GIB, GIB / 2, None), 32 * GIB, "less on a small machine");
         assert_eq!(wanted_of(DEVICE_BYTES_MAX, 16 * GIB, None), DEVICE_BYTES_MAX);
         assert_eq!(wanted_of(GIB, 16 * GIB, Some(16 * GIB)), 4 * GIB);
         assert_eq!(wanted_of(GIB, 16 * GIB, Some(2 * GIB)), GIB, "nothing behind it");

@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 
 /// Make a file system longer
 ///
-/// A mounted file system grows while programs use it, `mem:` too: root and the user who mounted it may do that. All files
-/// stay where they are, so that this takes no longer for a large device. If it is interrupted, the file system has its old
-/// size or the new one, and the same command goes on.
+/// A mounted file system grows while programs use it, `mem:` too: root and the user who mounted it may do that. All
+/// files stay where they are, so that this takes no longer for a large device. If it is interrupted, the file system has
+/// its old size or the new one, and the same command goes on.
 #[derive(Args, Debug)]
 #[command(before_help = "Example: nvfold resize /srv/pool 16G")]
 pub(crate) struct Resize {
@@ -108,7 +108,7 @@ fn grow_mounted(mounted: &mounts::Mounted, size: Option<u64>) -> Outcome<Resized
 fn describe(resized: &Resized) -> String {
     let Resized { device, mount_point, before_bytes, after_bytes, free_bytes, .. } = resized;
     let of = match mount_point {
-        Some(dir) => format!("{device} on {dir}"),
+        Some(dir) => format!("{device}, mounted on {dir},"),
         None => device.clone(),
     };
     let [before, after, free] = [before_bytes, after_bytes, free_bytes].map(|bytes| size::show(*bytes));
