@@ -34,6 +34,13 @@ const RARE: &[Reason] = &[
     ("mount/reconcile.rs", "set_packed_exact", 1, Mutation::DropFence, "the same for packed chunks"),
     ("mount/reconcile.rs", "set_packed_exact", 1, Mutation::Swap, "the same for packed chunks"),
     (
+        "mount/grow.rs",
+        "write_copy",
+        2,
+        Mutation::Swap,
+        "all copies of the superblock are torn at once; each alone is found out by its sum, and another copy is taken",
+    ),
+    (
         "space/mod.rs",
         "clear_segment",
         3,
@@ -45,6 +52,14 @@ const RARE: &[Reason] = &[
 
 /// Flushes and fences that stay although no state needs them, and why.
 const KEPT: &[Reason] = &[
+    (
+        "mount/grow.rs",
+        "clear_zone",
+        2,
+        Mutation::DropFence,
+        "the fence of the first copy of the superblock covers it: that copy does not decide the size yet",
+    ),
+    ("mount/grow.rs", "clear_zone", 2, Mutation::Swap, "as above"),
     (
         "chunk/scan.rs",
         "scan_part",

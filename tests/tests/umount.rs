@@ -197,6 +197,8 @@ fn unmounting_as_another_user_fails_with_permission_denied() {
     let refused = run::run(umount.current_dir("/"));
     assert_eq!(refused.code(), 1, "{}", refused.report());
     assert!(refused.stderr.contains("root mounted it, so only root may unmount it"), "{}", refused.report());
+    let as_json = run::run(umount.arg("--json"));
+    assert!(as_json.stderr.contains(r#""errno":"EPERM""#), "{}", as_json.report());
     assert!(mount.is_in_tree());
     assert!(test_kill_process(mount.process()).is_ok());
 }

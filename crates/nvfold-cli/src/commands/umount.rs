@@ -13,6 +13,7 @@ use crate::unmount::unmount;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::Serialize;
 use std::io;
@@ -146,7 +147,7 @@ fn not_unmounted(mounted: &Mounted, error: io::Error) -> Failure {
                 Some(user) => format!("user {user} mounted it, so only that user and root may unmount it"),
                 None => "another user mounted it, so only that user and root may unmount it".to_owned(),
             };
-            Failure::new(format!("unmount {}", mounted.dir.display()), why)
+            Failure::new(format!("unmount {}", mounted.dir.display()), why).because_of(Errno::PERM.raw_os_error())
         }
         io::ErrorKind::TimedOut => {
             failure.hint("the kernel waits for the server to take what is cached; --lazy detaches the mount now")

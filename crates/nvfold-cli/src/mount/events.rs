@@ -46,7 +46,7 @@ const fn kind(name: &'static str, level: Level, advice: &'static str) -> Kind {
 use Level::{Error, Info, Warning};
 
 /// All kinds, in the order of the documentation.
-pub(crate) const KINDS: [Kind; 25] = [
+pub(crate) const KINDS: [Kind; 27] = [
     kind("mounted", Info, ""),
     kind("unmounted", Info, ""),
     kind("unmount_failed", Error, "the next mount recovers it; look for errors of the disk in the kernel's log"),
@@ -66,6 +66,8 @@ pub(crate) const KINDS: [Kind; 25] = [
         Error,
         "the mount has ended; give the host room, and mount again, which recovers what was stored",
     ),
+    kind("over_memory_limit", Warning, "mount it with a smaller size, or raise the limit (docs/containers.md)"),
+    kind("may_be_killed", Warning, "give the server CAP_SYS_RESOURCE, or the group a higher limit (docs/containers.md)"),
     kind("nearly_full", Warning, "delete files or snapshots, run `nvfold reclaim`, or use a larger device"),
     kind("not_nearly_full", Info, ""),
     kind(

@@ -1,7 +1,7 @@
 //! A device in memory and the memory limits of the server: what is said when it is mounted, and what the kernel kills
 //! first. [`pmem::MemoryLimit`] finds the limits; docs/containers.md is for users.
 
-use crate::failure::eprint_line;
+use super::events::Teller;
 use crate::size;
 use crate::statistics::{OOM_SCORE_ADJ, oom_score_adj};
 use pmem::{MemoryLimit, PersistenceLevel, Region};
@@ -10,25 +10,28 @@ use pmem::{MemoryLimit, PersistenceLevel, Region};
 /// that, a group in which nothing else is left would hang.
 const KILLED_LAST: i32 = -999;
 
-/// Prepares for memory running out: asks the kernel to kill other processes first, and warns if it refuses or if the
+/// Prepares for memory running out: asks the kernel to kill other processes first, and tells if it refuses or if the
 /// device does not fit the limits of this process.
-pub(super) fn prepare(region: &Region, device: &str) {
+pub(super) fn prepare(region: &Region, teller: &Teller) {
     if region.level() != PersistenceLevel::Memory || region.is_read_only() {
         return;
     }
     let score = be_killed_last();
     let Some(limit) = MemoryLimit::of_this_process() else { return };
-    let warnings = [warning(&limit, region, device), warning_of_score(&limit, score)];
-    warnings.iter().flatten().for_each(|warning| eprint_line(warning));
+    if let Some(what) = over_limit(&limit, region, &teller.device) {
+        teller.tell_of("over_memory_limit", what);
+    }
+    if let Some(what) = may_be_killed(&limit, score) {
+        teller.tell_of("may_be_killed", what);
+    }
 }
 
-fn warning(limit: &MemoryLimit, region: &Region, device: &str) -> Option<String> {
+fn over_limit(limit: &MemoryLimit, region: &Region, device: &str) -> Option<String> {
     let (bytes, held) = (region.len_bytes(), region.allocated_bytes());
     let most = (held + limit.room_bytes()) >> 20 << 20;
     (most < bytes).then(|| {
         format!(
-            "nvfold: warning: {device} ({}) does not fit the memory limit of {} ({}): after about {} of new data writers \
-             get ENOSPC. Mount it with a smaller size, or raise the limit (docs/containers.md)",
+            "{device} ({}) does not fit the memory limit of {} ({}): after about {} of new data writers get ENOSPC",
             size::show(bytes),
             size::show(limit.limit_bytes),
             limit.cgroup.display(),
@@ -37,11 +40,11 @@ fn warning(limit: &MemoryLimit, region: &Region, device: &str) -> Option<String>
     })
 }
 
-fn warning_of_score(limit: &MemoryLimit, score: Option<i32>) -> Option<String> {
+fn may_be_killed(limit: &MemoryLimit, score: Option<i32>) -> Option<String> {
     score.filter(|score| *score > KILLED_LAST).map(|score| {
         format!(
-            "nvfold: warning: if other processes of {} need more than the limit, the kernel may kill this server first: its \
-             oom_score_adj is {score}, and only CAP_SYS_RESOURCE may lower it (docs/containers.md)",
+            "if other processes of {} need more than the limit, the kernel may kill this server first: its oom_score_adj \
+             is {score}",
             limit.cgroup.display(),
         )
     })

@@ -104,7 +104,7 @@ pub(crate) fn serve(mut plan: Plan, ready: impl FnOnce(&Statistics) -> Outcome<(
     let begun = Instant::now();
     let fs = mount_device(&plan, region)?;
     teller.counts.scanned(begun.elapsed());
-    memory::prepare(fs.region(), &device);
+    memory::prepare(fs.region(), &teller);
     end_on_panic(&teller);
     let figures = Arc::new(metrics::Source::new(fs.clone(), device.clone(), dir.clone(), teller.counts.clone()));
     let mut mount = match start(&plan, &fs, connection, &teller, &figures) {

@@ -235,19 +235,16 @@ fn grown(superblock: &Superblock, geometry: &Geometry, device_bytes: u64) -> Res
     }
 }
 
-/// Makes the tables of the last zone zero, durably, and gives back what the host holds for the zone. Holes stay holes.
+/// Makes the tables of the last zone zero, durably, and gives back what the host holds for its data. Holes stay holes. The
+/// tables are written, not given back: how much of a hole the host makes is its choice, and no fence waits for it.
 fn clear_zone(region: &Region, geometry: &Geometry) -> Result<()> {
     let Some(zone) = geometry.last_zone() else { return Ok(()) };
-    if region.can_punch() {
-        region.punch(zone.start, geometry.device_bytes - zone.start)?;
-        region.settle_holes()?;
-    }
     for range in region.allocated_ranges(zone.start, zone.data_offset - zone.start) {
         let start = range.start.max(zone.start);
         let zeros = region.stream_zeros(start, range.end.min(zone.data_offset) - start);
         let _ = region.fence(zeros);
     }
-    Ok(())
+    Ok(region.punch(zone.data_offset, geometry.device_bytes - zone.data_offset)?)
 }
 
 /// Writes the copies of the superblock of a longer device, in the order that the module describes.
