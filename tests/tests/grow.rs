@@ -190,7 +190,7 @@ fn a_device_in_memory_and_one_on_a_disk_grow_while_they_are_mounted() {
 }
 
 #[test]
-fn what_a_mounted_file_system_cannot_have_is_refused() {
+fn a_size_that_a_mounted_file_system_cannot_have_is_refused() {
     requires!(root, fuse);
     let mut mount = Mount::with_options(24, "policy=inline");
     fs::write(mount.join("file"), noise(1, MIB)).unwrap();

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! **How much.** [`FACTOR`] times the device, [`BYTES_MIN`] at least. Whoever keeps tables for a device keeps them for all
-//! that is reserved, so it is at most [`MEMORY_FACTOR`] times the memory of the machine. Where the address space of the process is limited, it is a quarter of the limit at most.
+//! that is reserved, so it is at most [`MEMORY_FACTOR`] times the memory of the machine. Where the address space of the
+//! process is limited, it is a quarter of the limit at most.
 //! If the host refuses, less is reserved, or nothing.
 
 use crate::{DEVICE_BYTES_MAX, host};

@@ -133,7 +133,8 @@ unsafe impl Sync for Writeback {}
 pub(crate) type Storing<'w> = RwLockReadGuard<'w, ()>;
 
 impl Writeback {
-    /// Makes the writeback of a private mapping of `file`, which may grow to `capacity_bytes`. `None` if the host has no address space for the page sets.
+    /// Makes the writeback of a private mapping of `file`, which may grow to `capacity_bytes`. `None` if the host has no
+    /// address space for the page sets.
     pub(crate) fn new(
         base: *mut u8,
         device_bytes: u64,

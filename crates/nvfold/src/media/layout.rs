@@ -22,23 +22,23 @@ use std::sync::{Arc, OnceLock};
 /// The layout of a mounted device; see the module. A clone is the same one.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    first: Arc<Step>,
+    first: Arc<LayoutStep>,
     segments_max: u64,
 }
 
 #[derive(Debug)]
-struct Step {
+struct LayoutStep {
     geometry: Geometry,
-    longer: OnceLock<Box<Step>>,
+    longer: OnceLock<Box<LayoutStep>>,
 }
 
-impl Step {
-    fn new(geometry: Geometry) -> Step {
-        Step { geometry, longer: OnceLock::new() }
+impl LayoutStep {
+    fn new(geometry: Geometry) -> LayoutStep {
+        LayoutStep { geometry, longer: OnceLock::new() }
     }
 
     #[cold]
-    fn last(&self) -> &Step {
+    fn last(&self) -> &LayoutStep {
         let mut step = self;
         while let Some(longer) = step.longer.get() {
             step = longer;
@@ -51,7 +51,7 @@ impl Layout {
     /// Makes the layout of a device that can become `device_bytes_max` bytes long while it is mounted.
     pub(crate) fn new(geometry: Geometry, device_bytes_max: u64) -> Layout {
         let segments_max = geometry.segments().max(device_bytes_max.div_ceil(SEGMENT_BYTES));
-        Layout { first: Arc::new(Step::new(geometry)), segments_max }
+        Layout { first: Arc::new(LayoutStep::new(geometry)), segments_max }
     }
 
     /// Returns how many segments the device can have while it is mounted: tables in DRAM have room for them.
@@ -62,7 +62,7 @@ impl Layout {
     /// Appends the layout of the longer device. One thread does that at a time.
     pub(crate) fn lengthen(&self, geometry: Geometry) {
         assert!(geometry.segments() <= self.segments_max && geometry.device_bytes > self.device_bytes);
-        let appended = self.first.last().longer.set(Box::new(Step::new(geometry)));
+        let appended = self.first.last().longer.set(Box::new(LayoutStep::new(geometry)));
         assert!(appended.is_ok(), "two threads make one device longer");
     }
 }
