@@ -135,7 +135,7 @@ const HOUSES: [House; 9] = [
             (
                 "front",
                 "handshake access notices pages hints lookups syncs turns settings requests backups clones snapshots \
-                 limits moves image memory rights options reports counters shortages acl convert",
+                 limits growth moves image memory rights options reports counters shortages acl convert",
             ),
             ("handshake", "options mounts"),
             ("daemon", "access background events"),
@@ -157,6 +157,7 @@ const HOUSES: [House; 9] = [
             ("backups", "image"),
             ("image", ""),
             ("snapshots", "clones"),
+            ("growth", "clones"),
             ("limits", "clones"),
             ("clones", ""),
             ("moves", ""),

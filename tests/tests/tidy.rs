@@ -279,8 +279,9 @@ fn no_line_is_too_long_to_read() {
 /// docs/cli.md, and all of docs/results, are generated.
 fn pages() -> Vec<(String, String)> {
     let is_written = |file: &str| {
-        let in_docs =
-            file.strip_prefix("docs/").is_some_and(|name| !name.strip_prefix("operating/").unwrap_or(name).contains('/'));
+        let in_docs = file
+            .strip_prefix("docs/")
+            .is_some_and(|name| !name.strip_prefix("operating/").unwrap_or(name).contains('/'));
         let is_made = ["docs/benchmarks.md", "docs/cli.md"].contains(&file);
         (in_docs && !is_made) || ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].contains(&file)
     };

@@ -82,7 +82,8 @@ pub(crate) fn open_to_mount(
 ) -> Outcome<Region> {
     let trust = if for_others { Trust::OwnerAlone } else { Trust::Owner };
     let opened_by = || opened_by.map(Path::to_owned);
-    let options = |trust| OpenOptions { trust, opened_by: opened_by(), ..options.open_options(read_only) };
+    let options =
+        |trust| OpenOptions { trust, opened_by: opened_by(), can_grow: true, ..options.open_options(read_only) };
     let open = |trust| Region::open(&spec(device), &options(trust));
     open_trusted(trust, |_| force, open, "open the device")
 }

@@ -33,6 +33,7 @@ fn device_errors() -> Vec<PmemError> {
         PmemError::OpenToOthers { device: device(), mode: 0o644 },
         PmemError::BadMemory { doing: "read", device: device(), offset: 0x4000, length: 512 },
         PmemError::MemoryNeedsSize,
+        PmemError::NoRoomBehind { device: "/srv/pool".into(), bytes: 1 << 40, most: 1 << 36 },
     ]
 }
 
@@ -406,8 +407,8 @@ fn every_command_on_a_mount_reports_its_result_or_the_reason_of_its_failure() {
         &["dedup", "mnt", "--at", "/one"],
         &["tune", "mnt", "--method", "auto"],
         &["tune", "dev", "--index", "pm"],
-        &["resize", "dev", "1G"],
-        &["resize", "mnt"],
+        &["resize", "dev", "20M"],
+        &["resize", "mnt", "1000000001"],
         &["fsck", "dev"],
         &["mkfs", "dev", "--force"],
         &["mkfs", "dev"],

@@ -167,6 +167,8 @@ impl Drop for Image {
 impl Kept {
     fn of(blocks: u64, used: Vec<u64>, patience: Patience) -> Kept {
         let words = used.into_iter().take(blocks.div_ceil(64) as usize);
+        // A device may be longer than the file system on it, which may grow meanwhile.
+        let words = words.chain(std::iter::repeat(0)).take(blocks.div_ceil(64) as usize);
         let left: Box<[AtomicU64]> = words.map(AtomicU64::new).collect();
         if let Some(last) = left.last().filter(|_| !blocks.is_multiple_of(64)) {
             last.fetch_and((1 << (blocks % 64)) - 1, Ordering::Relaxed);
@@ -366,6 +368,34 @@ mod tests {
             let image = Image::of(&fs, PATIENT).unwrap();
             let copy = copied(&image, || ()).unwrap();
             assert_eq!(content(copy, b"other").len(), 5000, "{policy:?}: a later image");
+        }
+    }
+
+    /// With a device that is longer than its file system, and with one that becomes longer.
+    #[test]
+    fn an_image_of_a_file_system_that_grows_has_its_old_size() {
+        for (bytes, grown) in [(64 << 20, None), (32 << 20, Some(64 << 20))] {
+            let small = region();
+            FileSystem::mkfs(&small, &MkfsOptions::default()).unwrap();
+            let options = OpenOptions { can_grow: true, ..OpenOptions::default() };
+            let region = Region::create(&DeviceSpec::Memory, bytes, &options).unwrap();
+            for range in small.allocated_ranges(0, 32 << 20) {
+                let content = small.to_vec(range.start, range.end - range.start);
+                let _ = region.fence(region.stream(range.start, &content));
+            }
+            let fs = FileSystem::mount(region, MountOptions::default()).unwrap();
+            let file = new_file(&fs, b"file");
+            file.write_at(0, &[1; 3_000_000]).unwrap();
+            let image = Image::of(&fs, PATIENT).unwrap();
+            assert_eq!(fs.grow(grown).unwrap().after_bytes, 64 << 20);
+            file.write_at(0, &vec![2; 40 << 20]).unwrap();
+            let copy = copied(&image, || ()).unwrap();
+            let report = nvfold::check::check(&copy, &nvfold::check::CheckOptions::default()).unwrap();
+            assert!(report.findings.is_empty(), "{:?}", report.findings);
+            assert_eq!(nvfold::read_superblock(&copy).unwrap().0.device_bytes, 32 << 20);
+            assert!(content(copy, b"file") == [1; 3_000_000]);
+            drop(image);
+            assert_eq!(file.attr().size, 40 << 20);
         }
     }
 

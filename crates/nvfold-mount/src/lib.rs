@@ -28,6 +28,7 @@
 //! | [`backups`], `image` | what a command asks for a backup; the device as it was at one moment |
 //! | [`snapshots`] | what a command asks about snapshots, and about what two files share |
 //! | [`limits`] | what a command asks about the limits of trees, and sets |
+//! | [`growth`] | the question of a command that makes the file system longer |
 //! | `access`, `daemon`, `housekeeping`, `reconcile`, `background` | threads beside the requests |
 //! | `shortages`, `switches` | what runs short, and what policies choose: told once |
 //! | `notices` | what the server tells the kernel on its own initiative |
@@ -48,6 +49,7 @@ mod counters;
 mod daemon;
 mod events;
 mod front;
+pub mod growth;
 mod handshake;
 mod hints;
 mod housekeeping;

@@ -316,6 +316,256 @@ fn without_room_on_the_disk_the_old_size_stays() {
     whole(&region);
 }
 
+fn growable(bytes: u64, index: IndexKind, as_file: bool) -> Region {
+    let options = OpenOptions { can_grow: true, as_file, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Memory, bytes, &options).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions { index, ..MkfsOptions::default() }).unwrap();
+    region
+}
+
+/// The same at the levels `memory` and `file`: a file that is open stays open, and its data is there.
+#[test]
+fn a_full_file_system_grows_while_it_is_mounted_under_every_policy() {
+    let with_pm = [Policy::Inline, Policy::DeNova, Policy::DeExt].map(|policy| (policy, IndexKind::Pm));
+    let all = POLICIES.map(|policy| (policy, IndexKind::Dram)).into_iter().chain(with_pm);
+    for (as_file, (policy, index)) in
+        [false, true].into_iter().flat_map(|as_file| all.clone().map(move |of| (as_file, of)))
+    {
+        let what = format!("{policy:?}, {index:?}, {as_file}");
+        let region = growable(SMALL_BYTES, index, as_file);
+        let fs = mount(&region, policy);
+        write(&fs, "open", &noise(1000, 5000)).unwrap();
+        let open = fs.open(fs.lookup(ROOT, b"open").unwrap().ino).unwrap();
+        let before = fill(&fs, 0);
+        let (statfs, stats) = (fs.statfs(), fs.stats());
+        assert_eq!(fs.grow(None).unwrap(), Resized { before_bytes: SMALL_BYTES, after_bytes: SMALL_BYTES });
+        let grown = fs.grow(Some(LARGE_BYTES)).unwrap();
+        assert_eq!(grown, Resized { before_bytes: SMALL_BYTES, after_bytes: LARGE_BYTES }, "{what}");
+        assert_eq!(fs.grow(Some(LARGE_BYTES)).unwrap().before_bytes, LARGE_BYTES);
+        let (now, large) = (fs.statfs(), fs.stats());
+        assert_eq!((large.device_bytes, region.len_bytes()), (LARGE_BYTES, LARGE_BYTES), "{what}");
+        assert!(now.blocks > statfs.blocks + 6000, "{what}: {now:?}");
+        // The host of a device in memory does not tell how much disk it has.
+        assert!(as_file || now.blocks_free > statfs.blocks_free + 6000, "{what}: {now:?}");
+        assert_eq!(large.stored_bytes, stats.stored_bytes);
+        assert_eq!(fs.growth(), (ZONES_MAX - 1, index == IndexKind::Pm), "{what}");
+        open.write_at(2500, &noise(1001, 5000)).unwrap();
+        compare(&fs, before, &what);
+        let after = fill(&fs, before);
+        assert!(after > before + 40, "{what}: {before} {after}");
+        compare(&fs, after, &what);
+        (0..after).step_by(3).for_each(|file| fs.unlink(ROOT, format!("{file}").as_bytes()).unwrap());
+        fs.trim().unwrap();
+        (0..after).step_by(6).for_each(|file| write(&fs, &format!("{file}"), &noise(file, 1 << 19)).unwrap());
+        let is_there = |file: &u64| !file.is_multiple_of(3) || file.is_multiple_of(6);
+        compare_some(&fs, (0..after).filter(is_there), &what);
+        // As a crash now would leave it.
+        region.sync().unwrap();
+        let crashed = longer(&region, LARGE_BYTES + MIB);
+        drop(open);
+        fs.unmount().unwrap();
+        assert!(whole(&region).clean, "{what}");
+        for region in [region, crashed] {
+            let fs = mount(&region, policy);
+            fs.reconcile().unwrap();
+            assert_eq!(fs.stats().device_bytes, LARGE_BYTES, "{what}");
+            compare_some(&fs, (0..after).filter(is_there), &what);
+            assert!(read(&fs, "open") == [&noise(1000, 5000)[..2500], &noise(1001, 5000)].concat());
+            fs.unmount().unwrap();
+            whole(&region);
+        }
+    }
+}
+
+#[test]
+fn a_mounted_device_grows_as_often_as_it_can_and_not_more_often() {
+    let region = growable(16 * MIB, IndexKind::Dram, false);
+    let fs = mount(&region, Policy::Inline);
+    let (mut bytes, mut files) = (16 * MIB, 0);
+    for number in 0..ZONES_MAX as u64 {
+        bytes += 5 * MIB + (number * 7 % 512) * BLOCK_BYTES;
+        assert_eq!(fs.grow(Some(bytes)).unwrap().after_bytes, bytes);
+        files = fill(&fs, files);
+    }
+    let refused = fs.grow(Some(bytes + 64 * MIB)).unwrap_err();
+    assert!(refused.to_string().contains("longer 32 times, which is the limit"), "{refused}");
+    assert_eq!((region.len_bytes(), fs.growth()), (bytes, (0, false)));
+    compare(&fs, files, "mounted");
+    fs.unmount().unwrap();
+    whole(&region);
+    compare(&mount(&region, Policy::Off), files, "mounted again");
+}
+
+/// Writers that find no space go on when there is some; meanwhile files are read, memory is given back, and background work
+/// goes on.
+#[test]
+fn writers_without_space_go_on_when_the_device_grows() {
+    const FILES: u64 = 40;
+    for policy in POLICIES {
+        let region = growable(SMALL_BYTES, IndexKind::Dram, false);
+        let fs = mount(&region, policy);
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2)
+                .map(|writer| {
+                    let fs = fs.clone();
+                    scope.spawn(move || {
+                        for number in 0..FILES {
+                            let name = format!("{}", writer * FILES + number);
+                            while let Err(error) = write(&fs, &name, &noise(writer * FILES + number, 1 << 19)) {
+                                assert_eq!(error.errno(), errno::ENOSPC, "{error}");
+                                let _ = fs.unlink(ROOT, name.as_bytes());
+                                std::thread::yield_now();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::SeqCst) {
+                    let _ = (
+                        fs.fill_step().unwrap(),
+                        fs.drain_step().unwrap(),
+                        fs.trim_step().unwrap(),
+                        fs.trim().unwrap(),
+                    );
+                    let _ = (fs.reclaim_step(Victims::Worthwhile).unwrap(), fs.stats());
+                }
+            });
+            let mut bytes = SMALL_BYTES;
+            while writers.iter().any(|writer| !writer.is_finished()) && bytes < 64 * MIB {
+                bytes += 6 * MIB;
+                fs.grow(Some(bytes)).unwrap();
+            }
+            let done: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            is_over.store(true, std::sync::atomic::Ordering::SeqCst);
+            done.into_iter().for_each(|done| done.unwrap());
+        });
+        compare(&fs, 2 * FILES, &format!("{policy:?}"));
+        fs.unmount().unwrap();
+        whole(&region);
+    }
+}
+
+#[test]
+fn a_mounted_device_that_cannot_grow_stays_as_it_is() {
+    let region = growable(32 * MIB, IndexKind::Dram, false);
+    let fs = mount(&region, Policy::Inline);
+    let refused = |fs: &FileSystem, size: u64, why: &str| {
+        let told = fs.grow(Some(size)).unwrap_err().to_string();
+        assert!(told.contains(why), "{told}");
+        assert_eq!((fs.stats().device_bytes, fs.region().len_bytes()), (32 * MIB, 32 * MIB));
+    };
+    refused(&fs, 16 * MIB, "cannot make a file system shorter");
+    refused(&fs, 32 * MIB + 5000, "not a multiple of 4096");
+    refused(&fs, 32 * MIB + MIB, "too few more");
+    refused(&fs, 1 << 45, "too many");
+    refused(&fs, 1 << 44, "another kind of tables in memory: unmount it");
+    refused(&fs, (1 << 43) - MIB, "are the most that this process has room for; a device in a file");
+    write(&fs, "file", &noise(1, 5000)).unwrap();
+    fs.clone().unmount().unwrap();
+    assert_eq!(fs.grow(Some(64 * MIB)).unwrap_err().errno(), errno::EROFS);
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
+    assert_eq!(fs.grow(Some(64 * MIB)).unwrap_err().errno(), errno::EROFS);
+    drop(fs);
+    whole(&region);
+    // Without address space behind it.
+    let fs = mount(&formatted(32 * MIB, IndexKind::Dram), Policy::Off);
+    refused(&fs, 64 * MIB, "33554432 bytes are the most");
+}
+
+/// A device that was longer than its file system when it was mounted needs no address space.
+#[test]
+fn a_mounted_file_system_takes_all_that_its_device_has() {
+    let small = formatted(SMALL_BYTES, IndexKind::Dram);
+    let region = longer(&small, LARGE_BYTES);
+    let fs = mount(&region, Policy::Inline);
+    let before = fill(&fs, 0);
+    let told = fs.grow(Some(LARGE_BYTES - MIB)).unwrap_err().to_string();
+    assert!(told.contains("leave the size out"), "{told}");
+    assert_eq!(fs.grow(None).unwrap(), Resized { before_bytes: SMALL_BYTES, after_bytes: LARGE_BYTES });
+    let after = fill(&fs, before);
+    assert!(after > before + 40, "{before} {after}");
+    compare(&fs, after, "mounted");
+    fs.unmount().unwrap();
+    whole(&region);
+}
+
+/// What another process adds to the file of a device is found too.
+#[test]
+fn a_mounted_file_system_takes_what_its_file_has() {
+    let dir = std::env::temp_dir().join(format!("nvfold-grow-mounted-{}", std::process::id()));
+    std::fs::create_dir(&dir).unwrap();
+    let path = dir.join("device");
+    let options = OpenOptions { can_grow: true, ..OpenOptions::default() };
+    let region = Region::create(&DeviceSpec::Path(path.clone()), 32 * MIB, &options).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let is_file = region.level() == pmem::PersistenceLevel::File;
+    let fs = mount(&region, Policy::Inline);
+    if !is_file {
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(64 * MIB).unwrap();
+        let told = fs.grow(Some(48 * MIB)).unwrap_err().to_string();
+        assert!(told.contains("leave the size out"), "{told}");
+        assert_eq!(fs.grow(None).unwrap().after_bytes, 64 * MIB);
+    }
+    assert_eq!(fs.grow(Some(128 * MIB)).unwrap().after_bytes, 128 * MIB);
+    let files = fill(&fs, 0);
+    assert!(files > 200, "{files}");
+    fs.unmount().unwrap();
+    drop(region);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 128 * MIB);
+    let region = Region::open(&DeviceSpec::Path(path), &OpenOptions::default()).unwrap();
+    whole(&region);
+    compare(&mount(&region, Policy::Off), files, "mounted again");
+    drop(region);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// At level `file`: each change of the disk fails once, and the disk is full. The old size counts then, or the new one, and
+/// the mount goes on.
+#[test]
+fn a_mount_survives_a_disk_that_fails_while_it_grows() {
+    let options = OpenOptions { as_file: true, record_host: true, can_grow: true, ..OpenOptions::default() };
+    let mut is_through = false;
+    for nth in 1..200 {
+        let region = Region::create(&DeviceSpec::Memory, SMALL_BYTES, &options).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        let fs = mount(&region, Policy::Inline);
+        write(&fs, "0", &noise(0, 1 << 19)).unwrap();
+        region.fail_host(nth);
+        let grown = fs.grow(Some(LARGE_BYTES));
+        region.fail_host(0);
+        is_through = grown.is_ok();
+        let size = fs.stats().device_bytes;
+        assert!(if is_through { size == LARGE_BYTES } else { [SMALL_BYTES, LARGE_BYTES].contains(&size) }, "{nth}");
+        write(&fs, "1", &noise(1, 1 << 19)).unwrap();
+        fs.grow(Some(LARGE_BYTES)).unwrap();
+        write(&fs, "2", &noise(2, 1 << 19)).unwrap();
+        fs.unmount().unwrap();
+        whole(&region);
+        compare(&mount(&region, Policy::Off), 3, &format!("{nth}"));
+        if is_through {
+            break;
+        }
+    }
+    assert!(is_through, "growth ends");
+
+    let region = Region::create(&DeviceSpec::Memory, SMALL_BYTES, &options).unwrap();
+    FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+    let fs = mount(&region, Policy::Inline);
+    write(&fs, "0", &noise(0, 1 << 19)).unwrap();
+    region.limit_host(0);
+    let full = fs.grow(Some(LARGE_BYTES)).unwrap_err();
+    assert_eq!(full.errno(), errno::ENOSPC, "{full}");
+    assert_eq!((fs.stats().device_bytes, region.len_bytes()), (SMALL_BYTES, SMALL_BYTES));
+    region.limit_host(u64::MAX);
+    fs.grow(Some(LARGE_BYTES)).unwrap();
+    assert!(fill(&fs, 1) > 70);
+    fs.unmount().unwrap();
+    whole(&region);
+}
+
 fn grown_device() -> (Region, Superblock, Geometry) {
     let small = formatted(SMALL_BYTES, IndexKind::Dram);
     let fs = mount(&small, Policy::Inline);

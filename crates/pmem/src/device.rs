@@ -6,7 +6,8 @@
 //! stands for such accesses (`shared` says which, and why that is allowed). No reference to media is ever given out,
 //! not even to bytes that copy on write never changes: reads copy, and compares work in place. Every access is
 //! checked against the length first. The length is a multiple of 4096, so the words that a range touches lie in the
-//! device if the range does. The mapping lives as long as the last `Region` of it.
+//! device if the range does. The mapping lives as long as the last `Region` of it. The length grows only when what was
+//! added is mapped, and what is taken back stays mapped, as memory of nobody.
 
 use crate::cgroup::Room;
 use crate::copy::Streaming;
@@ -18,6 +19,7 @@ use crate::host_file::HostFile;
 use crate::journal;
 use crate::profile::{Profile, Throttle};
 use crate::recorder::Event;
+use crate::reserved::{How, Reserved};
 use crate::shared::Wide;
 use crate::wear::Wear;
 use crate::writeback::Writeback;
@@ -42,6 +44,9 @@ use std::time::{Duration, Instant};
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
 const HUGETLBFS: u64 = 0x9584_58f6;
+
+/// Why a size does not suit the file system of the host.
+const NOT_WHOLE_PAGES: &str = "is not a multiple of the page size of its file system (2 MiB on most hugetlbfs)";
 
 /// How long opening waits for a holder that is about to let go.
 const LETS_GO_WITHIN: Duration = Duration::from_secs(30);
@@ -129,6 +134,9 @@ pub struct OpenOptions {
     pub record: bool,
     /// Ask for huge pages.
     pub huge_pages: bool,
+    /// Reserve address space behind the device, into which it can be made longer while it is mapped
+    /// ([`Region::lengthen_mapped`](crate::Region::lengthen_mapped)).
+    pub can_grow: bool,
     /// Treat a device in memory as one of level `file`, for tests of that level.
     pub as_file: bool,
     /// At level `file`, record every change of the file: `Region::take_host_events`. There and at level `memory`, let
@@ -168,6 +176,7 @@ impl Default for OpenOptions {
             track_lines: false,
             record: false,
             huge_pages: true,
+            can_grow: false,
             as_file: false,
             record_host: false,
             descriptor_min: 0,
@@ -227,6 +236,19 @@ pub enum PmemError {
         bytes: u64,
         /// What is wrong with it.
         why: &'static str,
+    },
+    /// ENOMEM: it cannot be made longer while it is mapped, because other things follow it in the address space.
+    #[error(
+        "{device} cannot have {bytes} bytes while it is in use: {most} bytes are the most that this process has room for; a \
+         device in a file can have more while it is unmounted (`nvfold umount`, then `nvfold resize`)"
+    )]
+    NoRoomBehind {
+        /// Path or `mem:`.
+        device: String,
+        /// The wanted size.
+        bytes: u64,
+        /// The size that it can have.
+        most: u64,
     },
     /// EROFS: the caller wants to write a device that may only be read.
     #[error("{device} cannot be written, only read ({source})")]
@@ -301,6 +323,7 @@ impl PmemError {
             PmemError::Io { source, .. } | PmemError::Replay { source, .. } => source.raw_os_error().unwrap_or(5),
             PmemError::Lost { .. } | PmemError::DescriptorClosed { .. } | PmemError::BadMemory { .. } => 5,
             PmemError::ForeignOwner { .. } | PmemError::OpenToOthers { .. } => 13,
+            PmemError::NoRoomBehind { .. } => 12,
             PmemError::Busy { .. } => 16,
             PmemError::ReadOnlyFile { .. } => 30,
             PmemError::NotADevice { .. } | PmemError::Size { .. } | PmemError::MemoryNeedsSize => 22,
@@ -311,7 +334,15 @@ impl PmemError {
 /// A mapped device and everything that belongs to it.
 pub(crate) struct Mapping {
     pub(crate) base: *mut u8,
-    pub(crate) length: u64,
+    /// It grows, but never beyond the reserved address space.
+    length: AtomicU64,
+    /// Address space around the mapping, if it can grow.
+    reserved: Option<Reserved>,
+    how: How,
+    wants_huge_pages: bool,
+    host_file: HostFile,
+    /// Held while the length changes.
+    lengthening: Mutex<()>,
     pub(crate) file: Arc<Descriptor>,
     /// The process that opened it. A forked child has copies of the descriptor and of the lock.
     process: u32,
@@ -376,9 +407,12 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         self.let_go();
         self.faults.unregister();
-        // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access is
-        // that of a `Region`, which keeps this value alive.
-        let _ = unsafe { host::munmap(self.base.cast(), self.length as usize) };
+        // Reserved address space is unmapped with all that is in it.
+        if self.reserved.is_none() {
+            // SAFETY: base and length are what mmap returned and was given; no access can follow, because every access
+            // is that of a `Region`, which keeps this value alive.
+            let _ = unsafe { host::munmap(self.base.cast(), self.length() as usize) };
+        }
     }
 }
 
@@ -474,11 +508,7 @@ impl Mapping {
     ) -> Result<Mapping, PmemError> {
         if !opened.is_character_device {
             opened.file.set_length(size_bytes).map_err(|errno| match errno {
-                Errno::INVAL => PmemError::Size {
-                    device: spec.to_string(),
-                    bytes: size_bytes,
-                    why: "is not a multiple of the page size of its file system (2 MiB on most hugetlbfs)",
-                },
+                Errno::INVAL => PmemError::Size { device: spec.to_string(), bytes: size_bytes, why: NOT_WHOLE_PAGES },
                 _ => io("set the size of", spec, errno),
             })?;
             return Mapping::map(opened, spec, size_bytes, options);
@@ -494,23 +524,33 @@ impl Mapping {
     fn map(opened: Opened, spec: &DeviceSpec, length: u64, options: &OpenOptions) -> Result<Mapping, PmemError> {
         check_length(spec, length)?;
         static MAPPINGS: AtomicU64 = AtomicU64::new(0);
+        let can_grow = options.can_grow && !options.read_only && !opened.is_character_device;
+        let reserved = if can_grow { Reserved::behind(length) } else { None };
+        let capacity = reserved.as_ref().map_or(length, Reserved::bytes);
         let table = |is_wanted: bool, new: fn(u64) -> Option<Wear>| {
             let no_memory = || io("count the wear of", spec, Errno::NOMEM);
-            is_wanted.then(|| new(length).ok_or_else(no_memory)).transpose()
+            is_wanted.then(|| new(capacity).ok_or_else(no_memory)).transpose()
         };
         let written = table(options.track_wear, Wear::of_blocks)?;
         let read = table(options.track_wear, Wear::of_blocks)?;
         let line_wear = table(options.track_lines, Wear::of_lines)?;
-        let (base, level) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
+        let (base, level, how) = map_file(&opened, length, options).map_err(|errno| io("map", spec, errno))?;
+        let base = match &reserved {
+            Some(reserved) => {
+                // Only now is it known how the file can be mapped. A mapping that fails would take the place of what is
+                // reserved.
+                let moved = opened.file.descriptor().get().and_then(|file| reserved.map(0..length, &how, file));
+                // SAFETY: what was mapped just now, and nobody knows of it.
+                let _ = unsafe { host::munmap(base.cast(), length as usize) };
+                moved.map_err(|errno| io("map", spec, errno))?
+            }
+            None => base,
+        };
         let is_memory = level == PersistenceLevel::Memory && !options.read_only;
         let room = is_memory.then(|| Room::of_this_process(options.record_host)).flatten();
-        // SAFETY: advice on our own mapping changes no content. A core dump shall not hold the files of all users.
-        let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxDontDump) };
         // What is reserved is allocated in small pages; a huge one would take more than that.
-        if options.huge_pages && room.is_none() {
-            // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
-            let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
-        }
+        let wants_huge_pages = options.huge_pages && room.is_none();
+        advise(base, length, wants_huge_pages);
         let can_punch = !options.read_only && can_punch(&opened, length);
         // At level `file` every store is watched, because `writeback` must know of it.
         let is_private = level == PersistenceLevel::File && (!options.read_only || options.as_file);
@@ -519,14 +559,19 @@ impl Mapping {
         let file = opened.file.descriptor().clone();
         let faults = Faults::register(base, length, &file, page_bytes(&file), watched);
         file.tell(faults);
-        let writeback = is_private.then(|| Writeback::new(base, length, opened.file, faults));
+        let writeback = is_private.then(|| Writeback::new(base, length, capacity, opened.file.clone(), faults));
         if let Some(None) = writeback {
             faults.unregister();
             return Err(io("track the pages of", spec, Errno::NOMEM));
         }
         Ok(Mapping {
             base,
-            length,
+            length: AtomicU64::new(length),
+            reserved,
+            how,
+            wants_huge_pages,
+            lengthening: Mutex::new(()),
+            host_file: opened.file,
             file,
             process: std::process::id(),
             writeback: writeback.flatten(),
@@ -553,10 +598,93 @@ impl Mapping {
         })
     }
 
+    /// Returns the length in bytes.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        self.length.load(Ordering::Acquire)
+    }
+
+    /// Returns how long it can become while it is mapped.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        self.reserved.as_ref().map_or(self.length(), Reserved::bytes)
+    }
+
+    /// Returns how many bytes the host's file has, without a journal.
+    pub(crate) fn host_bytes(&self) -> u64 {
+        let is_plain = !self.is_character_device && self.writeback.is_none();
+        let bytes = || self.host_file.length().map_or(0, |bytes| bytes / BLOCK_BYTES * BLOCK_BYTES);
+        if is_plain { bytes().max(self.length()) } else { self.length() }
+    }
+
+    /// Makes the device longer under its mapping. The new part reads as zeros if the file was not longer.
+    pub(crate) fn lengthen_mapped(&self, size_bytes: u64) -> Result<(), PmemError> {
+        let _lengthening = self.lengthening.lock();
+        let (before, device) = (self.length(), || self.name.clone());
+        let refused = |why| Err(PmemError::Size { device: device(), bytes: size_bytes, why });
+        if size_bytes <= before {
+            return if size_bytes == before { Ok(()) } else { refused("is less than the device has") };
+        }
+        if !size_bytes.is_multiple_of(BLOCK_BYTES) || size_bytes > DEVICE_BYTES_MAX {
+            return refused("is not a multiple of 4096, or is larger than the largest device, 16 TiB");
+        }
+        if self.is_character_device {
+            return refused("is more than the device has");
+        }
+        if size_bytes < self.host_bytes() {
+            return refused("is less than the file has");
+        }
+        if size_bytes > self.capacity_bytes() {
+            return Err(PmemError::NoRoomBehind { device: device(), bytes: size_bytes, most: self.capacity_bytes() });
+        }
+        let had = self.host_bytes();
+        self.set_file_length(size_bytes).map_err(|errno| match errno {
+            Errno::INVAL => PmemError::Size { device: device(), bytes: size_bytes, why: NOT_WHOLE_PAGES },
+            _ => io("set the size of", &self.name, errno),
+        })?;
+        if let Err(errno) = self.map_behind(before, size_bytes) {
+            // The first error is returned. A file that stays longer does no harm.
+            let _ = self.set_file_length(had);
+            return Err(io("map", &self.name, errno));
+        }
+        self.faults.lengthen(size_bytes);
+        self.length.store(size_bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes back what [`Mapping::lengthen_mapped`] did. Nothing was stored to the part behind `size_bytes`, and nobody
+    /// knows of it.
+    pub(crate) fn shorten_mapped(&self, size_bytes: u64) {
+        let _lengthening = self.lengthening.lock();
+        let Some(reserved) = self.reserved.as_ref().filter(|_| size_bytes < self.length()) else { return };
+        let end = self.length();
+        self.length.store(size_bytes, Ordering::Release);
+        self.faults.lengthen(size_bytes);
+        reserved.take_out(size_bytes..end);
+        // A file that stays longer does no harm.
+        let _ = self.set_file_length(size_bytes);
+    }
+
+    /// Gives the file another length, durably.
+    fn set_file_length(&self, bytes: u64) -> rustix::io::Result<()> {
+        if let Some(writeback) = &self.writeback {
+            return writeback.set_device_bytes(bytes);
+        }
+        self.host_file.set_length(bytes)?;
+        if self.level == PersistenceLevel::Dax { self.host_file.sync() } else { Ok(()) }
+    }
+
+    fn map_behind(&self, before: u64, end: u64) -> rustix::io::Result<()> {
+        let reserved = self.reserved.as_ref().ok_or(Errno::NOMEM)?;
+        let mapped = reserved.map(before..end, &self.how, self.file.get()?);
+        let base = mapped.inspect_err(|_| reserved.take_out(before..end))?;
+        advise(base, end - before, self.wants_huge_pages);
+        Ok(())
+    }
+
     /// For a device that may only be read: shows the pages of the journal in memory, and leaves the journal as it is.
     fn replay_in_memory(&self) -> rustix::io::Result<()> {
         let Some(writeback) = &self.writeback else { return Ok(()) };
-        journal::replay_into(writeback.file(), self.length, &mut |page, bytes| {
+        journal::replay_into(writeback.file(), self.length(), &mut |page, bytes| {
             // SAFETY: the page lies in the device, which the journal has checked, and so in our mapping. The mapping
             // is private, and no other code knows of it yet.
             let to =
@@ -705,26 +833,44 @@ fn lock(file: &Descriptor, path: &Path, read_only: bool) -> Result<(), PmemError
     }
 }
 
-fn map_file(opened: &Opened, length: u64, options: &OpenOptions) -> rustix::io::Result<(*mut u8, PersistenceLevel)> {
+/// Tells the kernel how a new mapping is used.
+fn advise(base: *mut u8, length: u64, wants_huge_pages: bool) {
+    // SAFETY: advice on our own mapping changes no content. A core dump shall not hold the files of all users.
+    let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxDontDump) };
+    if wants_huge_pages {
+        // SAFETY: advice on our own mapping changes no content. Refusal is no error: the kernel decides.
+        let _ = unsafe { host::madvise(base.cast(), length as usize, Advice::LinuxHugepage) };
+    }
+}
+
+/// Maps a file. Returns the level that this gives, and how it was mapped.
+fn map_file(
+    opened: &Opened,
+    length: u64,
+    options: &OpenOptions,
+) -> rustix::io::Result<(*mut u8, PersistenceLevel, How)> {
     let file = opened.file.descriptor().get()?;
     let read_only = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
     let map = |protection, flags| {
         // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
         unsafe { host::mmap(std::ptr::null_mut(), length as usize, protection, flags, file, 0) }
     };
+    let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
     // Without known flush instructions a fence makes nothing power-safe, however the device is mapped.
     if cfg!(target_arch = "x86_64")
         && !options.as_file
-        && let Ok(base) = map(read_only, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)
+        && let Ok(base) = map(read_only, synchronous)
     {
-        return Ok((base.cast(), PersistenceLevel::Dax));
+        return Ok((base.cast(), PersistenceLevel::Dax, (read_only, synchronous)));
     }
     if is_in_memory(opened.file.descriptor()) && !options.as_file {
-        return Ok((map(read_only, MapFlags::SHARED)?.cast(), PersistenceLevel::Memory));
+        let base = map(read_only, MapFlags::SHARED)?;
+        return Ok((base.cast(), PersistenceLevel::Memory, (read_only, MapFlags::SHARED)));
     }
     // Private: see `writeback`. The host reserves no memory for pages that are never stored to.
     let private = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    Ok((map(ProtFlags::READ | ProtFlags::WRITE, private)?.cast(), PersistenceLevel::File))
+    let both = ProtFlags::READ | ProtFlags::WRITE;
+    Ok((map(both, private)?.cast(), PersistenceLevel::File, (both, private)))
 }
 
 /// Returns the size of the unit that is mapped, and fails, as a whole: 4096 bytes except on hugetlbfs.

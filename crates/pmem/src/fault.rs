@@ -96,6 +96,11 @@ impl Faults {
         faults
     }
 
+    /// Records another length of the mapping.
+    pub(crate) fn lengthen(&self, length: u64) {
+        self.length.store(length as usize, Ordering::Release);
+    }
+
     /// Frees the record before the mapping is unmapped.
     pub(crate) fn unregister(&self) {
         self.length.store(0, Ordering::Release);
@@ -280,9 +285,10 @@ impl Faults {
         let base = self.base.load(Ordering::Acquire);
         let offset = address.wrapping_sub(base);
         // Both are loaded twice, because the record may have been given to another mapping in between, perhaps one of
-        // the same length.
-        let is_same = length == self.length.load(Ordering::Acquire) && base == self.base.load(Ordering::Acquire);
-        (offset < length && is_same).then_some(offset as u64)
+        // the same length. A mapping that has grown meanwhile has its base still, and a length.
+        let later = self.length.load(Ordering::Acquire);
+        let is_same = length > 0 && later > 0 && base == self.base.load(Ordering::Acquire);
+        (offset < later && is_same).then_some(offset as u64)
     }
 }
 

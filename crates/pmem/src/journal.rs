@@ -256,6 +256,23 @@ impl Journal {
         self.file.sync()
     }
 
+    /// Gives the device in front of the journal another length, durably. The next sync makes the journal anew.
+    ///
+    /// # Errors
+    /// The disk's. The device has its old length then.
+    pub(crate) fn set_device_bytes(&mut self, device_bytes: u64) -> Result<()> {
+        self.close()?;
+        self.file.set_length(device_bytes)?;
+        let synced = self.file.sync();
+        if synced.is_err() {
+            // The first error is returned. A file that stays longer does no harm.
+            let _ = self.file.set_length(self.device_bytes);
+        }
+        synced?;
+        self.device_bytes = device_bytes;
+        Ok(())
+    }
+
     /// Puts all pages in place, durably, and gives the disk of the slots back, except for [`PAGES_MIN`] pages, which no
     /// other program can take meanwhile.
     ///

@@ -19,6 +19,7 @@
 //! | `fault` | devices that fail under the mapping: SIGBUS is recorded instead of ending the process |
 //! | `order` | the handles and their states |
 //! | `device`, `owner` | opening, mapping, locking; what a fence is worth there; who else holds a device |
+//! | `reserved` | address space behind a mapping, into which a device becomes longer |
 //! | `descriptor` | the descriptor of a device, which the program may have closed |
 //! | `signals` | threads that never run the program's signal handlers |
 //! | `shared` | media accesses that the language allows: atomic words, and wide loads, stores and compares |
@@ -63,6 +64,7 @@ mod prefetch;
 mod profile;
 mod recorder;
 mod region;
+mod reserved;
 mod runs;
 #[cfg(feature = "shuttle")]
 mod schedule;

@@ -104,6 +104,37 @@ impl Region {
         Ok(Region::of(Mapping::lengthen(spec, size_bytes, options)?))
     }
 
+    /// Makes the device longer while it is mapped, to `size_bytes`. Offsets stay, and other threads may use the device
+    /// meanwhile. The new part reads as zeros, except for what a file that was longer already has there.
+    ///
+    /// # Errors
+    /// [`PmemError::NoRoomBehind`] beyond [`Region::capacity_bytes`]; a smaller size than the device or its file has;
+    /// those of the host. The device has its old length then.
+    pub fn lengthen_mapped(&self, size_bytes: u64) -> Result<(), PmemError> {
+        if self.is_lost() {
+            return Err(self.lost());
+        }
+        self.assert_writable();
+        self.mapping.lengthen_mapped(size_bytes)
+    }
+
+    /// Takes back what [`Region::lengthen_mapped`] did, if nothing was stored to the new part, and nothing will be.
+    pub fn shorten_mapped(&self, size_bytes: u64) {
+        self.mapping.shorten_mapped(size_bytes);
+    }
+
+    /// Returns how long the device can become while it is mapped; its length, unless
+    /// [`can_grow`](OpenOptions::can_grow) was set.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.mapping.capacity_bytes()
+    }
+
+    /// Returns how many bytes the file of the device has by now. Another process may have made it longer since it was
+    /// mapped; at level `file` that is not known.
+    pub fn host_bytes(&self) -> u64 {
+        self.mapping.host_bytes()
+    }
+
     fn of(mapping: Mapping) -> Region {
         Region { faults: mapping.faults, mapping: Arc::new(mapping) }
     }
@@ -111,7 +142,7 @@ impl Region {
     /// Returns the size of the device in bytes.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
-        self.mapping.length
+        self.mapping.length()
     }
 
     /// Returns what a fence guarantees on this device.
@@ -142,7 +173,7 @@ impl Region {
     /// Returns whether `length` bytes at `offset` lie in the device.
     #[inline]
     pub fn contains(&self, offset: u64, length: u64) -> bool {
-        offset.checked_add(length).is_some_and(|end| end <= self.mapping.length)
+        offset.checked_add(length).is_some_and(|end| end <= self.mapping.length())
     }
 }
 
@@ -678,6 +709,23 @@ impl Region {
         writeback.reserve(offset, length).map_err(|errno| self.failed("reserve disk for", errno))
     }
 
+    /// Takes disk or memory of the host for a range now, wherever the host can do that, so that a store there cannot
+    /// fail for the lack of it. Its content stays.
+    ///
+    /// # Errors
+    /// The host's: ENOSPC or EDQUOT if it has no room.
+    pub fn take_room(&self, offset: u64, length: u64) -> Result<(), PmemError> {
+        if self.reserves() || self.mapping.is_character_device || self.mapping.writeback.is_some() {
+            return self.reserve(offset, length);
+        }
+        assert!(self.contains(offset, length), "{length} bytes at {offset:#x} lie outside the device");
+        let take = |file| host::fallocate(file, FallocateFlags::KEEP_SIZE, offset, length);
+        match self.mapping.file.get().and_then(|file| rustix::io::retry_on_intr(|| take(file))) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.failed("take room for", errno)),
+        }
+    }
+
     /// Returns how many bytes the host can still reserve, where [`Region::reserves`] says so.
     pub fn host_free_bytes(&self) -> Option<u64> {
         if let Some(room) = &self.mapping.room {
@@ -890,7 +938,7 @@ impl Region {
 
     /// Returns the line writes per block, if `track_wear` was set.
     pub fn wear(&self) -> Option<WearSummary> {
-        self.mapping.wear.as_ref().map(|[written, _]| written.summary())
+        self.mapping.wear.as_ref().map(|[written, _]| written.summary(self.len_bytes()))
     }
 
     /// Returns the line writes to the blocks that a range touches, if `track_wear` was set.
@@ -1349,6 +1397,53 @@ mod tests {
         region.keep_before_stores(None);
         let _ = region.store_u64(64, 9);
         assert!(!region.is_watched() && seen.load(Ordering::Relaxed) == 7);
+    }
+
+    /// Other threads use the device meanwhile.
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no address space to reserve")]
+    fn a_mapped_device_becomes_longer_and_shorter_again() {
+        for as_file in [false, true] {
+            let options = OpenOptions { can_grow: true, as_file, track_wear: true, ..OpenOptions::default() };
+            let region = region(&options);
+            let address = region.address(0);
+            assert!(region.capacity_bytes() > 1 << 24);
+            let is_over = std::sync::atomic::AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for number in 0.. {
+                        let _ = region.fence(region.store_u64(64, number).flush());
+                        assert_eq!(region.load_u64(64), number);
+                        if is_over.load(Ordering::Relaxed) {
+                            return;
+                        }
+                    }
+                });
+                for bytes in (2..12).map(|mib| mib << 20) {
+                    region.lengthen_mapped(bytes).unwrap();
+                    region.lengthen_mapped(bytes).unwrap();
+                    assert_eq!((region.len_bytes(), region.address(0)), (bytes, address));
+                    assert!(region.to_vec(bytes - 4096, 4096) == [0; 4096]);
+                    let _ = region.fence(region.stream(bytes - 5000, &[7; 5000]));
+                    region.sync().unwrap();
+                    assert!(region.to_vec(bytes - 5000, 5000) == [7; 5000]);
+                }
+                is_over.store(true, Ordering::Relaxed);
+            });
+            assert!(region.lengthen_mapped(1 << 20).is_err() && region.lengthen_mapped((12 << 20) + 1).is_err());
+            region.lengthen_mapped(16 << 20).unwrap();
+            region.shorten_mapped(11 << 20);
+            assert!(!region.contains((11 << 20) - 1, 2) && region.wear().unwrap().blocks == 11 << 8);
+            region.lengthen_mapped(16 << 20).unwrap();
+            assert!(region.to_vec((11 << 20) - 5000, 10_000) == [[7; 5000], [0; 5000]].concat());
+            let most = region.capacity_bytes();
+            let refused = region.lengthen_mapped(most + 4096).unwrap_err();
+            assert!(matches!(refused, PmemError::NoRoomBehind { .. }), "{refused}");
+            assert!(!region.is_lost() && region.probe());
+        }
+        let fixed = region(&OpenOptions::default());
+        assert_eq!(fixed.capacity_bytes(), 1 << 20);
+        assert!(matches!(fixed.lengthen_mapped(2 << 20), Err(PmemError::NoRoomBehind { .. })));
     }
 
     #[test]

@@ -79,15 +79,17 @@ impl Wear {
         wear
     }
 
-    pub(crate) fn summary(&self) -> WearSummary {
+    /// Returns how evenly the units of the first `device_bytes` were written; the table may have room for more.
+    pub(crate) fn summary(&self, device_bytes: u64) -> WearSummary {
+        let counts = &self.counts[..(device_bytes >> self.unit_bits) as usize];
         let mut summary = WearSummary {
-            blocks: self.counts.len() as u64,
+            blocks: counts.len() as u64,
             blocks_written: 0,
             lines_written: 0,
             lines_written_max: 0,
             histogram: [0; 33],
         };
-        for count in &self.counts {
+        for count in counts {
             let lines = count.load(Ordering::Relaxed);
             summary.blocks_written += u64::from(lines > 0);
             summary.lines_written += u64::from(lines);
@@ -146,7 +148,7 @@ mod tests {
         wear.add(BLOCK_BYTES, 64);
         wear.add(3 * BLOCK_BYTES, BLOCK_BYTES);
         wear.add(0, 0);
-        let summary = wear.summary();
+        let summary = wear.summary(4 * BLOCK_BYTES);
         assert_eq!((summary.blocks, summary.blocks_written), (4, 3));
         assert_eq!((summary.lines_written, summary.lines_written_max), (1 + 2 + 64, 64));
         assert_eq!(
@@ -177,7 +179,7 @@ mod tests {
             wear.add_lines(0, u64::from(u32::MAX) - 5);
             wear.add_lines(BLOCK_BYTES, u64::from(u32::MAX) - 5);
         }
-        let summary = wear.summary();
+        let summary = wear.summary(2 * BLOCK_BYTES);
         assert_eq!((summary.lines_written_max, summary.histogram[32]), (u32::MAX, 2));
         assert_eq!(summary.lines_written, 2 * u64::from(u32::MAX));
     }

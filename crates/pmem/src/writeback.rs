@@ -67,7 +67,6 @@ type Bytes = Box<[u8; PAGE]>;
 /// The dirty pages of a mapping, and their way to the disk. See the module.
 pub(crate) struct Writeback {
     base: *mut u8,
-    device_bytes: u64,
     file: HostFile,
     faults: &'static Faults,
     /// The process that stores. The pages of a forked child are copies, which must not be synced.
@@ -134,17 +133,18 @@ unsafe impl Sync for Writeback {}
 pub(crate) type Storing<'w> = RwLockReadGuard<'w, ()>;
 
 impl Writeback {
-    /// Makes the writeback of a private mapping of `file`. `None` if the host has no address space for the page sets.
+    /// Makes the writeback of a private mapping of `file`, which may grow to `capacity_bytes`. `None` if the host has no
+    /// address space for the page sets.
     pub(crate) fn new(
         base: *mut u8,
         device_bytes: u64,
+        capacity_bytes: u64,
         file: HostFile,
         faults: &'static Faults,
     ) -> Option<Arc<Writeback>> {
-        let set = || PageSet::new(device_bytes / BLOCK_BYTES);
+        let set = || PageSet::new(capacity_bytes / BLOCK_BYTES);
         let writeback = Arc::new(Writeback {
             base,
-            device_bytes,
             faults,
             owner: std::process::id(),
             storing: Default::default(),
@@ -242,6 +242,16 @@ impl Writeback {
         }
         self.with_journal(|journal| if room == 0 { journal.make_some_room(0) } else { journal.make_room(wanted) })
             .is_ok()
+    }
+
+    /// Gives the file another length, durably, with the journal behind it. Nothing is stored behind the shorter one.
+    ///
+    /// # Errors
+    /// Those of [`Writeback::sync`], and those of the change. The file has its old length then, or a part of the journal
+    /// that a later sync makes again.
+    pub(crate) fn set_device_bytes(&self, device_bytes: u64) -> Result<()> {
+        self.sync()?;
+        self.with_journal(|journal| journal.set_device_bytes(device_bytes))
     }
 
     /// Works on the journal, which may change its room.
@@ -405,7 +415,7 @@ impl Writeback {
     }
 
     fn copy_page(&self, page: u64, to: &mut [u8; PAGE]) {
-        debug_assert!(page < self.device_bytes / BLOCK_BYTES);
+        debug_assert!(page / 64 < self.dirty.0.len() as u64);
         // SAFETY: the page lies in the mapping. No thread stores to it meanwhile: it was frozen when no store was
         // under way, is not dirty, and becomes dirty only under the lock of `pages`, which the caller holds.
         unsafe { std::ptr::copy_nonoverlapping(self.base.add(page as usize * PAGE), to.as_mut_ptr(), PAGE) }

@@ -20,6 +20,7 @@ const READ_ONLY: OpenOptions = OpenOptions {
     track_lines: false,
     record: false,
     huge_pages: false,
+    can_grow: false,
     as_file: false,
     record_host: false,
     descriptor_min: 0,

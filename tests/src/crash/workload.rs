@@ -82,7 +82,7 @@ pub struct Workload {
 impl Workload {
     /// Returns whether the file system grows.
     pub fn grows(&self) -> bool {
-        self.ops.contains(&Op::Grow)
+        self.ops.contains(&Op::Grow) || self.ops.contains(&Op::GrowMounted)
     }
 
     /// Returns the workload with growth after it.
@@ -329,7 +329,8 @@ fn longer(image: &Image) -> Image {
 
 /// Returns whether an operation changes only the stored form, not the content, and does so in several steps.
 fn in_steps(op: &Op) -> bool {
-    matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments | Op::Convert | Op::Grow)
+    let moves = matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments);
+    moves || matches!(op, Op::Convert | Op::Grow | Op::GrowMounted)
 }
 
 /// Returns the operations that make the tree.
@@ -939,6 +940,23 @@ fn follow_ups() -> Vec<(&'static str, Vec<Op>)> {
         }),
         ("growth after an unlink", vec![Op::Unlink { path: at(SHARED) }, Op::Grow, write(EMPTY, 0, BLOCK, new)]),
         ("growth, then the other index", vec![Op::Grow, Op::Convert]),
+        ("growth while mounted", vec![Op::GrowMounted]),
+        (
+            "growth while mounted, between writes",
+            vec![write(EMPTY, 0, 3 * BLOCK, new), Op::GrowMounted, write(EMPTY, 2 * BLOCK, 64 * BLOCK, distinct(18))],
+        ),
+        ("growth while mounted, then reserved space in the new part", {
+            let reserved = allocate(EMPTY, 0, 600 * BLOCK, AllocateMode::Reserve);
+            vec![Op::GrowMounted, reserved, Op::Unlink { path: at(EMPTY) }]
+        }),
+        (
+            "growth while mounted, after an unlink",
+            vec![Op::Unlink { path: at(SHARED) }, Op::GrowMounted, write(EMPTY, 0, BLOCK, new)],
+        ),
+        (
+            "growth while mounted, then unmount, and a write",
+            vec![Op::GrowMounted, write(EMPTY, 0, 64 * BLOCK, new), Op::Remount, write(EMPTY, 0, BLOCK, distinct(18))],
+        ),
     ]
 }
 

@@ -462,6 +462,11 @@ impl Library {
                 self.convert();
                 Ok(Answer::Done)
             }
+            Op::GrowMounted => {
+                let grown = number(self.fs().grow(None))?;
+                assert_eq!(grown.after_bytes, self.region.len_bytes());
+                Ok(Answer::Done)
+            }
             Op::Grow => {
                 self.grow();
                 Ok(Answer::Done)

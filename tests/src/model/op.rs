@@ -369,6 +369,8 @@ pub enum Op {
     Convert,
     /// Closes all slots, unmounts, makes the file system as long as its device and mounts it again.
     Grow,
+    /// Makes the file system as long as its device while it is mounted. Nothing that can be read changes.
+    GrowMounted,
     /// Gives a file or directory its own policy, or removes it. EINVAL on anything else.
     SetPolicy {
         path: NodePath,

@@ -271,6 +271,7 @@ impl Oracle {
             | Op::ReclaimStep { .. }
             | Op::EmptySegments
             | Op::GrowTable { .. }
+            | Op::GrowMounted
             | Op::DrainStep
             | Op::Drain
             | Op::ReorderStep

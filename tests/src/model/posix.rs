@@ -234,6 +234,7 @@ impl Posix {
             | Op::ReclaimStep { .. }
             | Op::EmptySegments
             | Op::GrowTable { .. }
+            | Op::GrowMounted
             | Op::DrainStep
             | Op::ReorderStep => Ok(Answer::Done),
             Op::SetMode { .. } => Ok(Answer::Done),

@@ -119,7 +119,7 @@ pub(crate) fn run(backup: &Backup, output: &Output) -> Outcome<u8> {
         clean,
         unreadable_bytes: copied.unreadable_bytes,
     };
-    report::emit(output.json, "backup", &report, || describe(&report))?;
+    report::emit_done(output.json, output.quiet, "backup", &report, || describe(&report))?;
     Ok(u8::from(report.unreadable_bytes > 0))
 }
 

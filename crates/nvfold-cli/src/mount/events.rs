@@ -67,7 +67,11 @@ pub(crate) const KINDS: [Kind; 27] = [
         "the mount has ended; give the host room, and mount again, which recovers what was stored",
     ),
     kind("over_memory_limit", Warning, "mount it with a smaller size, or raise the limit (docs/containers.md)"),
-    kind("may_be_killed", Warning, "give the server CAP_SYS_RESOURCE, or the group a higher limit (docs/containers.md)"),
+    kind(
+        "may_be_killed",
+        Warning,
+        "give the server CAP_SYS_RESOURCE, or the group a higher limit (docs/containers.md)",
+    ),
     kind("nearly_full", Warning, "delete files or snapshots, run `nvfold reclaim`, or use a larger device"),
     kind("not_nearly_full", Info, ""),
     kind(

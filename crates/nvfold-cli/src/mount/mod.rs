@@ -18,6 +18,7 @@
 pub(crate) mod backups;
 pub(crate) mod clones;
 mod events;
+pub(crate) mod growth;
 pub(crate) mod limits;
 mod memory;
 mod options;
@@ -45,7 +46,7 @@ use events::Teller;
 use nvfold::{FileSystem, MkfsOptions, MountOptions};
 use nvfold_fuse::place;
 use nvfold_mount::{Connection, Counters, Error, Flusher, Mount, Reader, Reports};
-use pmem::{DeviceSpec, Region};
+use pmem::{DeviceSpec, OpenOptions, Region};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use signal_hook::iterator::Signals;
@@ -237,8 +238,8 @@ fn memory_device(options: &Options) -> Outcome<Region> {
     let size = options.size_bytes.ok_or_else(|| {
         Failure::usage("mem:", "a memory device needs a size").hint("for example: nvfold mount mem: DIR -o size=8G")
     })?;
-    let region =
-        Region::create(&DeviceSpec::Memory, size, &options.device.open_options(false)).doing("create the device")?;
+    let open = OpenOptions { can_grow: true, ..options.device.open_options(false) };
+    let region = Region::create(&DeviceSpec::Memory, size, &open).doing("create the device")?;
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mkfs = MkfsOptions {
         uuid: pmem::random_bytes::<16>(),

@@ -13,6 +13,7 @@
 //!                                            +-> snapshots    making, deleting and restoring snapshots
 //!                                            +-> places       what keeps snapshots as they are
 //!                                            +-> limits       limits of trees
+//!                                            +-> growth       a longer device
 //!                                            +-> attributes   modes, owners, and privileges that a change takes away
 //!                                            +-> xattrs       extended attributes, those that are requests among them
 //!                                            +-> listing      directories, piece by piece
@@ -32,6 +33,7 @@ mod attributes;
 mod backup;
 mod causality;
 mod content;
+mod growth;
 mod limits;
 mod listing;
 mod names;

@@ -147,7 +147,9 @@ impl Front {
             Operation::Ioctl { ino, number: nvfold_fuse::ASK, passed } => {
                 let ino = InodeNumber(ino);
                 let about_limits = || self.asked_about_limits(who, passed);
-                let answer = match self.asked_about_snapshots(who, ino, passed).or_else(about_limits) {
+                let growth = || self.asked_to_grow(who, passed);
+                let asked = self.asked_about_snapshots(who, ino, passed).or_else(about_limits).or_else(growth);
+                let answer = match asked {
                     Some(answer) => answer,
                     None => self.asked_about_clone(who, ino, passed)?,
                 };

@@ -34,7 +34,7 @@ use crate::fs::{Core, Ladder};
 use crate::jobs::{Effort, Jobs, Worked};
 use crate::media::BLOCK_BYTES;
 use crate::media::log_entry::NAME_BYTES_MAX;
-use crate::mount::{self, MkfsOptions, MountOptions, Mounted};
+use crate::mount::{self, MkfsOptions, MountOptions, Mounted, Resized};
 use crate::panics::Job;
 use crate::space::KEPT_BLOCKS;
 use crate::space::reclaim::Victims;
@@ -292,6 +292,27 @@ impl FileSystem {
         core.space.trim()?;
         self.mounted.leave_clean()?;
         Ok(core.region.cut_journal_off()?)
+    }
+
+    /// Gives the file system and its device `device_bytes` bytes while it is in use; without a number, the file system gets
+    /// what the device has. Open files and all other operations go on, and ENOSPC ends. Recovery after a crash is
+    /// completed first. A device that is to become longer must have been opened with
+    /// [`can_grow`](pmem::OpenOptions::can_grow). A crash at any moment leaves the old size or the new one.
+    ///
+    /// # Errors
+    /// [`Error::Resize`] if it cannot have that size; EROFS; [`pmem::PmemError::NoRoomBehind`]; those of the host, ENOSPC
+    /// for example, and those of [`FileSystem::reconcile_step`]. The file system has its old size then.
+    pub fn grow(&self, device_bytes: Option<u64>) -> Result<Resized> {
+        let core = self.core();
+        core.answer(self.mounted.grow(device_bytes))
+    }
+
+    /// Returns how often the file system can still be made longer, and whether it has a pm index that was made for fewer
+    /// blocks than there are.
+    pub fn growth(&self) -> (usize, bool) {
+        let core = self.core();
+        let has_pm_index = core.chunks.index.fact().is_some();
+        (core.geometry.growths_left(), has_pm_index && core.geometry.index_is_small())
     }
 
     /// Closes the freeze lock when all removed trees are freed that can be. Trees that are removed meanwhile are freed too.

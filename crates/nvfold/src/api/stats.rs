@@ -184,7 +184,9 @@ impl FileSystem {
         let in_segments = core.space.used_blocks() * BLOCK_BYTES;
         let of_tables =
             in_segments.saturating_sub(data_blocks.saturating_mul(BLOCK_BYTES)).saturating_sub(packed_bytes);
-        let set_aside = core.geometry.device_bytes - core.space.total_blocks() * BLOCK_BYTES;
+        // In this order: a device that grows meanwhile has its length first.
+        let total_blocks = core.space.total_blocks();
+        let set_aside = core.geometry.device_bytes - total_blocks * BLOCK_BYTES;
         let statfs = self.statfs();
         Stats {
             inodes_cached: core.cache.count(),

@@ -73,14 +73,14 @@ impl LockedShard {
 impl DramIndex {
     /// Creates an empty index, which takes no memory until it is used.
     pub fn new(entries: Arc<Entries>) -> DramIndex {
-        let labels = Labels::new(entries.blocks());
+        let labels = Labels::new(entries.blocks_max());
         DramIndex::with_labels(entries, labels)
     }
 
     /// Does the same for a device on which owners have domains: no search finds a block by the fingerprint of an
     /// earlier content.
     pub fn for_owners(entries: Arc<Entries>) -> DramIndex {
-        let labels = Labels::whole(entries.blocks());
+        let labels = Labels::whole(entries.blocks_max());
         DramIndex::with_labels(entries, labels)
     }
 

@@ -12,8 +12,11 @@
 //! ```
 
 use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::layout::Layout;
 use crate::media::superblock::Geometry;
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, PACKED_DEVICE_BYTES_MAX, PackedNumber, SEGMENT_BYTES};
+use crate::media::{
+    BLOCK_BYTES, BlockNumber, ChunkRef, PACKED_DEVICE_BYTES_MAX, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES,
+};
 use nvfold_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use nvfold_sync::zeroed;
 
@@ -29,7 +32,7 @@ pub(crate) const PACKED_END: u32 = PACKED - 1;
 
 /// The places of a device's entries.
 pub struct Entries {
-    geometry: Geometry,
+    geometry: Layout,
     may_pack: bool,
     /// The segment of each part of the table of packed entries; 0: none.
     parts: Box<[AtomicU32]>,
@@ -39,10 +42,12 @@ pub struct Entries {
 
 impl Entries {
     /// Creates the map of a device without any part of the table of packed entries.
-    pub fn new(geometry: Geometry) -> Entries {
+    pub fn new(geometry: impl Into<Layout>) -> Entries {
+        let geometry = geometry.into();
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
-        let parts = Entries::parts_max_of(&geometry);
-        Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(geometry.segments().div_ceil(64)) }
+        let segments_max = geometry.segments_max();
+        let parts = if may_pack { segments_max.min(u64::from(PARTS_MAX)) } else { 0 };
+        Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(segments_max.div_ceil(64)) }
     }
 
     /// Returns the most parts that the table of a device can have.
@@ -51,9 +56,9 @@ impl Entries {
         if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 }
     }
 
-    /// Returns the number of blocks of the device.
-    pub fn blocks(&self) -> u64 {
-        self.geometry.blocks()
+    /// Returns how many blocks the device can have while it is mounted.
+    pub fn blocks_max(&self) -> u64 {
+        self.geometry.segments_max() * SEGMENT_BLOCKS
     }
 
     /// Returns whether the device can have packed chunks. Larger devices need all 32 bits of a word for blocks.
@@ -63,7 +68,7 @@ impl Entries {
 
     /// Returns the most parts that the table can have.
     pub fn parts_max(&self) -> u32 {
-        self.parts.len() as u32
+        Entries::parts_max_of(&self.geometry) as u32
     }
 
     /// Returns the segment of a part; `None` if the part has none.

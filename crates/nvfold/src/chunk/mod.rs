@@ -70,7 +70,7 @@ pub(crate) use moves::Moving;
 
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
-use crate::media::superblock::Geometry;
+use crate::media::layout::Layout;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::space::BlockRun;
 use entries::{Entries, word};
@@ -132,7 +132,7 @@ impl Lines {
 /// The chunk table and its index.
 pub struct Chunks {
     region: Region,
-    geometry: Geometry,
+    geometry: Layout,
     /// Maps a chunk to the place of its entry.
     pub(crate) entries: Arc<Entries>,
     /// Allocation of packed entries, and totals of packed chunks.
@@ -166,23 +166,24 @@ impl Chunks {
     /// Creates the table of a device. `index` may still be empty; the mount fills it.
     pub(crate) fn new(
         region: Region,
-        geometry: Geometry,
+        geometry: impl Into<Layout>,
         (entries, index): (Arc<Entries>, Index),
         (weak, strong): (WeakFunction, StrongFunction),
         generators: Generators,
     ) -> Chunks {
+        let geometry = geometry.into();
         let words = if index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
         Chunks {
             weak,
             strong,
             generators: GeneratorLines::new(generators),
             region,
-            geometry,
             packed: PackedEntries::new(entries.clone()),
             epochs: Epochs::default(),
             entries,
             index,
-            has_entry: zeroed((geometry.segments() * words).div_ceil(64)),
+            has_entry: zeroed((geometry.segments_max() * words).div_ceil(64)),
+            geometry,
             tracked: Sum::default(),
             extra_references: Sum::default(),
             lines: Lines::new(),

@@ -20,7 +20,7 @@ use nvfold_sync::atomic::Ordering;
 impl Chunks {
     /// Returns the DRAM of the bits that say which entries are in use, in bytes.
     pub fn dram_bytes(&self) -> u64 {
-        self.has_entry.len() as u64 * 8 + self.packed.entries_end() / 8
+        self.words_in_use() as u64 * 8 + self.packed.entries_end() / 8
     }
 
     /// Returns the number of block entries in use.
@@ -28,7 +28,16 @@ impl Chunks {
         if self.index.fact().is_some() {
             return self.tracked.get();
         }
-        self.has_entry.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+        self.has_entry[..self.words_in_use()]
+            .iter()
+            .map(|word| u64::from(word.load(Ordering::Relaxed).count_ones()))
+            .sum()
+    }
+
+    /// Returns how many words of `has_entry` the device needs at its present length.
+    fn words_in_use(&self) -> usize {
+        let bits = if self.index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
+        (self.geometry.segments() * bits).div_ceil(64) as usize
     }
 
     /// Returns whether a chunk has an entry, that is, is tracked.

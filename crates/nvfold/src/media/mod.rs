@@ -24,6 +24,7 @@
 //! | `log_entry`, `log_line`, `vector_entry` | log entries: what all share, and entries for many extents |
 //! | `location_word` | what a range of a file references |
 //! | `zone` | what a device gets each time that it is made longer |
+//! | `layout` | the places on a device that is made longer while it is mounted |
 //! | `saved_state` | what an orderly unmount leaves for the next mount |
 
 pub(crate) mod chunk_entry;
@@ -31,6 +32,7 @@ pub(crate) mod direct;
 pub(crate) mod generator;
 pub(crate) mod inode;
 pub(crate) mod journal;
+pub(crate) mod layout;
 pub(crate) mod limits;
 pub(crate) mod location_word;
 pub(crate) mod log_area;

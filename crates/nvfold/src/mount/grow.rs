@@ -1,4 +1,4 @@
-//! Growth: makes the file system on an unmounted device longer.
+//! Growth: makes a file system longer, on a device that is mounted or not.
 //!
 //! The problem: the tables stand before the data, and a longer device needs longer ones. A crash must leave the old size
 //! or the new one, whole.
@@ -17,7 +17,12 @@
 //! ```
 //!
 //! The state that the last unmount saved stays valid: it says what is in use, and nothing of the new zone is.
+//!
+//! **While it is mounted** the order is the same. Tables are made while operations go on, which know nothing of the new
+//! part. The superblock is written, and the new part added to what operations know ([`Layout`](crate::media::layout)),
+//! with the freeze lock closed: no operation sees two sizes. Recovery is completed before.
 
+use super::Mounted;
 use super::open::open;
 use super::options::MountOptions;
 use super::superblock::{read_superblock, require_known_features};
@@ -27,6 +32,8 @@ use crate::media::superblock::{COPIES, Geometry, PACKED_CHUNKS, STATE_IN_USE, Su
 use crate::media::zone::ZONES_MAX;
 use crate::media::{BLOCK_BYTES, DEVICE_BYTES_MAX, PACKED_DEVICE_BYTES_MAX, SEGMENT_BYTES};
 use pmem::{DeviceSpec, OpenOptions, Region};
+
+const GROW: &str = "make the file system longer";
 
 /// The size of a file system before and after it was made longer, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +65,24 @@ pub fn resize(spec: &DeviceSpec, device_bytes: Option<u64>, options: &OpenOption
     if wanted == before {
         return Ok(Resized { before_bytes: before, after_bytes: before });
     }
-    if wanted < file_bytes {
-        let why = format!(
-            "the device has {file_bytes} bytes already: leave the size out to take all of them, or cut the file to \
-             {wanted} bytes first"
-        );
-        return Err(Error::Resize { why });
-    }
+    refuse_longer_file(wanted, file_bytes)?;
     let done = grow(&Region::lengthen(spec, wanted, options)?);
     if done.is_err() && wanted > file_bytes {
         // The first error is returned. A file that stays longer does no harm.
         let _ = shorten(spec, before, file_bytes, options);
     }
     done
+}
+
+fn refuse_longer_file(wanted: u64, file_bytes: u64) -> Result<()> {
+    if wanted >= file_bytes {
+        return Ok(());
+    }
+    let why = format!(
+        "the device has {file_bytes} bytes already: leave the size out to take all of them, or cut the file to {wanted} \
+         bytes first"
+    );
+    Err(Error::Resize { why })
 }
 
 /// Gives the file of a device its old length again, if the file system has its old size.
@@ -94,7 +106,7 @@ pub fn grow(region: &Region) -> Result<Resized> {
         return Ok(Resized { before_bytes, after_bytes });
     }
     if region.is_read_only() {
-        return Err(Error::ReadOnly { doing: "make the file system longer" });
+        return Err(Error::ReadOnly { doing: GROW });
     }
     grown(&superblock, &geometry, after_bytes)?;
     region.admit()?;
@@ -107,6 +119,75 @@ pub fn grow(region: &Region) -> Result<Resized> {
     write_superblocks(region, &geometry, superblock)?;
     region.sync()?;
     Ok(Resized { before_bytes, after_bytes })
+}
+
+impl Mounted {
+    /// See [`FileSystem::grow`](crate::FileSystem::grow).
+    pub(crate) fn grow(&self, device_bytes: Option<u64>) -> Result<Resized> {
+        let core = &self.core;
+        let _growing = self.growing.lock();
+        core.check_changeable(GROW)?;
+        self.reconcile()?;
+        let (region, before_bytes) = (&core.region, core.geometry.device_bytes);
+        let after_bytes = device_bytes.unwrap_or_else(|| region.host_bytes());
+        if after_bytes == before_bytes {
+            return Ok(Resized { before_bytes, after_bytes });
+        }
+        let (superblock, geometry) = core.change_superblock(|superblock, _| self.grown(&superblock, after_bytes))?;
+        refuse_longer_file(after_bytes, region.host_bytes())?;
+        let length = region.len_bytes();
+        if after_bytes > length {
+            region.lengthen_mapped(after_bytes)?;
+        }
+        if let Err(error) = make_tables(region, &geometry) {
+            if after_bytes > length {
+                region.shorten_mapped(length);
+            }
+            return Err(error);
+        }
+        self.lengthen(superblock.device_bytes)?;
+        region.sync()?;
+        Ok(Resized { before_bytes, after_bytes })
+    }
+
+    /// Makes the new part count, between two operations.
+    fn lengthen(&self, device_bytes: u64) -> Result<()> {
+        let core = &self.core;
+        let _closed = core.freeze_lock.close();
+        core.check_changeable(GROW)?;
+        core.change_superblock(|superblock, _| {
+            let (superblock, geometry) = self.grown(&superblock, device_bytes)?;
+            write_superblocks(&core.region, &geometry, superblock)?;
+            let segments_before = core.geometry.segments();
+            core.geometry.lengthen(geometry);
+            core.space.lengthen(segments_before);
+            Ok(())
+        })
+    }
+
+    /// Does what [`grown`] does, for a device that is mounted.
+    fn grown(&self, superblock: &Superblock, device_bytes: u64) -> Result<(Superblock, Geometry)> {
+        let before = self.core.geometry.device_bytes;
+        if (before..device_bytes).contains(&PACKED_DEVICE_BYTES_MAX) && device_bytes <= DEVICE_BYTES_MAX {
+            let why = format!(
+                "more than {PACKED_DEVICE_BYTES_MAX} bytes need another kind of tables in memory: unmount it, and run \
+                 `nvfold resize` on the device then"
+            );
+            return Err(Error::Resize { why });
+        }
+        grown(superblock, &self.core.geometry, device_bytes)
+    }
+}
+
+/// Makes the tables of the new zone of a mounted device, and takes room for its superblock: a store to memory or disk
+/// that the host does not have would lose the whole mount. Stores nothing to a new part that is a hole.
+fn make_tables(region: &Region, geometry: &Geometry) -> Result<()> {
+    clear_zone(region, geometry)?;
+    for offset in geometry.copies().skip(COPIES.len()) {
+        region.take_room(offset, BLOCK_BYTES)?;
+    }
+    // Less is left to write while operations wait.
+    Ok(region.sync()?)
 }
 
 /// Mounts a device that no other process uses, completes recovery, and unmounts it.

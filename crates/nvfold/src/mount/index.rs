@@ -8,6 +8,7 @@ use crate::chunk::index::Index;
 use crate::error::{Error, Result};
 use crate::fs::Core;
 use crate::media::direct::index_segments;
+use crate::media::layout::Layout;
 use crate::media::segment::{KIND_FREE, SegmentUse};
 use crate::media::superblock::{Geometry, Superblock};
 use crate::media::{BlockNumber, SEGMENT_BLOCKS};
@@ -19,13 +20,13 @@ use std::sync::Arc;
 /// Returns the index that the superblock specifies, and the mount options with its fingerprint function.
 pub(super) fn index_of(
     region: &Region,
-    geometry: &Geometry,
+    geometry: &Layout,
     superblock: &Superblock,
     options: &MountOptions,
     uses: &[(u64, SegmentUse)],
 ) -> Result<(MountOptions, (Arc<Entries>, Index))> {
     let mut options = options.clone();
-    let entries = Arc::new(Entries::new(*geometry));
+    let entries = Arc::new(Entries::new(geometry.clone()));
     let dram_index = || match superblock.secret() {
         Some(_) => DramIndex::for_owners(entries.clone()),
         None => DramIndex::new(entries.clone()),

@@ -71,6 +71,8 @@ pub(crate) struct Mounted {
     for_repair: bool,
     /// Inodes without a name that reconcile has kept.
     nameless: Mutex<Vec<u64>>,
+    /// Held while the device is being made longer.
+    growing: Mutex<()>,
 }
 
 impl Mounted {
@@ -84,6 +86,7 @@ impl Mounted {
             recovery,
             for_repair,
             nameless,
+            growing: Mutex::new(()),
         }
     }
 

@@ -11,7 +11,9 @@ use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
 use crate::fingerprint::Domains;
 use crate::fs::Core;
+use crate::media::DEVICE_BYTES_MAX;
 use crate::media::inode::InodeHead;
+use crate::media::layout::Layout;
 use crate::media::segment::SegmentUse;
 use crate::media::superblock::{Geometry, OWNER_DOMAINS, STATE_IN_USE, STATE_REPAIR, Superblock};
 use crate::store::{Store, StoreOptions, write_superblock};
@@ -70,6 +72,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         require_whole_tables(&geometry, &superblock, damage, for_repair)?;
     }
     replay_journal(&region, &geometry, &stores);
+    let geometry = layout(&region, geometry, options);
     let (options, index) = index_of(&region, &geometry, &superblock, options, &uses)?;
     let options = &options;
     let with = store_options(&region, options, &superblock);
@@ -92,7 +95,7 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
     let is_root = |slot: u64| core.region.read::<InodeHead>(slot).live(ROOT) == Some(FileKind::Directory);
     let root = core.table.slot(ROOT);
     if !root.is_some_and(is_root) {
-        let at = root.unwrap_or(geometry.segment_table_offset);
+        let at = root.unwrap_or(core.geometry.segment_table_offset);
         return Err(Error::Corrupt { what: "the root directory is missing".into(), at });
     }
     if !options.read_only {
@@ -122,6 +125,15 @@ fn open_for(region: Region, options: &MountOptions, for_repair: bool) -> Result<
         core.policies.mounted(&core.ground());
     }
     Ok(mounted)
+}
+
+/// Returns the layout of a device that is being mounted: if it may be written, as long as it can become meanwhile.
+fn layout(region: &Region, geometry: Geometry, options: &MountOptions) -> Layout {
+    if options.read_only {
+        geometry.into()
+    } else {
+        Layout::new(geometry, region.capacity_bytes().min(DEVICE_BYTES_MAX))
+    }
 }
 
 /// Registers the packed segments, and the segments with the entries of packed chunks.

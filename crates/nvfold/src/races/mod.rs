@@ -15,6 +15,7 @@ mod data;
 mod dedup;
 mod denova;
 mod fact;
+mod growth;
 mod limits;
 mod moves;
 mod names;

@@ -85,6 +85,11 @@ impl Backing {
         self.unbacked.load(Ordering::Relaxed)
     }
 
+    /// Adds free blocks of segments that are not backed.
+    pub(super) fn add_unbacked(&self, blocks: u64) {
+        self.unbacked.fetch_add(blocks, Ordering::Relaxed);
+    }
+
     /// Records that no free block of a segment is loose. To be called before they are given back: what becomes free
     /// meanwhile is loose, or was given back already.
     pub(super) fn forget_loose(&self, segment: u64) {

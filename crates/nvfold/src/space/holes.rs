@@ -136,7 +136,7 @@ impl Space {
 
     /// Returns what to give back now: single blocks only if the host holds more than the aim.
     fn wanted_level(&self) -> u32 {
-        let used_bytes = (self.total_blocks - self.free_blocks().min(self.total_blocks)) * BLOCK_BYTES;
+        let used_bytes = self.total_blocks().saturating_sub(self.free_blocks()) * BLOCK_BYTES;
         let aim = used_bytes / 100 * AIM_PERCENT + AIM_BYTES;
         if self.region.allocated_bytes() > aim { ALL_RUNS } else { LONG_RUNS }
     }

@@ -55,6 +55,7 @@ pub use wear::SegmentWear;
 
 use crate::error::{Error, Result};
 use crate::media::chunk_entry::ENTRY_BYTES;
+use crate::media::layout::Layout;
 use crate::media::segment::{KIND_BLOCKS, KIND_FREE, KIND_INODES, SegmentEntry};
 use crate::media::superblock::Geometry;
 use crate::media::{BLOCK_BYTES, BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
@@ -147,7 +148,7 @@ pub(crate) fn clear_segment(region: &Region, segment: u64) -> Result<()> {
 /// The allocator.
 pub(crate) struct Space {
     region: Region,
-    geometry: Geometry,
+    geometry: Layout,
     discard: bool,
     used: Box<[AtomicU64]>,
     free_in: Box<[AtomicU16]>,
@@ -162,7 +163,7 @@ pub(crate) struct Space {
     levels_wear: bool,
     free_blocks: FreeBlocks,
     backing: Backing,
-    total_blocks: u64,
+    total_blocks: AtomicU64,
     /// For each core, the segment where its next search begins. They start far apart, because the counters of
     /// neighbouring segments share a cache line. While this lock is held, no cursor enters a segment.
     search_from: Mutex<Vec<u64>>,
@@ -189,52 +190,70 @@ impl Space {
     }
 
     /// Creates an allocator in which every block outside the tables is free.
-    pub(crate) fn new(region: Region, geometry: Geometry, cores: usize, discard: bool) -> Space {
-        let segments = geometry.segments();
+    pub(crate) fn new(region: Region, geometry: impl Into<Layout>, cores: usize, discard: bool) -> Space {
+        let geometry = geometry.into();
+        let (segments, segments_max) = (geometry.segments(), geometry.segments_max());
         let total_blocks = geometry.data_blocks();
         let cores = cores.clamp(1, 64);
         let first_segment = geometry.first_segment() as usize;
         let apart = (segments as usize - first_segment) / cores;
-        let backing = Backing::new(&region, segments, total_blocks);
+        let backing = Backing::new(&region, segments_max, total_blocks);
         let space = Space {
             region,
             geometry,
             backing,
             discard,
-            used: zeroed(segments * WORDS_PER_SEGMENT as u64),
-            free_in: zeroed(segments),
-            walkers: zeroed(segments),
-            marked: zeroed(segments),
-            wear: zeroed(segments),
-            wear_class: zeroed(segments),
+            used: zeroed(segments_max * WORDS_PER_SEGMENT as u64),
+            free_in: zeroed(segments_max),
+            walkers: zeroed(segments_max),
+            marked: zeroed(segments_max),
+            wear: zeroed(segments_max),
+            wear_class: zeroed(segments_max),
             levels_wear: true,
             free_blocks: FreeBlocks::new(total_blocks, KEPT_BLOCKS, cores),
-            total_blocks,
+            total_blocks: AtomicU64::new(total_blocks),
             search_from: Mutex::new((0..cores).map(|core| (first_segment + core * apart) as u64).collect()),
             quarantined: AtomicU64::new(0),
             fails_in: AtomicU64::new(0),
             cursors: (0..cores).map(|_| Padded::default()).collect(),
-            packed: PackedSpace::new(segments, cores),
-            noted: zeroed(segments),
+            packed: PackedSpace::new(segments, segments_max, cores),
+            noted: zeroed(segments_max),
             round: Mutex::default(),
-            stayed: zeroed(segments),
+            stayed: zeroed(segments_max),
         };
         if space.backing.is_needed() {
             space.free_blocks.take(total_blocks, 0);
         }
-        for segment in geometry.first_segment()..segments {
-            let blocks = geometry.blocks_in_segment(segment);
-            space.free_in[segment as usize].store(blocks as u16, Ordering::Relaxed);
-            for missing in blocks..SEGMENT_BLOCKS {
-                space.set_bit(BlockNumber(segment * SEGMENT_BLOCKS + missing));
-            }
-        }
+        (space.geometry.first_segment()..segments).for_each(|segment| space.add_segment(segment));
         space
+    }
+
+    /// Adds a segment in which all blocks are free that may hold data.
+    fn add_segment(&self, segment: u64) {
+        let blocks = self.geometry.blocks_in_segment(segment);
+        self.free_in[segment as usize].store(blocks as u16, Ordering::Relaxed);
+        for missing in blocks..SEGMENT_BLOCKS {
+            self.set_bit(BlockNumber(segment * SEGMENT_BLOCKS + missing));
+        }
+    }
+
+    /// Makes use of what was added to the device behind these segments, after the layout was lengthened. No operation is
+    /// under way.
+    pub(crate) fn lengthen(&self, segments_before: u64) {
+        (segments_before..self.geometry.segments()).for_each(|segment| self.add_segment(segment));
+        let total = self.geometry.data_blocks();
+        let added = total - self.total_blocks.swap(total, Ordering::AcqRel);
+        if self.backing.is_needed() {
+            self.backing.add_unbacked(added);
+            self.look_at_host();
+        } else {
+            self.free_blocks.give(added);
+        }
     }
 
     /// Returns the number of blocks outside the tables.
     pub(crate) fn total_blocks(&self) -> u64 {
-        self.total_blocks
+        self.total_blocks.load(Ordering::Acquire)
     }
 
     /// Returns the number of free blocks, including the kept ones: of those without disk, as many as the host has disk
@@ -245,7 +264,8 @@ impl Space {
 
     /// Returns the number of blocks outside the tables that are in use.
     pub(crate) fn used_blocks(&self) -> u64 {
-        self.total_blocks - (self.free_blocks.count() + self.backing.unbacked()).min(self.total_blocks)
+        let total = self.total_blocks();
+        total - (self.free_blocks.count() + self.backing.unbacked()).min(total)
     }
 
     /// Returns whether at least `blocks` blocks are free; cheaper than counting them.
@@ -262,7 +282,7 @@ impl Space {
     /// Returns the DRAM that the allocator takes, in bytes.
     pub(crate) fn dram_bytes(&self) -> u64 {
         let bytes_per_segment = WORDS_PER_SEGMENT * 8 + 2 + 1 + 1 + 4 + 1 + 4 + 4 + 1 + 1 + 2;
-        (self.free_in.len() * bytes_per_segment) as u64
+        self.geometry.segments() * bytes_per_segment as u64
     }
 
     /// Marks a block as used; for recovery. Returns false if it was marked already.
@@ -415,7 +435,9 @@ impl Space {
 
     /// Iterates over the marked segments, in order.
     pub(crate) fn marked_segments(&self) -> impl Iterator<Item = u64> + '_ {
-        let marked = self.marked.iter().enumerate().filter(|(_, marked)| marked.load(Ordering::Relaxed) != 0);
+        let segments = self.geometry.segments() as usize;
+        let marked =
+            self.marked[..segments].iter().enumerate().filter(|(_, marked)| marked.load(Ordering::Relaxed) != 0);
         marked.map(|(segment, _)| segment as u64)
     }
 

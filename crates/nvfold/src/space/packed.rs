@@ -128,15 +128,15 @@ pub(crate) struct PackedSpace {
 }
 
 impl PackedSpace {
-    /// Creates the state of a device without packed segments.
-    pub(super) fn new(segments: u64, cores: usize) -> PackedSpace {
+    /// Creates the state of a device without packed segments, which has `segments` now, and `segments_max` later.
+    pub(super) fn new(segments: u64, segments_max: u64, cores: usize) -> PackedSpace {
         let sets = (segments / SEGMENTS_PER_SET).clamp(1, cores.clamp(1, 64) as u64);
         PackedSpace {
-            live: zeroed(segments),
-            state: zeroed(segments),
-            lists: zeroed(segments),
-            live_before: zeroed(segments),
-            data: zeroed(segments),
+            live: zeroed(segments_max),
+            state: zeroed(segments_max),
+            lists: zeroed(segments_max),
+            live_before: zeroed(segments_max),
+            data: zeroed(segments_max),
             spare: Mutex::default(),
             compared: Mutex::new(0..0),
             sets: (0..=sets).map(|_| Padded::default()).collect(),

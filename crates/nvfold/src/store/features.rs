@@ -34,23 +34,38 @@ impl Store {
 
     #[cold]
     fn set_feature(&self, bits: u64) -> Result<()> {
+        self.change_superblock(|superblock, is_in_all| {
+            if !is_in_all(&|copy| copy.incompatible & bits == bits) {
+                let incompatible = superblock.incompatible | bits;
+                write_superblock(&self.region, Superblock { incompatible, ..superblock });
+            }
+            Ok(())
+        })?;
+        self.features.set.fetch_or(bits, Ordering::Release);
+        Ok(())
+    }
+
+    /// Calls `change` with the superblock that counts, and what says whether a fact is true of all whole copies. No other
+    /// change of the superblock is under way.
+    ///
+    /// # Errors
+    /// EIO if no copy of the superblock can be read; those of `change`.
+    pub(crate) fn change_superblock<T>(
+        &self,
+        change: impl FnOnce(Superblock, &dyn Fn(&dyn Fn(&Superblock) -> bool) -> bool) -> Result<T>,
+    ) -> Result<T> {
         let _changing = self.features.changing.lock();
         let read = |offset| (offset, self.region.read::<Superblock>(offset));
         // Skip copies in bad memory.
         let is_sound = |offset: u64| self.region.sound_or_forget(offset, size_of::<Superblock>() as u64);
         let copies =
             self.geometry.copies().map(read).filter(|(offset, copy)| is_sound(*offset) && copy.verify().is_ok());
-        let mut whole = copies.map(|(_, copy)| copy);
-        let Some(superblock) = whole.next() else {
+        let whole: Vec<Superblock> = copies.map(|(_, copy)| copy).collect();
+        let Some(superblock) = whole.first() else {
             let what = "superblock: no copy of it can be read any more".into();
             return Err(Error::Corrupt { what, at: COPIES[0] });
         };
-        if superblock.incompatible & bits != bits || whole.any(|copy| copy.incompatible & bits != bits) {
-            let incompatible = superblock.incompatible | bits;
-            write_superblock(&self.region, Superblock { incompatible, ..superblock });
-        }
-        self.features.set.fetch_or(bits, Ordering::Release);
-        Ok(())
+        change(*superblock, &|is| whole.iter().all(is))
     }
 }
 

@@ -1,5 +1,5 @@
 //! The freeze lock: operations that change something hold it shared; unmount, reconcile and the beginning of a backup take
-//! it exclusively.
+//! it exclusively, and so does the moment in which a device becomes longer.
 //!
 //! The problem: unmount saves the allocator as it is, and reconcile compares two tables; neither may see half an
 //! operation. Operations must not pay for that by writing to one cache line from every core.

@@ -44,7 +44,7 @@
 //!    journal slot, superblock, work queue, the list of growing files, that of doomed files, what is kept for a copy of
 //!    a tree, limited trees
 //!
-//! Three locks are outside of the freeze lock: that of a change of limits, that of a step which frees removed trees, then
+//! Four locks are outside of the freeze lock: that of growth, that of a change of limits, that of a step which frees removed trees, then
 //! that under which dropped references are released later (`postponed`). The list of removed trees, and that of the
 //! directories whose inodes are being charged, are taken after the freeze lock, before inodes.
 //!
@@ -100,7 +100,7 @@ use crate::error::{Error, Result};
 use crate::fingerprint::{Domains, StrongFunction, WeakFunction};
 use crate::inode::log;
 use crate::inode::table::{InodeTable, Parts};
-use crate::media::superblock::Geometry;
+use crate::media::layout::Layout;
 use crate::panics::Panics;
 use crate::refusals::Refusals;
 use crate::space::Space;
@@ -125,7 +125,7 @@ pub(crate) const BLOCK: usize = crate::media::BLOCK_BYTES as usize;
 /// What a mount keeps of its device below names and files: see the module.
 pub struct Store {
     pub(crate) region: Region,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: Layout,
     pub(crate) read_only: bool,
     clock: Clock,
     pub(crate) space: Space,
@@ -191,7 +191,7 @@ impl Store {
     /// Makes a store in which nothing is in use yet. `parts` are those of the inode table.
     pub(crate) fn new(
         region: Region,
-        geometry: Geometry,
+        geometry: Layout,
         options: StoreOptions,
         parts: Parts,
         index: (Arc<Entries>, Index),
@@ -200,8 +200,8 @@ impl Store {
         let StoreOptions { discard, levels_wear, compares_rewrites, domains, read_only, clock, .. } = options;
         let packed_ends_max = pack.bytes_max(geometry.device_bytes);
         Store {
-            space: Space::new(region.clone(), geometry, cores, discard).with_wear_levelling(levels_wear),
-            chunks: Chunks::new(region.clone(), geometry, index, fingerprints, generators),
+            space: Space::new(region.clone(), geometry.clone(), cores, discard).with_wear_levelling(levels_wear),
+            chunks: Chunks::new(region.clone(), geometry.clone(), index, fingerprints, generators),
             policies,
             table: InodeTable::new(region.clone(), parts),
             journal: Journal::new(),
