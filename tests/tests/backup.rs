@@ -14,7 +14,7 @@ use nvfold_tests::requires;
 use nvfold_tests::requires::tool;
 use nvfold_tests::run;
 use nvfold_tests::scratch::Scratch;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// Every policy, each with another way to get requests and to cache pages.
 const MOUNTS: [&str; 9] = [
@@ -262,21 +262,26 @@ fn partial(copy: &Path) -> PathBuf {
     PathBuf::from(format!("{}.partial", copy.display()))
 }
 
-/// Starts a backup, and stops its process when it has begun to write. It may be done before: then again.
+/// Starts a backup, and stops its process when it has written some of the copy, and at most half of the 60 MiB that there
+/// are. It may be further before it is stopped: then again.
 fn stopped_midway(mount: &Mount, copy: &Path) -> Child {
+    let written = || partial(copy).metadata().map_or(0, |metadata| metadata.blocks() * 512);
     loop {
         let mut backup = command();
         backup.args(["backup", "--force"]).args([mount.path(), copy]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = backup.spawn().expect("start a backup");
-        let is_writing = || partial(copy).metadata().is_ok_and(|metadata| metadata.blocks() > 8);
-        while !is_writing() && child.try_wait().expect("wait").is_none() {
+        while written() <= 4096 && child.try_wait().expect("wait").is_none() {
             thread::yield_now();
         }
-        let _ = kill_process(Pid::from_child(&child), Signal::STOP);
-        if child.try_wait().expect("wait").is_none() && partial(copy).exists() {
+        let pid = Pid::from_child(&child);
+        let _ = kill_process(pid, Signal::STOP);
+        // A process stops some time after the signal.
+        let until = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let state = waitid(WaitId::Pid(pid), until).expect("wait").expect("it stops or ends");
+        if state.stopped() && (4097..30 << 20).contains(&written()) {
             return child;
         }
-        let _ = (child.kill(), child.wait(), fs::remove_file(copy));
+        let _ = (child.kill(), child.wait(), fs::remove_file(copy), fs::remove_file(partial(copy)));
     }
 }
 
