@@ -8,8 +8,9 @@ rm -rf target/package
 # What a reader there should have of each: cargo itself asks for less.
 packs=$(find target/package -name "*-$(scripts/version.sh).crate" | sort)
 for pack in $packs; do
+    files=$(tar -tf "$pack")
     for file in README.md LICENSE-MIT LICENSE-APACHE; do
-        if ! tar -tf "$pack" | grep -q "/$file$"; then
+        if ! grep -q "/$file$" <<<"$files"; then
             echo "publish-test: $pack has no $file" >&2
             exit 1
         fi

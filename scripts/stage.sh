@@ -63,7 +63,7 @@ split() { # PATH [DEBUG_FILE]
 
 command_and_helpers() {
     put 755 "$built/nvfold" bin/nvfold
-    if readelf -S --wide "$built/nvfold" | grep -q '\.symtab'; then
+    if readelf -S --wide "$built/nvfold" | grep '\.symtab' >/dev/null; then
         split bin/nvfold
     else
         split bin/nvfold "$built/nvfold.debug"

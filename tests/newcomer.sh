@@ -106,7 +106,7 @@ wait "$machine" || true
 machine=
 dpkg-deb -x "$scratch/shared/first.deb" "$scratch/package"
 for device in "$scratch/shared/device" "$scratch/upper/var/lib/nvfold/pool"; do
-    "$scratch/package/usr/bin/nvfold" info --json "$device" | grep -q '"clean": *true' ||
+    "$scratch/package/usr/bin/nvfold" info --json "$device" | grep '"clean": *true' >/dev/null ||
         { echo "newcomer: $device is not clean" >&2; exit 1; }
 done
 [ -e "$scratch/shared/written-at-shutdown" ] || { echo "newcomer: the mount was gone too early" >&2; exit 1; }

@@ -19,7 +19,7 @@ for helper in {mount,umount,mount.fuse,umount.fuse,mkfs,fsck,fsck.fuse}.nvfold; 
 done
 man --where nvfold nvfold-mount >/dev/null
 [ "$(man --where 8 mount.nvfold | xargs -n1 basename)" = nvfold-mount.1.gz ] || man --where 8 mount.nvfold
-man 8 mkfs.nvfold | grep -q 'nvfold-mkfs, mkfs.nvfold' || fail "man mkfs.nvfold shows another page"
+man 8 mkfs.nvfold | grep 'nvfold-mkfs, mkfs.nvfold' >/dev/null || fail "man mkfs.nvfold shows another page"
 bash -c '. /usr/share/bash-completion/completions/nvfold && complete -p nvfold' >/dev/null
 [ -z "$(ls -A /etc/nvfold)" ] || fail "the package has put something into /etc/nvfold"
 
@@ -63,7 +63,7 @@ step "debug information is found by its build-id"
 for file in /usr/bin/nvfold /usr/lib/nvfold/libnvfold_preload.so /usr/lib/x86_64-linux-gnu/libnvfold.so.0; do
     build_id=$(readelf -n "$file" | sed -n 's/.*Build ID: *//p')
     [ -e "/usr/lib/debug/.build-id/${build_id:0:2}/${build_id:2}.debug" ] || fail "no debug information of $file"
-    ! readelf -S --wide "$file" | grep -q '\.debug_info\|\.symtab' || fail "$file is not stripped"
+    ! readelf -S --wide "$file" | grep '\.debug_info\|\.symtab' >/dev/null || fail "$file is not stripped"
 done
 
 step "a C program with the library, and a program under nvfold run"
