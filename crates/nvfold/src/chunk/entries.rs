@@ -40,20 +40,24 @@ pub struct Entries {
     has_part: Box<[AtomicU64]>,
 }
 
+fn parts_max(may_pack: bool, segments: u64) -> u64 {
+    if may_pack { segments.min(u64::from(PARTS_MAX)) } else { 0 }
+}
+
 impl Entries {
     /// Creates the map of a device without any part of the table of packed entries.
     pub fn new(geometry: impl Into<Layout>) -> Entries {
         let geometry = geometry.into();
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
         let segments_max = geometry.segments_max();
-        let parts = if may_pack { segments_max.min(u64::from(PARTS_MAX)) } else { 0 };
+        let parts = parts_max(may_pack, segments_max);
         Entries { geometry, may_pack, parts: zeroed(parts), has_part: zeroed(segments_max.div_ceil(64)) }
     }
 
     /// Returns the most parts that the table of a device can have.
     pub fn parts_max_of(geometry: &Geometry) -> u64 {
         let may_pack = geometry.device_bytes <= PACKED_DEVICE_BYTES_MAX;
-        if may_pack { geometry.segments().min(u64::from(PARTS_MAX)) } else { 0 }
+        parts_max(may_pack, geometry.segments())
     }
 
     /// Returns how many blocks the device can have while it is mounted.

@@ -71,7 +71,7 @@ pub(crate) use moves::Moving;
 use crate::fingerprint::{StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::layout::Layout;
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::space::BlockRun;
 use entries::{Entries, word};
 use epochs::Epochs;
@@ -172,7 +172,6 @@ impl Chunks {
         generators: Generators,
     ) -> Chunks {
         let geometry = geometry.into();
-        let words = if index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
         Chunks {
             weak,
             strong,
@@ -181,8 +180,8 @@ impl Chunks {
             packed: PackedEntries::new(entries.clone()),
             epochs: Epochs::default(),
             entries,
+            has_entry: zeroed(presence::words(&index, geometry.segments_max())),
             index,
-            has_entry: zeroed((geometry.segments_max() * words).div_ceil(64)),
             geometry,
             tracked: Sum::default(),
             extra_references: Sum::default(),

@@ -12,10 +12,17 @@
 //! ```
 
 use super::Chunks;
+use super::index::Index;
 use crate::media::chunk_entry::{ChunkEntry, CountWord};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, SEGMENT_BLOCKS};
 use crate::space::{BlockRun, WORDS_PER_SEGMENT};
 use nvfold_sync::atomic::Ordering;
+
+/// Returns how many words `has_entry` needs for so many segments.
+pub(super) fn words(index: &Index, segments: u64) -> u64 {
+    let bits = if index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
+    (segments * bits).div_ceil(64)
+}
 
 impl Chunks {
     /// Returns the DRAM of the bits that say which entries are in use, in bytes.
@@ -36,8 +43,7 @@ impl Chunks {
 
     /// Returns how many words of `has_entry` the device needs at its present length.
     fn words_in_use(&self) -> usize {
-        let bits = if self.index.fact().is_some() { 1 } else { SEGMENT_BLOCKS };
-        (self.geometry.segments() * bits).div_ceil(64) as usize
+        words(&self.index, self.geometry.segments()) as usize
     }
 
     /// Returns whether a chunk has an entry, that is, is tracked.

@@ -133,7 +133,7 @@ impl Mounted {
         if after_bytes == before_bytes {
             return Ok(Resized { before_bytes, after_bytes });
         }
-        let (superblock, geometry) = core.change_superblock(|superblock, _| self.grown(&superblock, after_bytes))?;
+        let (_, geometry) = core.change_superblock(|whole| self.grown(&whole[0], after_bytes))?;
         refuse_longer_file(after_bytes, region.host_bytes())?;
         let length = region.len_bytes();
         if after_bytes > length {
@@ -145,7 +145,7 @@ impl Mounted {
             }
             return Err(error);
         }
-        self.lengthen(superblock.device_bytes)?;
+        self.lengthen(after_bytes)?;
         region.sync()?;
         Ok(Resized { before_bytes, after_bytes })
     }
@@ -155,8 +155,8 @@ impl Mounted {
         let core = &self.core;
         let _closed = core.freeze_lock.close();
         core.check_changeable(GROW)?;
-        core.change_superblock(|superblock, _| {
-            let (superblock, geometry) = self.grown(&superblock, device_bytes)?;
+        core.change_superblock(|whole| {
+            let (superblock, geometry) = self.grown(&whole[0], device_bytes)?;
             write_superblocks(&core.region, &geometry, superblock)?;
             let segments_before = core.geometry.segments();
             core.geometry.lengthen(geometry);

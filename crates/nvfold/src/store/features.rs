@@ -34,10 +34,10 @@ impl Store {
 
     #[cold]
     fn set_feature(&self, bits: u64) -> Result<()> {
-        self.change_superblock(|superblock, is_in_all| {
-            if !is_in_all(&|copy| copy.incompatible & bits == bits) {
-                let incompatible = superblock.incompatible | bits;
-                write_superblock(&self.region, Superblock { incompatible, ..superblock });
+        self.change_superblock(|whole| {
+            if whole.iter().any(|copy| copy.incompatible & bits != bits) {
+                let incompatible = whole[0].incompatible | bits;
+                write_superblock(&self.region, Superblock { incompatible, ..whole[0] });
             }
             Ok(())
         })?;
@@ -45,15 +45,12 @@ impl Store {
         Ok(())
     }
 
-    /// Calls `change` with the superblock that counts, and what says whether a fact is true of all whole copies. No other
-    /// change of the superblock is under way.
+    /// Calls `change` with all whole copies of the superblock, at least one; the first one counts. No other change of the
+    /// superblock is under way.
     ///
     /// # Errors
     /// EIO if no copy of the superblock can be read; those of `change`.
-    pub(crate) fn change_superblock<T>(
-        &self,
-        change: impl FnOnce(Superblock, &dyn Fn(&dyn Fn(&Superblock) -> bool) -> bool) -> Result<T>,
-    ) -> Result<T> {
+    pub(crate) fn change_superblock<T>(&self, change: impl FnOnce(&[Superblock]) -> Result<T>) -> Result<T> {
         let _changing = self.features.changing.lock();
         let read = |offset| (offset, self.region.read::<Superblock>(offset));
         // Skip copies in bad memory.
@@ -61,11 +58,11 @@ impl Store {
         let copies =
             self.geometry.copies().map(read).filter(|(offset, copy)| is_sound(*offset) && copy.verify().is_ok());
         let whole: Vec<Superblock> = copies.map(|(_, copy)| copy).collect();
-        let Some(superblock) = whole.first() else {
+        if whole.is_empty() {
             let what = "superblock: no copy of it can be read any more".into();
             return Err(Error::Corrupt { what, at: COPIES[0] });
-        };
-        change(*superblock, &|is| whole.iter().all(is))
+        }
+        change(&whole)
     }
 }
 

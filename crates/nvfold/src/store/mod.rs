@@ -44,9 +44,9 @@
 //!    journal slot, superblock, work queue, the list of growing files, that of doomed files, what is kept for a copy of
 //!    a tree, limited trees
 //!
-//! Four locks are outside of the freeze lock: that of growth, that of a change of limits, that of a step which frees removed trees, then
-//! that under which dropped references are released later (`postponed`). The list of removed trees, and that of the
-//! directories whose inodes are being charged, are taken after the freeze lock, before inodes.
+//! Four locks are outside of the freeze lock: that of growth, that of a change of limits, that of a step which frees
+//! removed trees, then that under which dropped references are released later (`postponed`). The list of removed trees,
+//! and that of the directories whose inodes are being charged, are taken after the freeze lock, before inodes.
 //!
 //! The locks of the work that empties segments and of the collection round are taken before any inode. Operations
 //! only try them and never wait for them; `jobs` takes them for the usage while it has closed the freeze lock, when
