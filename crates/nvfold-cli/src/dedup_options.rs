@@ -206,14 +206,17 @@ impl DedupOptions {
         let DedupOptions { policy, pack, compression, cut, weak, mut nv_dedup, denova, auto, generators } =
             self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
-        if let (Some(weak), Some((IndexKind::Pm, own))) = (weak, superblock.index())
-            && weak != own
+        if let (Some(function), Some((IndexKind::Pm, own))) = (weak, superblock.index())
+            && function != own
         {
-            let (weak, own) = (weak.name(), own.name());
+            let (weak, own) = (function.name(), own.name());
             let why = format!("the pm index of this device uses {own}");
-            return Err(Failure::usage(format!("{name}: weak={weak}"), why).hint(format!(
-                "leave the option out, or convert the index: nvfold tune {name} --index pm --weak {weak}"
-            )));
+            let convert = match function.fits_pm_index() {
+                true => format!("nvfold tune {name} --index pm --weak {weak}"),
+                false => format!("nvfold tune {name} --index dram"),
+            };
+            return Err(Failure::usage(format!("{name}: weak={weak}"), why)
+                .hint(format!("leave the option out, or convert the index: {convert}")));
         }
         nv_dedup.weak = weak.unwrap_or_default();
         let deext = DeExtOptions { classes: cut, ..mount.deext };

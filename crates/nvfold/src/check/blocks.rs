@@ -182,7 +182,7 @@ pub(super) fn has_fingerprint(entry: &ChunkEntry) -> bool {
 pub(super) fn fingerprints_fit(entry: &ChunkEntry, bytes: &[u8], domains: &KnownDomains) -> bool {
     let is_weak = |(function, weak): (u8, u32)| {
         let is_known = WeakFunction::known_name(function.into()).is_some();
-        WeakFunction::from_number(function).map_or(is_known, |function| domains.fits(function.of(bytes), weak))
+        WeakFunction::from_number(function).map_or(is_known, |function| domains.are_made(function, bytes, weak))
     };
     let is_strong = |(function, strong): (u8, Strong)| {
         let is_known = StrongFunction::is_known(function);

@@ -14,7 +14,7 @@
 
 use super::labels::TakenOff;
 use super::{Chunks, FLAGS_WORD};
-use crate::fingerprint::{Fingerprint, Strong};
+use crate::fingerprint::{FIRST_KEY_MAX, Fingerprint, Strong};
 use crate::media::chunk_entry::{ENTRY_BYTES, STRONG_VALID, WEAK_VALID};
 use crate::media::{BlockNumber, ChunkRef};
 use pmem::Flight;
@@ -29,11 +29,24 @@ impl Chunks {
         }
     }
 
-    /// Returns whether an entry has another weak fingerprint than the given one: it is in another domain.
-    pub(crate) fn has_other_weak(&self, chunk: impl Into<ChunkRef>, fingerprint: &Fingerprint) -> bool {
+    /// Returns whether an entry has a weak fingerprint that is none of these: it is in another domain.
+    pub(crate) fn has_other_weak(&self, chunk: impl Into<ChunkRef>, keys: &[u32]) -> bool {
         let chunk = chunk.into();
         let stored = self.has_entry(chunk).then(|| self.entry(chunk).weak(self.weak)).flatten();
-        stored.is_some() && stored != fingerprint.weak
+        stored.is_some_and(|weak| !keys.contains(&weak))
+    }
+
+    /// Returns the key by which to enter a block of a stored file: the first of `keys`, unless as many other blocks as
+    /// are looked at have it.
+    pub(crate) fn key_to_enter(&self, block: BlockNumber, keys: &[u32]) -> u32 {
+        let (first, last) = (keys[0], keys[keys.len() - 1]);
+        let mut others = 0;
+        let is_one_too_many = |chunk: &ChunkRef| {
+            others += usize::from(*chunk != block.into());
+            others == FIRST_KEY_MAX
+        };
+        let is_crowded = first != last && self.index.find(first, ChunkRef::NONE, is_one_too_many).is_some();
+        if is_crowded { last } else { first }
     }
 
     /// Adds the missing fingerprints to an entry that counts and whose chunk cannot lose its last reference now.

@@ -68,7 +68,7 @@ mod update;
 
 pub(crate) use moves::Moving;
 
-use crate::fingerprint::{StrongFunction, WeakFunction};
+use crate::fingerprint::{Keys, StrongFunction, WeakFunction};
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
 use crate::media::layout::Layout;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
@@ -144,6 +144,7 @@ pub struct Chunks {
     /// Functions that compute the fingerprints; the index holds the weak ones. A fingerprint of another function
     /// counts as missing.
     weak: WeakFunction,
+    keys: Keys,
     strong: StrongFunction,
     generators: GeneratorLines,
     /// With a dram index: one bit for each block that has an entry. So a private block is released without a look at
@@ -168,12 +169,13 @@ impl Chunks {
         region: Region,
         geometry: impl Into<Layout>,
         (entries, index): (Arc<Entries>, Index),
-        (weak, strong): (WeakFunction, StrongFunction),
+        (keys, strong): (Keys, StrongFunction),
         generators: Generators,
     ) -> Chunks {
         let geometry = geometry.into();
         Chunks {
-            weak,
+            weak: keys.function(),
+            keys,
             strong,
             generators: GeneratorLines::new(generators),
             region,
@@ -278,6 +280,12 @@ impl Chunks {
     #[inline]
     pub fn weak_function(&self) -> WeakFunction {
         self.weak
+    }
+
+    /// Returns the keys by which blocks are found.
+    #[inline]
+    pub(crate) fn keys(&self) -> Keys {
+        self.keys
     }
 
     /// Returns the function that computes strong fingerprints.

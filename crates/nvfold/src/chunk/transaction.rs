@@ -32,7 +32,7 @@
 use super::packed::NewPacked;
 use super::reference::Reference;
 use super::{Chunks, Unshareable};
-use crate::fingerprint::{Fingerprint, Strong};
+use crate::fingerprint::{Domain, Fingerprint, Strong};
 use crate::media::chunk_entry::{ChunkEntry, CountWord, tag};
 use crate::media::generator::{parts, tx_id};
 use crate::media::{BlockNumber, ChunkRef};
@@ -48,6 +48,8 @@ pub struct Transaction<'a> {
     id: Option<u64>,
     /// Lines that are flushed and not fenced yet.
     pub(crate) flight: Flight,
+    /// Where data of the operation is found.
+    pub(crate) domain: Domain,
     /// References that were only taken to compare.
     given_back: Vec<ChunkRef>,
     counted: Counted,
@@ -95,6 +97,7 @@ impl<'a> Transaction<'a> {
             generator: None,
             id: None,
             flight: Flight::new(),
+            domain: Domain::ALL,
             given_back: Vec::new(),
             counted: Counted::default(),
             refused: None,
@@ -111,6 +114,11 @@ impl<'a> Transaction<'a> {
     #[inline]
     pub(crate) fn refused(&self) -> Option<&'static str> {
         self.refused
+    }
+
+    /// Returns the second key of a piece in the domain of the operation, if the piece has two.
+    pub(crate) fn second_key(&self, piece: &[u8]) -> Option<u32> {
+        self.chunks.keys().second(piece).map(|key| self.domain.salted(key))
     }
 
     fn id(&mut self) -> u64 {

@@ -20,7 +20,7 @@ use crate::chunk::Chunks;
 use crate::chunk::reference::Reference;
 use crate::chunk::sight::Sight;
 use crate::chunk::transaction::Transaction;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{FIRST_KEY_MAX, Fingerprint};
 use crate::media::ChunkRef;
 use nvfold_sync::Sum;
 use nvfold_sync::atomic::{AtomicU64, Ordering};
@@ -169,7 +169,9 @@ fn fetch_candidates(group: &[Piece<'_>], chunks: &Chunks, search: &Search<'_>) -
     promising
 }
 
-/// Keeps the candidate of a piece if it is equal, or else finds the next one that is.
+/// Keeps the candidate of a piece if it is equal, or else finds the next one that is. A piece with a second key
+/// ([`crate::fingerprint::Keys`]) is looked for by it if candidates by the first one differed, and is entered by it if too
+/// many did.
 fn first_equal<'t>(
     piece: &mut Piece<'_>,
     weak: u32,
@@ -177,17 +179,44 @@ fn first_equal<'t>(
     search: &Search<'_>,
     is_equal: &impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
 ) {
+    let most = if tx.chunks().keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
+    let differed = equal_by(piece, weak, most, tx, search, is_equal);
+    if differed == 0 || piece.place != Place::Store {
+        return;
+    }
+    if let Some(second) = tx.second_key(piece.bytes).filter(|second| *second != weak) {
+        if differed == FIRST_KEY_MAX {
+            piece.fingerprint.weak = Some(second);
+        }
+        piece.place = candidate(second, ChunkRef::NONE, true, search, tx);
+        equal_by(piece, second, usize::MAX, tx, search, is_equal);
+    }
+}
+
+/// Keeps the candidate of a piece if it is equal, or else finds the next one by this key that is. Looks at `most`
+/// candidates, and returns how many differed.
+fn equal_by<'t>(
+    piece: &mut Piece<'_>,
+    weak: u32,
+    most: usize,
+    tx: &mut Transaction<'t>,
+    search: &Search<'_>,
+    is_equal: &impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
+) -> usize {
+    let mut differed = 0;
     while let Place::Shared(reference) = &piece.place {
         let chunk = reference.chunk();
         if is_equal(piece, chunk, tx) {
-            return;
+            break;
         }
         search.collisions.fetch_add(1, Ordering::Relaxed);
-        let next = candidate(weak, chunk, true, search, tx);
+        differed += 1;
+        let next = if differed < most { candidate(weak, chunk, true, search, tx) } else { Place::Store };
         if let Place::Shared(reference) = std::mem::replace(&mut piece.place, next) {
             tx.give_back(reference);
         }
     }
+    differed
 }
 
 /// Takes a reference on the next chunk after `after` that may be equal. With `fetches`, prefetches its entry and

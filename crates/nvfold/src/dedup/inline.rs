@@ -17,28 +17,32 @@ use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
-use crate::fingerprint::{Fingerprint, WeakFunction};
+use crate::fingerprint::{Fingerprint, Keys};
 use crate::media::ChunkRef;
 use crate::words::FileId;
 use std::sync::Arc;
 
 /// Policy `inline`; see the module.
 pub(super) struct Inline {
-    weak: WeakFunction,
+    keys: Keys,
     filler: Arc<Filler>,
     pub(super) tally: PolicyCounters,
 }
 
 impl Inline {
     /// Creates the policy, which uses the device's index.
-    pub(super) fn new(weak: WeakFunction, filler: Arc<Filler>) -> Inline {
-        Inline { weak, filler, tally: PolicyCounters::default() }
+    pub(super) fn new(keys: Keys, filler: Arc<Filler>) -> Inline {
+        Inline { keys, filler, tally: PolicyCounters::default() }
     }
 }
 
 impl Dedup for Inline {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        Fingerprint { weak: Some(self.weak.of(piece)), strong: None }
+        Fingerprint { weak: Some(self.keys.first(piece)), strong: None }
+    }
+
+    fn reads_whole_blocks(&self) -> bool {
+        !self.keys.are_sampled()
     }
 
     fn goes_by_index(&self) -> bool {

@@ -42,7 +42,7 @@ use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
 use crate::compression::Compression;
 use crate::error::Result;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, Keys};
 use crate::media::ChunkRef;
 use crate::media::saved_state::{FILLED_ALL, FILLED_OWN};
 use crate::space::Space;
@@ -79,6 +79,11 @@ pub trait Dedup: Send + Sync {
     /// Returns the fingerprint of a piece, computed before the inode is locked. If it is empty, the piece is not
     /// entered in the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
+
+    /// True if [`Dedup::fingerprint`] reads all of a block, so that its lines are worth prefetching.
+    fn reads_whole_blocks(&self) -> bool {
+        true
+    }
 
     /// True if the policy never shares and never fingerprints, so that a write need not be examined block by block.
     fn stores_everything(&self) -> bool {
@@ -166,6 +171,8 @@ pub trait Dedup: Send + Sync {
 pub(crate) struct PolicyOptions<'o> {
     /// The policy for new data.
     pub policy: Policy,
+    /// The keys by which blocks are found.
+    pub keys: Keys,
     /// Options of that policy.
     pub nv_dedup: &'o nv_dedup::options::NvDedupOptions,
     /// Options of that policy.
@@ -204,17 +211,17 @@ pub(crate) struct Policies {
 impl Policies {
     /// Creates all policies of a mount, with the one that new data uses.
     pub(crate) fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, nv_dedup, denova, deext, auto, compression, stopwatch, custom_policy } = options;
+        let PolicyOptions { policy, keys, nv_dedup, denova, deext, auto, compression, stopwatch, custom_policy } =
+            options;
         let for_streams = stopwatch.clone();
-        let denova = Arc::new(DeNova::new(nv_dedup, denova, stopwatch.clone()));
+        let denova = Arc::new(DeNova::new(keys, nv_dedup, denova, stopwatch.clone()));
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
         let deext = Arc::new(deext);
         let (given, for_auto) = (nv_dedup.costs, stopwatch.clone());
-        let weak = nv_dedup.weak;
-        let nv_dedup = NvDedup::new(nv_dedup, stopwatch);
+        let nv_dedup = NvDedup::new(keys, nv_dedup, stopwatch);
         let filler = nv_dedup.filler.clone();
         filler.sweep();
-        let inline = Arc::new(Inline::new(weak, filler.clone()));
+        let inline = Arc::new(Inline::new(keys, filler.clone()));
         let concrete = Concrete { inline: inline.clone(), denova: denova.clone(), deext: deext.clone() };
         Policies {
             policy,

@@ -21,15 +21,18 @@
 //! | `weak` | weak fingerprints: 32 bits that find candidates |
 //! | `strong` | strong fingerprints: 160 bits that can stand for the bytes |
 //! | `papers` | the hash functions of the papers (feature `papers`) |
+//! | `keys` | the weak fingerprints by which a device's index is searched, and those that read a part of a block |
 //! | `domain` | sharing domains: whose data is shared with whose |
 
 mod domain;
+mod keys;
 #[cfg(feature = "papers")]
 mod papers;
 mod strong;
 mod weak;
 
 pub(crate) use domain::{Domain, Domains};
+pub(crate) use keys::{FIRST_KEY_MAX, Keys};
 pub use strong::{Strong, StrongFunction};
 pub use weak::{WeakFunction, weak, weak64};
 
@@ -46,10 +49,15 @@ impl Fingerprint {
     /// Computes the weak fingerprint of a piece, and the strong one if a function for it is given. A weak fingerprint
     /// that is a prefix of the strong one is not computed separately.
     pub fn of(piece: &[u8], weak: WeakFunction, strong: Option<StrongFunction>) -> Fingerprint {
+        Fingerprint::by_keys(piece, weak.into(), strong)
+    }
+
+    /// Does the same with the first key as the weak fingerprint.
+    pub(crate) fn by_keys(piece: &[u8], keys: Keys, strong: Option<StrongFunction>) -> Fingerprint {
         let strong = strong.map(|function| (function, function.of(piece)));
         let weak = match strong {
-            Some((function, strong)) if weak.prefix_of() == Some(function) => weak::prefix(&strong),
-            _ => weak.of(piece),
+            Some((function, strong)) if keys.function().prefix_of() == Some(function) => weak::prefix(&strong),
+            _ => keys.first(piece),
         };
         Fingerprint { weak: Some(weak), strong: strong.map(|(_, strong)| strong) }
     }

@@ -28,18 +28,22 @@ pub enum WeakFunction {
     Sha256 = 5,
     /// The first 32 bits of BLAKE3.
     Blake3 = 6,
+    /// Like [`WeakFunction::Xxh3`], but a block is looked for by some of its lines first ([`super::keys`]). It needs a
+    /// dram index.
+    Sample = 7,
 }
 
 /// Names on the command line, by number, of the functions of all builds.
-const NAMES: [&str; 7] = ["xxh3", "crc32", "fletcher32", "md5", "sha1", "sha256", "blake3"];
+const NAMES: [&str; 8] = ["xxh3", "crc32", "fletcher32", "md5", "sha1", "sha256", "blake3", "sample"];
 
 impl WeakFunction {
     /// The functions of this build, by number.
     #[cfg(not(feature = "papers"))]
-    pub const ALL: [WeakFunction; 3] = [WeakFunction::Xxh3, WeakFunction::Fletcher32, WeakFunction::Blake3];
+    pub const ALL: [WeakFunction; 4] =
+        [WeakFunction::Xxh3, WeakFunction::Fletcher32, WeakFunction::Blake3, WeakFunction::Sample];
     /// The functions of this build, by number.
     #[cfg(feature = "papers")]
-    pub const ALL: [WeakFunction; 7] = [
+    pub const ALL: [WeakFunction; 8] = [
         WeakFunction::Xxh3,
         WeakFunction::Crc32,
         WeakFunction::Fletcher32,
@@ -47,12 +51,13 @@ impl WeakFunction {
         WeakFunction::Sha1,
         WeakFunction::Sha256,
         WeakFunction::Blake3,
+        WeakFunction::Sample,
     ];
 
     /// Returns the strong function whose prefix this function is.
     pub fn prefix_of(self) -> Option<StrongFunction> {
         match self {
-            WeakFunction::Xxh3 | WeakFunction::Fletcher32 => None,
+            WeakFunction::Xxh3 | WeakFunction::Fletcher32 | WeakFunction::Sample => None,
             WeakFunction::Blake3 => Some(StrongFunction::Blake3),
             #[cfg(feature = "papers")]
             WeakFunction::Crc32 => None,
@@ -65,11 +70,11 @@ impl WeakFunction {
         }
     }
 
-    /// Computes the weak fingerprint of a piece of data.
+    /// Computes the weak fingerprint of a piece of data: of all its bytes.
     #[inline]
     pub fn of(self, block: &[u8]) -> u32 {
         match self {
-            WeakFunction::Xxh3 => weak(block),
+            WeakFunction::Xxh3 | WeakFunction::Sample => weak(block),
             WeakFunction::Fletcher32 => fletcher32(block),
             WeakFunction::Blake3 => prefix(&StrongFunction::Blake3.of(block)),
             #[cfg(feature = "papers")]
@@ -81,6 +86,11 @@ impl WeakFunction {
             #[cfg(feature = "papers")]
             WeakFunction::Sha256 => prefix(&StrongFunction::Sha256.of(block)),
         }
+    }
+
+    /// True if a pm index can be built on it: each block has one fingerprint then.
+    pub fn fits_pm_index(self) -> bool {
+        self != WeakFunction::Sample
     }
 
     /// Returns its name on the command line.

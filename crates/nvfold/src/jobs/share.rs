@@ -131,8 +131,12 @@ impl Jobs<'_> {
         claims: &mut Claims<'_>,
     ) -> Option<Reference> {
         let chunks = &self.chunks;
-        // A chunk that was cloned from another owner's file is in his domain.
-        let weak = if domain == Domain::ALL { self.weak_of(own, domain)? } else { self.weak_in(own, domain)? };
+        // A chunk that was cloned from another owner's file is in his domain. If blocks have two keys, an equal one may
+        // have the other.
+        let keys = match domain == Domain::ALL && !chunks.keys().are_sampled() {
+            true => self.weak_of(own, domain).into_iter().collect(),
+            false => self.keys_in(own, domain),
+        };
         // A compressed chunk is not replaced by an uncompressed one.
         let own_stored = chunks.place_of(own)?.1;
         let takes_more = |chunk: ChunkRef| chunks.place_of(chunk).is_none_or(|(_, stored)| stored > own_stored);
@@ -142,20 +146,21 @@ impl Jobs<'_> {
             let is_given_up = given_up.iter().any(|other| *chunk == other.block.into());
             is_of_its_kind && *chunk != own && is_worth_it && !is_given_up
         };
-        let mut seen = ChunkRef::NONE;
-        loop {
-            // Most chunks are the only candidate for their fingerprint; the filter then rejects them before a
-            // reference is taken.
-            let taken = claims.transaction().share_candidate_that(weak, seen, is_better)?;
-            seen = taken.chunk();
-            if is_better(&seen)
-                && let Some(content) = chunks.content(own)
-                && chunks.equal(seen, &content)
-            {
-                return Some(taken);
+        for key in keys {
+            let mut seen = ChunkRef::NONE;
+            // Most chunks are the only candidate by their key; the filter then rejects them before a reference is taken.
+            while let Some(taken) = claims.transaction().share_candidate_that(key, seen, is_better) {
+                seen = taken.chunk();
+                if is_better(&seen)
+                    && let Some(content) = chunks.content(own)
+                    && chunks.equal(seen, &content)
+                {
+                    return Some(taken);
+                }
+                claims.transaction().give_back(taken);
             }
-            claims.transaction().give_back(taken);
         }
+        None
     }
 
     /// Replaces a packed chunk that one extent of a file maps completely by an equal one. Returns its length in

@@ -72,7 +72,9 @@ impl<'a> Looked<'a> {
         let pieces: Vec<Stored> = named.iter().filter(is_its_own).map(stored).collect();
         let (drops, next) = (state.drops, (next < end).then_some(next));
         bytes.resize(pieces.len() * BLOCK, 0);
-        let batch = Batch { pieces, bytes, tx: store.chunks.begin(), given_back: Vec::new() };
+        let mut tx = store.chunks.begin();
+        tx.domain = inode.domain();
+        let batch = Batch { pieces, bytes, tx, given_back: Vec::new() };
         Some(Looked { store, batch, domain: inode.domain(), drops, next, again: false })
     }
 
@@ -138,11 +140,17 @@ impl<'a> Looked<'a> {
         let (store, chunks) = (self.store, &self.store.chunks);
         let _alone = store.fingerprint_alone(self.domain);
         let mut lacking: SmallVec<[usize; 64]> = SmallVec::new();
-        let Batch { pieces, tx, .. } = &mut self.batch;
-        for (at, piece) in pieces.iter_mut().enumerate().filter(|(_, piece)| piece.fate == Fate::Unique) {
+        let Batch { pieces, bytes, tx, .. } = &mut self.batch;
+        let all = pieces.iter_mut().zip(bytes.chunks_exact(BLOCK)).enumerate();
+        for (at, (piece, copy)) in all.filter(|(_, (piece, _))| piece.fate == Fate::Unique) {
+            let is_in_another_domain = || {
+                let keys: SmallVec<[u32; 2]> =
+                    chunks.keys().all(copy).into_iter().map(|key| self.domain.salted(key)).collect();
+                chunks.has_other_weak(piece.block, &keys)
+            };
             if store.region.check_writable(chunks.entry_offset(piece.block), ENTRY_BYTES).is_err() {
                 piece.fate = Fate::Stays;
-            } else if self.domain != Domain::ALL && chunks.has_other_weak(piece.block, &piece.fingerprint) {
+            } else if self.domain != Domain::ALL && is_in_another_domain() {
                 // It was cloned from the file of another owner, and is found in his domain.
                 piece.fate = Fate::Stays;
             } else if !chunks.has_fingerprint(piece.block, &piece.fingerprint) {

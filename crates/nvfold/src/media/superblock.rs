@@ -262,7 +262,8 @@ impl Superblock {
     pub fn index(&self) -> Option<(IndexKind, WeakFunction)> {
         let kind = *IndexKind::ALL.get(self.index_kind as usize)?;
         let function = WeakFunction::from_number(u8::try_from(self.index_function).ok()?)?;
-        ((kind == IndexKind::Pm) == (self.incompatible & PM_INDEX != 0)).then_some((kind, function))
+        let fits = kind == IndexKind::Dram || function.fits_pm_index();
+        (fits && (kind == IndexKind::Pm) == (self.incompatible & PM_INDEX != 0)).then_some((kind, function))
     }
 
     /// Returns the superblock with another index.

@@ -6,6 +6,7 @@
 //! the unused index.
 
 use super::Mounted;
+use super::mkfs::check_index;
 use super::open::open;
 use super::options::MountOptions;
 use super::superblock::read_superblock;
@@ -36,13 +37,15 @@ const BLOCKS_AT_ONCE: usize = 64;
 /// the number of chunk entries done and their total.
 ///
 /// # Errors
-/// ENOSPC if there are not enough free segments for a pm index; errors of a mount. The device is unchanged then.
+/// A function that a pm index cannot be built on; ENOSPC if there are not enough free segments for a pm index; errors
+/// of a mount. The device is unchanged then.
 pub fn convert_index(
     region: &Region,
     to: IndexKind,
     weak: WeakFunction,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
+    check_index(to, weak)?;
     let (superblock, geometry) = read_superblock(region)?;
     let of_now = superblock.index().expect("a superblock that was verified");
     // A device that was made longer keeps the number of chains that it had.

@@ -48,6 +48,7 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         let why = "it holds an nvfold file system already".into();
         return Err(Error::Format { why });
     }
+    check_index(options.index, options.weak)?;
     if options.label.len() > 32 {
         return Err(Error::Format { why: format!("the label `{}` is longer than 32 bytes", options.label) });
     }
@@ -94,6 +95,16 @@ pub(crate) fn format(region: &Region, options: &MkfsOptions) -> Result<()> {
         .with_index(options.index, options.weak),
     );
     Ok(region.sync()?)
+}
+
+/// Returns an error if an index of this kind cannot be built on a function.
+pub(super) fn check_index(index: IndexKind, weak: WeakFunction) -> Result<()> {
+    match index {
+        IndexKind::Pm if !weak.fits_pm_index() => Err(Error::Format {
+            why: format!("a pm index cannot be built on {}; choose another function", weak.name()),
+        }),
+        IndexKind::Dram | IndexKind::Pm => Ok(()),
+    }
 }
 
 fn unusable_size(bytes: u64) -> String {

@@ -9,7 +9,7 @@ use super::tables::{TableDamage, Tables};
 use super::{Mounted, saved, scan};
 use crate::dedup::{Policies, PolicyOptions};
 use crate::error::{Error, Result};
-use crate::fingerprint::Domains;
+use crate::fingerprint::{Domains, Keys};
 use crate::fs::Core;
 use crate::media::DEVICE_BYTES_MAX;
 use crate::media::inode::InodeHead;
@@ -190,10 +190,12 @@ fn domains(options: &MountOptions, superblock: &Superblock) -> Domains {
 }
 
 fn store_options(region: &Region, options: &MountOptions, superblock: &Superblock) -> StoreOptions {
+    let keys = Keys::of_device(options.nv_dedup.weak, &superblock.uuid);
     StoreOptions {
         domains: domains(options, superblock),
         policies: Policies::new(PolicyOptions {
             policy: options.policy,
+            keys,
             nv_dedup: &options.nv_dedup,
             denova: &options.denova,
             deext: options.deext,
@@ -202,7 +204,7 @@ fn store_options(region: &Region, options: &MountOptions, superblock: &Superbloc
             stopwatch: options.stopwatch.clone(),
             custom_policy: options.custom_policy.clone(),
         }),
-        fingerprints: (options.nv_dedup.weak, options.nv_dedup.strong.unwrap_or_default()),
+        fingerprints: (keys, options.nv_dedup.strong.unwrap_or_default()),
         generators: options.generators,
         pack: options.pack,
         compression: options.compression,

@@ -30,7 +30,7 @@ impl Table {
     fn with(count: u32) -> Arc<Table> {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
-        let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
+        let functions = (WeakFunction::Xxh3.into(), StrongFunction::Blake3);
         let entries = Arc::new(Entries::new(geometry));
         let index = (entries.clone(), Index::Dram(Box::new(DramIndex::new(entries))));
         let chunks = Chunks::new(region.clone(), geometry, index, functions, Generators::PerCore);

@@ -130,8 +130,9 @@ impl<'a> Claims<'a> {
         policy: Placer<'a>,
         compression: Compression,
         times: Times,
-        tx: Transaction<'a>,
+        mut tx: Transaction<'a>,
     ) -> Claims<'a> {
+        tx.domain = policy.domain();
         Claims {
             store,
             how: Storing {

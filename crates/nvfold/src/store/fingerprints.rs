@@ -10,6 +10,7 @@ use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use nvfold_sync::MutexGuard;
 use pmem::Flight;
+use smallvec::SmallVec;
 
 impl Store {
     /// Gives blocks of a locked file the weak fingerprints that they lack, so that they can be found. Returns how
@@ -26,7 +27,7 @@ impl Store {
         (domain != Domain::ALL).then(|| self.chunks.fingerprinting.lock())
     }
 
-    /// Does the same with fingerprints that `salted` makes from the block and the weak fingerprint of its content.
+    /// Does the same with keys that `salted` makes from the block and a key of its content.
     pub(crate) fn enter_each(
         &self,
         blocks: impl IntoIterator<Item = BlockNumber>,
@@ -42,8 +43,9 @@ impl Store {
             false => !chunks.can_be_found(*block),
         };
         for block in blocks.into_iter().filter(lacks) {
-            let weak = chunks.weak_function().of(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
-            let weak = salted(block, weak);
+            let keys = chunks.keys().all(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
+            let keys: SmallVec<[u32; 2]> = keys.into_iter().map(|key| salted(block, key)).collect();
+            let weak = chunks.key_to_enter(block, &keys);
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;
@@ -100,20 +102,21 @@ impl Store {
         !extent.unwritten && extent.blocks().blocks().any(|block| !self.chunks.can_be_found(block))
     }
 
-    /// Returns the weak fingerprint by which the index can find a chunk of a file in this domain: from its entry, or
-    /// computed again. `None` if a block is found in another domain, which its entry does not say.
+    /// Returns the key by which the index can find a chunk of a file in this domain: from its entry, or computed again.
+    /// `None` if a block is found in another domain, which its entry does not say.
     pub(crate) fn weak_of(&self, chunk: ChunkRef, domain: Domain) -> Option<u32> {
         let function = self.chunks.weak_function();
         let of_entry = || self.chunks.entry(chunk).weak(function);
         let stored = self.chunks.has_entry(chunk).then(of_entry).flatten();
         stored.or_else(|| {
             let block = chunk.block().filter(|block| self.chunks.can_be_found(*block))?;
-            self.weak_in(chunk, domain).filter(|weak| self.chunks.can_be_found_by(block, *weak))
+            self.keys_in(chunk, domain).into_iter().find(|key| self.chunks.can_be_found_by(block, *key))
         })
     }
 
-    /// Returns the weak fingerprint that a chunk has in this domain.
-    pub(crate) fn weak_in(&self, chunk: ChunkRef, domain: Domain) -> Option<u32> {
-        self.chunks.content(chunk).map(|content| domain.salted(self.chunks.weak_function().of(&content)))
+    /// Returns the keys that a chunk has in this domain; none if it cannot be read.
+    pub(crate) fn keys_in(&self, chunk: ChunkRef, domain: Domain) -> SmallVec<[u32; 2]> {
+        let keys = self.chunks.content(chunk).map(|content| self.chunks.keys().all(&content));
+        keys.into_iter().flatten().map(|key| domain.salted(key)).collect()
     }
 }

@@ -97,7 +97,7 @@ use crate::compression::Compression;
 use crate::dedup::policy::Pack;
 use crate::dedup::{Policies, PolicyDevice};
 use crate::error::{Error, Result};
-use crate::fingerprint::{Domains, StrongFunction, WeakFunction};
+use crate::fingerprint::{Domains, Keys, StrongFunction};
 use crate::inode::log;
 use crate::inode::table::{InodeTable, Parts};
 use crate::media::layout::Layout;
@@ -167,7 +167,7 @@ pub struct Store {
 pub(crate) struct StoreOptions {
     pub(crate) policies: Policies,
     /// The functions that make fingerprints.
-    pub(crate) fingerprints: (WeakFunction, StrongFunction),
+    pub(crate) fingerprints: (Keys, StrongFunction),
     pub(crate) generators: Generators,
     /// Whether ends of files are packed under policies that store blocks.
     pub(crate) pack: Pack,

@@ -42,7 +42,7 @@ use super::{Dedup, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
-use crate::fingerprint::{Fingerprint, Strong, StrongFunction, WeakFunction};
+use crate::fingerprint::{Fingerprint, Keys, Strong, StrongFunction};
 use crate::media::{BLOCK_BYTES, ChunkRef};
 use crate::words::Stopwatch;
 use nvfold_sync::Mutex;
@@ -56,7 +56,7 @@ const TRIES_MAX: u32 = 4;
 
 /// Policy `denova`; see the module.
 pub(crate) struct DeNova {
-    weak: WeakFunction,
+    keys: Keys,
     strong: Option<StrongFunction>,
     verify: Verify,
     options: DeNovaOptions,
@@ -98,6 +98,7 @@ struct Task {
 impl DeNova {
     /// Creates the policy. The fingerprint functions and `verify` are those of `nv-dedup`.
     pub(crate) fn new(
+        keys: Keys,
         fingerprints: &super::nv_dedup::options::NvDedupOptions,
         options: &DeNovaOptions,
         stopwatch: Option<Stopwatch>,
@@ -106,7 +107,7 @@ impl DeNova {
             fingerprints.verify == Verify::Strong || fingerprints.weak.prefix_of() == Some(*strong)
         };
         DeNova {
-            weak: fingerprints.weak,
+            keys,
             strong: fingerprints.strong.filter(decides),
             verify: fingerprints.verify,
             options: *options,
@@ -238,7 +239,7 @@ impl DeNova {
 
 impl Dedup for DeNova {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
-        if self.is_inline() { Fingerprint::of(piece, self.weak, self.strong) } else { Fingerprint::default() }
+        if self.is_inline() { Fingerprint::by_keys(piece, self.keys, self.strong) } else { Fingerprint::default() }
     }
 
     fn stores_everything(&self) -> bool {

@@ -37,7 +37,7 @@ use super::{Dedup, Piece, PolicyDevice};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
-use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
+use crate::fingerprint::{Fingerprint, Keys, StrongFunction};
 use crate::media::ChunkRef;
 use crate::words::FileId;
 use crate::words::Stopwatch;
@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 /// Policy `nv-dedup`; see the module.
 pub struct NvDedup {
-    weak: WeakFunction,
+    keys: Keys,
     strong: Option<StrongFunction>,
     verify: Verify,
     /// Clock for measuring costs; `None` when the costs were given.
@@ -63,9 +63,9 @@ pub struct NvDedup {
 
 impl NvDedup {
     /// Creates the policy.
-    pub fn new(options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
+    pub(crate) fn new(keys: Keys, options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
         NvDedup {
-            weak: options.weak,
+            keys,
             strong: options.strong,
             verify: options.verify,
             stopwatch: stopwatch.filter(|_| options.costs.is_none()),
@@ -125,7 +125,11 @@ impl Dedup for NvDedup {
         if !looked_for {
             return Fingerprint::default();
         }
-        Fingerprint::of(piece, self.weak, self.strong.filter(|_| method == Method::StrFin))
+        Fingerprint::by_keys(piece, self.keys, self.strong.filter(|_| method == Method::StrFin))
+    }
+
+    fn reads_whole_blocks(&self) -> bool {
+        !self.keys.are_sampled() || self.sampling.mode().0 == Method::StrFin
     }
 
     /// Where strong fingerprints are trusted, each chunk has an entry from the beginning, as in the paper.
