@@ -52,7 +52,8 @@ pub(crate) static RESEARCH_GROUPS: [Group; 4] = [
         options: &[
             (
                 "weak=NAME",
-                "Weak fingerprint: xxh3 (default), crc32, fletcher32, md5, sha1, sha256, blake3. A pm index has its own",
+                "Weak fingerprint: sample (default; blocks are looked for by an eighth of their bytes first), xxh3, crc32, \
+                 fletcher32, md5, sha1, sha256, blake3. A pm index has its own",
             ),
             ("strong=NAME", "Strong fingerprint: md5, sha1, sha256, blake3 (default), or bytes for none"),
             (
@@ -218,7 +219,7 @@ impl DedupOptions {
             return Err(Failure::usage(format!("{name}: weak={weak}"), why)
                 .hint(format!("leave the option out, or convert the index: {convert}")));
         }
-        nv_dedup.weak = weak.unwrap_or_default();
+        nv_dedup.weak = weak.unwrap_or(NvDedupOptions::default().weak);
         let deext = DeExtOptions { classes: cut, ..mount.deext };
         let options = MountOptions { policy, pack, compression, nv_dedup, denova, deext, auto, generators, ..mount };
         FileSystem::mount(region, options).doing(name)
@@ -303,7 +304,7 @@ mod tests {
         let list = "policy=nv-dedup,weak=fletcher32,strong=sha1,verify=strong,period=1000,method=ws,generators=global";
         options.take_list(list).unwrap();
         let expected = NvDedupOptions {
-            weak: WeakFunction::default(),
+            weak: WeakFunction::Sample,
             strong: Some(StrongFunction::Sha1),
             verify: Verify::Strong,
             period: 1000,
@@ -391,7 +392,7 @@ mod tests {
     #[test]
     fn wrong_options_are_refused_with_the_valid_choices() {
         for (list, why) in [
-            ("weak=md4", "must be one of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3"),
+            ("weak=md4", "must be one of xxh3, crc32, fletcher32, md5, sha1, sha256, blake3, sample"),
             ("strong=crc32", "must be one of md5, sha1, sha256, blake3, md5-salted, bytes"),
             ("prefer=money", "must be one of balanced, space, speed, wear"),
             ("prefer", "it needs a value: prefer=space"),

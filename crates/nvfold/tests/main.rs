@@ -29,6 +29,7 @@ mod refused;
 mod removed;
 mod repair;
 mod room;
+mod sample;
 mod segments;
 mod share;
 mod threads;

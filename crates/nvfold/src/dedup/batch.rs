@@ -163,6 +163,10 @@ fn fetch_candidates(group: &[Piece<'_>], chunks: &Chunks, search: &Search<'_>) -
             && (search.fits)(&chunk)
         {
             seen.push(chunk);
+            if search.reads_bytes && chunks.keys().are_sampled() {
+                // Its key was made from a part of it, and now all of it is compared.
+                pmem::prefetch_lines(piece.bytes.as_ptr() as usize, piece.bytes.len());
+            }
         }
     }
     chunks.fetch(&seen, search.reads_bytes);

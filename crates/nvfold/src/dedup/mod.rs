@@ -218,7 +218,7 @@ impl Policies {
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
         let deext = Arc::new(deext);
         let (given, for_auto) = (nv_dedup.costs, stopwatch.clone());
-        let nv_dedup = NvDedup::new(keys, nv_dedup, stopwatch);
+        let nv_dedup = NvDedup::with_keys(keys, nv_dedup, stopwatch);
         let filler = nv_dedup.filler.clone();
         filler.sweep();
         let inline = Arc::new(Inline::new(keys, filler.clone()));

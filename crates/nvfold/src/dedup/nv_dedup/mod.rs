@@ -62,8 +62,13 @@ pub struct NvDedup {
 }
 
 impl NvDedup {
-    /// Creates the policy.
-    pub(crate) fn new(keys: Keys, options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
+    /// Creates the policy for a mount that has no other.
+    pub fn new(options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
+        NvDedup::with_keys(options.weak.into(), options, stopwatch)
+    }
+
+    /// Creates the policy with the keys of its device.
+    pub(super) fn with_keys(keys: Keys, options: &NvDedupOptions, stopwatch: Option<Stopwatch>) -> NvDedup {
         NvDedup {
             keys,
             strong: options.strong,
