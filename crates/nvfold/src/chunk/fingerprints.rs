@@ -37,15 +37,16 @@ impl Chunks {
     }
 
     /// Returns the key by which to enter a block of a stored file: the first of `keys`, unless as many other blocks as
-    /// are looked at have it.
-    pub(crate) fn key_to_enter(&self, block: BlockNumber, keys: &[u32]) -> u32 {
+    /// are looked at have it. `entered` of them are not in the index yet.
+    pub(crate) fn key_to_enter(&self, block: BlockNumber, keys: &[u32], entered: usize) -> u32 {
         let (first, last) = (keys[0], keys[keys.len() - 1]);
-        let mut others = 0;
+        let mut others = entered;
         let is_one_too_many = |chunk: &ChunkRef| {
             others += usize::from(*chunk != block.into());
-            others == FIRST_KEY_MAX
+            others >= FIRST_KEY_MAX
         };
-        let is_crowded = first != last && self.index.find(first, ChunkRef::NONE, is_one_too_many).is_some();
+        let is_crowded = first != last
+            && (entered >= FIRST_KEY_MAX || self.index.find(first, ChunkRef::NONE, is_one_too_many).is_some());
         if is_crowded { last } else { first }
     }
 

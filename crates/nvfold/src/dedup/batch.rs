@@ -71,6 +71,8 @@ pub struct Piece<'p> {
     pub fingerprint: Fingerprint,
     /// The decision.
     pub place: Place,
+    /// The number of different earlier pieces of the request with this fingerprint.
+    pub(crate) namesakes: usize,
     /// Its position among the whole blocks of the request: some may be zeros, or not looked at ([`Looks::Only`]).
     pub(crate) at: usize,
 }
@@ -78,7 +80,7 @@ pub struct Piece<'p> {
 impl<'p> Piece<'p> {
     /// Creates a piece that will be stored unless the policy decides otherwise.
     pub fn new(bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
-        Piece { bytes, fingerprint, place: Place::Store, at: 0 }
+        Piece { bytes, fingerprint, place: Place::Store, namesakes: 0, at: 0 }
     }
 
     /// Creates the same for a block of a longer request; `at` is its position.
@@ -174,8 +176,7 @@ fn fetch_candidates(group: &[Piece<'_>], chunks: &Chunks, search: &Search<'_>) -
 }
 
 /// Keeps the candidate of a piece if it is equal, or else finds the next one that is. A piece with a second key
-/// ([`crate::fingerprint::Keys`]) is looked for by it if candidates by the first one differed, and is entered by it if too
-/// many did.
+/// ([`crate::fingerprint::Keys`]) is looked for by it if others have its first one, and is entered by it if too many have.
 fn first_equal<'t>(
     piece: &mut Piece<'_>,
     weak: u32,
@@ -184,12 +185,12 @@ fn first_equal<'t>(
     is_equal: &impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
 ) {
     let most = if tx.chunks().keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
-    let differed = equal_by(piece, weak, most, tx, search, is_equal);
-    if differed == 0 || piece.place != Place::Store {
+    let others = piece.namesakes + equal_by(piece, weak, most, tx, search, is_equal);
+    if others == 0 || piece.place != Place::Store {
         return;
     }
     if let Some(second) = tx.second_key(piece.bytes).filter(|second| *second != weak) {
-        if differed == FIRST_KEY_MAX {
+        if others >= FIRST_KEY_MAX {
             piece.fingerprint.weak = Some(second);
         }
         piece.place = candidate(second, ChunkRef::NONE, true, search, tx);

@@ -39,16 +39,18 @@ impl<C: Copy> Decision<C> {
     }
 }
 
-/// Marks pieces that are equal to an earlier piece of the request.
+/// Marks pieces that are equal to an earlier piece of the request, and counts the namesakes of the others: different
+/// earlier pieces with the same fingerprint.
 pub(super) fn mark_duplicates(pieces: &mut [Piece<'_>]) {
     let mut seen: HashMap<u32, usize> = HashMap::with_capacity(pieces.len());
     for at in 0..pieces.len() {
         let Some(weak) = pieces[at].fingerprint.weak else { continue };
         match seen.entry(weak) {
-            Entry::Occupied(other) if pieces[*other.get()].bytes == pieces[at].bytes => {
-                pieces[at].place = Place::Duplicate(*other.get());
+            Entry::Occupied(mut other) if pieces[*other.get()].bytes != pieces[at].bytes => {
+                pieces[at].namesakes = pieces[other.insert(at)].namesakes + 1;
             }
-            entry => _ = entry.insert(at),
+            Entry::Occupied(other) => pieces[at].place = Place::Duplicate(*other.get()),
+            Entry::Vacant(unseen) => _ = unseen.insert(at),
         }
     }
 }

@@ -45,7 +45,8 @@ impl Store {
         for block in blocks.into_iter().filter(lacks) {
             let keys = chunks.keys().all(&region.read::<[u8; BLOCK_BYTES as usize]>(block.address()));
             let keys: SmallVec<[u32; 2]> = keys.into_iter().map(|key| salted(block, key)).collect();
-            let weak = chunks.key_to_enter(block, &keys);
+            let with_it = entered.iter().filter(|(weak, _)| has_entries && *weak == keys[0]).count();
+            let weak = chunks.key_to_enter(block, &keys, with_it);
             let is_writable = region.check_writable(chunks.entry_offset(block), ENTRY_BYTES).is_ok();
             if !region.sound_or_forget(block.address(), BLOCK_BYTES) || !is_writable {
                 continue;

@@ -60,16 +60,18 @@ impl DeNova {
         let is_namesake = |other: &&Stored| other.fate == Fate::Unique && other.fingerprint.weak == Some(weak);
         let namesakes: SmallVec<[BlockNumber; 2]> =
             batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block).collect();
+        let namesakes_count = namesakes.len();
         batch.pieces[at].known.extend(namesakes);
         let most = if chunks.keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
         let (found, differed) = self.equal_by(batch, at, weak, most, chunks);
         if let Some(hold) = found {
             return (Fate::Equal(hold), weak);
         }
-        let second = if differed > 0 { batch.tx.second_key(batch.bytes_of(at)) } else { None };
+        let others = namesakes_count + differed;
+        let second = if others > 0 { batch.tx.second_key(batch.bytes_of(at)) } else { None };
         let Some(second) = second.filter(|second| *second != weak) else { return (Fate::Unique, weak) };
         let (found, _) = self.equal_by(batch, at, second, usize::MAX, chunks);
-        let key = if differed == FIRST_KEY_MAX { second } else { weak };
+        let key = if others >= FIRST_KEY_MAX { second } else { weak };
         (found.map_or(Fate::Unique, Fate::Equal), key)
     }
 
