@@ -52,8 +52,8 @@ pub(crate) static RESEARCH_GROUPS: [Group; 4] = [
         options: &[
             (
                 "weak=NAME",
-                "Weak fingerprint: sample (default; blocks are looked for by an eighth of their bytes first), xxh3, crc32, \
-                 fletcher32, md5, sha1, sha256, blake3. A pm index has its own",
+                "Weak fingerprint: xxh3 (default), sample (like xxh3, but blocks are looked for by an eighth of their bytes \
+                 first), crc32, fletcher32, md5, sha1, sha256, blake3. A pm index has its own",
             ),
             ("strong=NAME", "Strong fingerprint: md5, sha1, sha256, blake3 (default), or bytes for none"),
             (
@@ -219,7 +219,7 @@ impl DedupOptions {
             return Err(Failure::usage(format!("{name}: weak={weak}"), why)
                 .hint(format!("leave the option out, or convert the index: {convert}")));
         }
-        nv_dedup.weak = weak.unwrap_or(NvDedupOptions::default().weak);
+        nv_dedup.weak = weak.unwrap_or_default();
         let deext = DeExtOptions { classes: cut, ..mount.deext };
         let options = MountOptions { policy, pack, compression, nv_dedup, denova, deext, auto, generators, ..mount };
         FileSystem::mount(region, options).doing(name)
@@ -304,7 +304,7 @@ mod tests {
         let list = "policy=nv-dedup,weak=fletcher32,strong=sha1,verify=strong,period=1000,method=ws,generators=global";
         options.take_list(list).unwrap();
         let expected = NvDedupOptions {
-            weak: WeakFunction::Sample,
+            weak: WeakFunction::default(),
             strong: Some(StrongFunction::Sha1),
             verify: Verify::Strong,
             period: 1000,

@@ -41,8 +41,8 @@ impl Dedup for Inline {
         Fingerprint { weak: Some(self.keys.first(piece)), strong: None }
     }
 
-    fn reads_whole_blocks(&self) -> bool {
-        !self.keys.are_sampled()
+    fn prefetch(&self, block: &[u8]) {
+        self.keys.prefetch(block);
     }
 
     fn goes_by_index(&self) -> bool {

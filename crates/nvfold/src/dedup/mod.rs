@@ -80,9 +80,9 @@ pub trait Dedup: Send + Sync {
     /// entered in the chunk table.
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint;
 
-    /// True if [`Dedup::fingerprint`] reads all of a block, so that its lines are worth prefetching.
-    fn reads_whole_blocks(&self) -> bool {
-        true
+    /// Prefetches the lines of a block that [`Dedup::fingerprint`] reads.
+    fn prefetch(&self, block: &[u8]) {
+        pmem::prefetch_lines(block.as_ptr() as usize, block.len());
     }
 
     /// True if the policy never shares and never fingerprints, so that a write need not be examined block by block.

@@ -550,7 +550,7 @@ mod tests {
     fn an_index_of_an_excluded_function_is_not_reported_as_damaged() {
         let lean = |number: u8| WeakFunction::from_number(number).filter(|function| *function == WeakFunction::Xxh3);
         assert_eq!(why_no_index(WeakFunction::Sha1 as u32, lean), Refusal::NotBuilt("sha1"));
-        for damaged in [0, 7, 256 + 4] {
+        for damaged in [0, 8, 256 + 4] {
             assert!(matches!(why_no_index(damaged, lean), Refusal::Damaged(_)), "{damaged}");
         }
         assert!(matches!(why_no_index(4, WeakFunction::from_number), Refusal::Damaged(_)), "its kind must be wrong");

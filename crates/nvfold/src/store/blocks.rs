@@ -282,22 +282,19 @@ fn add_pieces<'d>(policy: Placer<'_>, whole: &'d [u8], first: usize, pieces: &mu
         };
         return pieces.extend(places.into_iter().map(piece));
     }
-    // Prefetch the whole first block, because hashing would miss on one line after the other.
-    let reads_whole = policy.reads_whole_blocks();
-    if reads_whole {
-        pmem::prefetch_lines(whole.as_ptr() as usize, BLOCK);
-    }
+    // Prefetch the first block, because hashing would miss on one line after the other.
+    policy.prefetch(&whole[..BLOCK]);
     let mut blocks = (first..).zip(whole.chunks_exact(BLOCK)).peekable();
     pieces.reserve(whole.len() / BLOCK);
     // A policy that makes no fingerprint of this block rarely makes one of the next.
-    let mut reads_next = reads_whole;
+    let mut reads_next = true;
     while let Some((at, block)) = blocks.next() {
         // Prefetch the next block while this one is hashed: the CPU's own prefetcher stops at the end of a page.
         if let Some((_, next)) = blocks.peek().filter(|_| reads_next) {
-            pmem::prefetch_lines(next.as_ptr() as usize, next.len());
+            policy.prefetch(next);
         }
         let fingerprint = policy.fingerprint(block);
-        reads_next = reads_whole && !fingerprint.is_empty();
+        reads_next = !fingerprint.is_empty();
         pieces.push(Piece::new_at(at, block, fingerprint));
     }
 }

@@ -148,6 +148,10 @@ impl Dedup for Observed {
         self.inner.fingerprint(piece)
     }
 
+    fn prefetch(&self, block: &[u8]) {
+        self.inner.prefetch(block);
+    }
+
     fn stores_everything(&self) -> bool {
         self.inner.stores_everything()
     }

@@ -133,8 +133,8 @@ impl Dedup for NvDedup {
         Fingerprint::by_keys(piece, self.keys, self.strong.filter(|_| method == Method::StrFin))
     }
 
-    fn reads_whole_blocks(&self) -> bool {
-        !self.keys.are_sampled() || self.sampling.mode().0 == Method::StrFin
+    fn prefetch(&self, block: &[u8]) {
+        self.keys.prefetch(block);
     }
 
     /// Where strong fingerprints are trusted, each chunk has an entry from the beginning, as in the paper.

@@ -150,7 +150,7 @@ pub struct NvDedupOptions {
 impl Default for NvDedupOptions {
     fn default() -> Self {
         NvDedupOptions {
-            weak: WeakFunction::Sample,
+            weak: WeakFunction::default(),
             strong: Some(StrongFunction::default()),
             verify: Verify::default(),
             period: 50_000,
