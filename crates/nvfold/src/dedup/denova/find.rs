@@ -11,7 +11,7 @@ use crate::chunk::reference::Hold;
 use crate::dedup::policy::Verify;
 use crate::dedup::work::{Batch, Fate, Finder, Stored};
 use crate::fingerprint::Fingerprint;
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
+use crate::media::{BLOCK_BYTES, ChunkRef};
 use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
@@ -50,8 +50,8 @@ impl DeNova {
             };
         }
         let is_namesake = |other: &&Stored| other.fate == Fate::Unique && other.fingerprint.weak == Some(weak);
-        let namesakes: SmallVec<[BlockNumber; 2]> =
-            batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block).collect();
+        let namesakes: SmallVec<[ChunkRef; 2]> =
+            batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block.into()).collect();
         batch.pieces[at].known.extend(namesakes);
         let strong = batch.pieces[at].fingerprint.strong;
         let mut differing: SmallVec<[Hold; 2]> = SmallVec::new();
@@ -69,7 +69,7 @@ impl DeNova {
         };
         if !differing.is_empty() {
             self.tally.collisions.fetch_add(differing.len() as u64, Ordering::Relaxed);
-            batch.pieces[at].known.extend(differing.iter().map(Hold::block));
+            batch.pieces[at].known.extend(differing.iter().map(|hold| ChunkRef::Block(hold.block())));
             batch.given_back.extend(differing);
         }
         fate
