@@ -17,12 +17,12 @@ type Reason = (&'static str, &'static str, usize, Mutation, &'static str);
 const RARE: &[Reason] = &[
     (
         "chunk/fact.rs",
-        "append",
-        2,
+        "insert_batch",
+        1,
         Mutation::DropFence,
-        "a crash leaves a block with a link into its chain, and reconcile enters it again: only a second crash there shows it",
+        "the list behind a new entry is cut off, and reconcile enters it again: only links of an earlier chain show it",
     ),
-    ("chunk/fact.rs", "append", 2, Mutation::Swap, "as above"),
+    ("chunk/fact.rs", "insert_batch", 1, Mutation::Swap, "as above"),
     (
         "mount/reconcile.rs",
         "set_exact",
@@ -167,8 +167,8 @@ const KEPT: &[Reason] = &[
     ),
     (
         "chunk/fact.rs",
-        "append",
-        3,
+        "insert_batch",
+        2,
         Mutation::DropFence,
         "an entry lost in a crash only costs savings, and an unmount fences before it marks the device clean (swap is killed)",
     ),

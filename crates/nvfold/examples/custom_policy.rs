@@ -8,7 +8,9 @@
 //! cargo run -p nvfold --example custom_policy
 //! ```
 
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Reference, Released, Transaction};
+use nvfold::custom_policy::{
+    ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Place, Reference, Released, Transaction,
+};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Result, WeakFunction};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::collections::HashMap;
@@ -57,15 +59,17 @@ impl Dedup for Text {
         }
     }
 
-    /// Remembers a block that was stored. The first one with a fingerprint stays.
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        let Some(weak) = fingerprint.weak else { return true };
+    /// Remembers the blocks that were stored. The first one with a fingerprint stays.
+    fn published(&self, new: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
         let mut blocks = self.blocks.lock().expect("nobody panics with it");
-        if let Entry::Vacant(free) = blocks.by_fingerprint.entry(weak) {
-            free.insert(chunk);
-            blocks.fingerprint_of.insert(chunk, weak);
+        for NewChunk { chunk, fingerprint, .. } in new {
+            let Some(weak) = fingerprint.weak else { continue };
+            if let Entry::Vacant(free) = blocks.by_fingerprint.entry(weak) {
+                free.insert(*chunk);
+                blocks.fingerprint_of.insert(*chunk, weak);
+            }
         }
-        true
+        Vec::new()
     }
 
     fn released(&self, chunk: ChunkRef, left: Released) {

@@ -116,7 +116,7 @@ pub use words::{Skipped, Usage};
 /// a single file.
 pub mod custom_policy {
     // A policy, and what it decides about.
-    pub use crate::dedup::{Dedup, Looks, Piece, Place, Places, PolicyDevice};
+    pub use crate::dedup::{Dedup, Looks, NewChunk, Piece, Place, Places, PolicyDevice};
     pub use crate::fingerprint::Fingerprint;
 
     // The chunk table, where references are taken.

@@ -172,6 +172,51 @@ fn a_chain_with_all_blocks_is_slow_and_correct() {
     assert_eq!(fs.stats().data_blocks, 45, "a mount finds what was there");
 }
 
+/// Requests of one block to more than a batch bring blocks of one chain that is empty, that has a direct entry, a list
+/// or both. An unmount or a crash follows.
+#[test]
+fn a_request_brings_any_number_of_blocks_of_one_chain() {
+    let contents = of_one_chain(prefix_bits(Geometry::of(16 << 20).unwrap().blocks()), 70);
+    for (there, has_direct) in [(0, true), (1, true), (4, true), (4, false)] {
+        for (count, crashes) in [(1, false), (2, true), (7, false), (65, true)] {
+            let region = device(16 << 20, IndexKind::Pm);
+            let fs = mount(&region, Policy::Inline);
+            let [one, two, again] = ["one", "two", "again"]
+                .map(|name| fs.open(fs.create(InodeNumber::ROOT, name.as_bytes(), &NEW).unwrap().ino).unwrap());
+            contents[..there].iter().zip(0..).for_each(|(content, at)| one.write_at(at * 4096, content).unwrap());
+            if !has_direct {
+                one.write_at(0, &block(1)).unwrap();
+            }
+            let first = usize::from(!has_direct);
+            two.write_at(0, &contents[there..there + count].concat()).unwrap();
+            let stored = fs.stats().data_blocks;
+            assert_eq!(stored as usize, there + count);
+            again.write_at(0, &contents[first..there + count].concat()).unwrap();
+            assert_eq!(fs.stats().data_blocks, stored, "all of {count} behind {there} are found");
+            // They leave: every other one, and then the others from the end.
+            (0..count as u64).step_by(2).for_each(|at| two.write_at(at * 4096, &block(2 + at)).unwrap());
+            let gone = (first as u64..(there + count) as u64).rev();
+            gone.for_each(|at| again.write_at((at - first as u64) * 4096, &block(100 + at)).unwrap());
+            for (content, at) in contents[there..there + count].iter().zip(0..) {
+                let before = fs.stats().data_blocks;
+                again.write_at((200 + at) * 4096, content).unwrap();
+                assert_eq!(fs.stats().data_blocks - before, u64::from(at % 2 == 0), "the {at}-th of {count}");
+            }
+            drop((one, two, again));
+            if crashes {
+                drop(fs)
+            } else {
+                fs.unmount().unwrap()
+            }
+            assert_consistent(&region);
+            let fs = mount(&region, Policy::Inline);
+            fs.reconcile().unwrap();
+            fs.unmount().unwrap();
+            assert_consistent(&region);
+        }
+    }
+}
+
 #[test]
 fn a_search_reads_one_and_a_half_entries_at_full_load() {
     let bytes = 48 << 20;
@@ -203,7 +248,8 @@ fn with_a_chain_to_reorder(region: &Region) -> (FileSystem, File, Vec<Vec<u8>>) 
     let options = MountOptions { policy: Policy::Inline, denova, ..MountOptions::default() };
     let fs = FileSystem::mount(region.clone(), options).unwrap();
     let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &NEW).unwrap().ino).unwrap();
-    contents.iter().zip(0..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
+    // What one request brings keeps its order.
+    file.write_at(0, &contents.concat()).unwrap();
     for at in 0..8 {
         file.write_at((100 + at) * 4096, &contents[11]).unwrap();
     }
@@ -330,7 +376,7 @@ impl Chain {
         let contents = of_one_chain(prefix_bits(geometry.blocks()), 4);
         let fs = mount(&region, Policy::Inline);
         let file = fs.open(fs.create(InodeNumber::ROOT, b"file", &NEW).unwrap().ino).unwrap();
-        contents.iter().zip(0..).for_each(|(content, at)| file.write_at(at * 4096, content).unwrap());
+        file.write_at(0, &contents.concat()).unwrap();
         // Some other entry, and a block without one.
         file.write_at(1 << 20, &block(1)).unwrap();
         let blocks = (0..4).map(|at| file.extents(at * 4096, 1).unwrap()[0].address / 4096).collect();

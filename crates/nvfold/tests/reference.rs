@@ -6,7 +6,7 @@
 mod policy;
 
 use crate::refused::all_are_refused;
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Transaction};
 use nvfold::{FileKind, FileSystem, InodeNumber, MkfsOptions, MountOptions, NewInode, StrongFunction};
 use pmem::{DeviceSpec, OpenOptions, Region};
 use std::sync::{Arc, Mutex};
@@ -38,9 +38,9 @@ impl Dedup for Forgetful {
         }
     }
 
-    fn published(&self, chunk: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        *self.last.lock().unwrap() = Some(chunk);
-        true
+    fn published(&self, new: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        *self.last.lock().unwrap() = new.last().map(|new| new.chunk);
+        Vec::new()
     }
 }
 

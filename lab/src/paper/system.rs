@@ -8,7 +8,7 @@ use super::spent::{Spent, in_groups};
 use super::workload::{BLOCK, Batch};
 use crate::rivals::{self, Rival};
 use crate::{Doing, LabError, Result};
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Place, Released, Transaction};
 use nvfold::{
     File, FileKind, FileSystem, Generators, InodeNumber, MethodChoice, MkfsOptions, MountOptions, NewInode,
     NvDedupOptions, Pack, Policy, StrongFunction, Verify, WeakFunction,
@@ -148,8 +148,8 @@ impl Dedup for Watched {
         self.shared.fetch_add(shared as u64, Ordering::Relaxed);
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        self.rival.published(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        self.rival.published(new, known, chunks)
     }
 
     fn released(&self, chunk: ChunkRef, left: Released) {

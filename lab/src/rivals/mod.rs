@@ -59,7 +59,7 @@ mod tree;
 
 use node::{Entry, Key};
 use nvfold::StrongFunction;
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Place, Released, Transaction};
 use nvfold::internals::fingerprint::Strong;
 use nvfold::internals::media::BlockNumber;
 use parking_lot::Mutex;
@@ -197,6 +197,23 @@ impl Rival {
     }
 }
 
+impl Rival {
+    /// Enters a chunk, unless an unknown one has its fingerprint; returns whether none has.
+    fn enters(&self, new: &NewChunk, known: &[ChunkRef]) -> bool {
+        let Some(key) = new.fingerprint.strong.as_ref().and_then(key_of) else { return true };
+        // The tree is offered only blocks.
+        let Some(Ok(number)) = new.chunk.block().map(|block| u32::try_from(block.0)) else { return true };
+        let mut table = self.table.lock();
+        match table.find(key) {
+            Some(entry) if entry.block != number => known.contains(&BlockNumber(u64::from(entry.block)).into()),
+            _ => {
+                table.enter(key, number);
+                true
+            }
+        }
+    }
+}
+
 impl Dedup for Rival {
     fn fingerprint(&self, piece: &[u8]) -> Fingerprint {
         Fingerprint { weak: None, strong: Some(self.strong.of(piece)) }
@@ -206,18 +223,8 @@ impl Dedup for Rival {
         pieces.iter_mut().for_each(|piece| piece.place = self.place_one(piece, tx));
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], _: &Chunks) -> bool {
-        let Some(key) = fingerprint.strong.as_ref().and_then(key_of) else { return true };
-        // The tree is offered only blocks.
-        let Some(Ok(number)) = chunk.block().map(|block| u32::try_from(block.0)) else { return true };
-        let mut table = self.table.lock();
-        match table.find(key) {
-            Some(entry) if entry.block != number => known.contains(&BlockNumber(u64::from(entry.block)).into()),
-            _ => {
-                table.enter(key, number);
-                true
-            }
-        }
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        new.iter().filter(|new| !self.enters(new, known)).map(|new| new.chunk).collect()
     }
 
     fn released(&self, chunk: ChunkRef, left: Released) {

@@ -601,6 +601,7 @@ fn writes() -> Vec<(&'static str, Vec<Op>)> {
         ("write of equal blocks", vec![create(NEW), write(NEW, 0, 3 * BLOCK, twins())]),
         ("write of what is there already", vec![create(NEW), write(NEW, 0, 2 * BLOCK, distinct(1))]),
         ("write of what is there once", vec![create(NEW), write(NEW, 0, 3 * BLOCK, distinct(0))]),
+        ("write of new blocks of two chains", vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(16))]),
         ("write of no bytes", vec![write(UNSHARED, 5, 0, new)]),
         ("write of a few bytes", vec![write(UNSHARED, 10, 20, new)]),
         ("overwrite of unshared data", vec![write(UNSHARED, BLOCK, BLOCK, new)]),

@@ -5,7 +5,7 @@
 //! the file system give some blocks of one of them the fingerprints that they lack ([`Host::fill`]).
 
 use nvfold::custom_policy::{
-    ChunkRef, Chunks, Dedup, Filled, Fingerprint, Host, Piece, Place, Transaction, Unfingerprinted,
+    ChunkRef, Chunks, Dedup, Filled, Fingerprint, Host, NewChunk, Piece, Place, Transaction, Unfingerprinted,
 };
 use nvfold::{FileId, Result, WeakFunction};
 use std::collections::VecDeque;
@@ -46,8 +46,8 @@ impl Dedup for Night {
     }
 
     /// What is stored by night can be found in the next one only, when its file was looked through.
-    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        true
+    fn published(&self, _: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        Vec::new()
     }
 
     fn unfingerprinted(&self) -> Unfingerprinted {

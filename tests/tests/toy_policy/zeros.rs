@@ -6,7 +6,7 @@
 //! between: `released` waits.
 
 use nvfold::StrongFunction;
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Released, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Place, Released, Transaction};
 use std::sync::Mutex;
 
 /// See the module.
@@ -50,15 +50,16 @@ impl Dedup for Zeros {
         undecided.filter(|piece| !piece.fingerprint.is_empty()).for_each(|piece| piece.place = self.shared(tx));
     }
 
-    fn published(&self, chunk: ChunkRef, _: &Fingerprint, known: &[ChunkRef], _: &Chunks) -> bool {
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
         let mut first = self.block.lock().expect("nobody panics with it");
-        match *first {
-            Some(first) => known.contains(&first),
-            None => {
-                *first = Some(chunk);
-                true
+        let mut refused = Vec::new();
+        for new in new {
+            let first = *first.get_or_insert(new.chunk);
+            if first != new.chunk && !known.contains(&first) {
+                refused.push(new.chunk);
             }
         }
+        refused
     }
 
     fn released(&self, chunk: ChunkRef, left: Released) {

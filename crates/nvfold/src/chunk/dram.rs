@@ -20,6 +20,7 @@
 //! ```
 
 use super::entries::{Entries, word};
+use super::index::Insertion;
 use super::labels::{Labels, TakenOff};
 use super::sight::Sight;
 use crate::media::{BlockNumber, ChunkRef};
@@ -128,6 +129,17 @@ impl DramIndex {
     pub fn insert(&self, weak: u32, chunk: ChunkRef) {
         let locked = self.locked(weak);
         self.insert_into(&mut locked.shard.lock(), locked, weak, chunk);
+    }
+
+    /// Adds a chunk unless it is refused. Returns whether it was admitted.
+    pub fn admit(&self, new: &Insertion<'_>) -> bool {
+        match new.known {
+            Some(known) => self.insert_first(new.weak, new.chunk, known),
+            None => {
+                self.insert(new.weak, new.chunk);
+                true
+            }
+        }
     }
 
     /// Adds a chunk unless the index has another one with the same fingerprint that is not in `known`. Returns

@@ -16,9 +16,20 @@
 //!                        c: counts, fingerprints, delete pointer p, next -, previous b
 //! ```
 //!
-//! **Order.** `next` is authoritative. An entry is durable, with an empty `next`, before one store appends it to the
-//! chain. One store unlinks it, durably before its block gets another user. So at every moment a chain leads to all
-//! inserted entries, and ends. `previous` is a hint that is checked before use.
+//! **Order.** `next` is authoritative. An entry is durable and leads to the first one of the list, or nowhere, before one
+//! store makes the head lead to it. One store unlinks it, durably before its block gets another user. So at every moment
+//! a chain leads to all inserted entries, and ends. `previous` is a hint that is checked before use.
+//!
+//! **Batches.** The new chunks of a request enter together, with two fences. Those that fall into one chain are linked to
+//! one another first, where no search can see them, and then the head leads to all of them at once:
+//!
+//! ```text
+//! 1 new entries: next of each, the last one's is the present list    fence, unless all `next` are right already
+//! 2 head: its block, if it has none; next = the first new entry      fence
+//!   the entry behind the new ones: previous
+//! ```
+//!
+//! A fresh entry leads nowhere. So step 1 has nothing to do where a list is empty, which is what most chunks find.
 //!
 //! **Reorder.** A chain is sorted by its reference counts in four steps. Each step holds the chain's lock, so
 //! searches run between steps, and each step is durable before the next begins:
@@ -35,6 +46,7 @@
 //! committed; recovery does the same.
 
 use super::entries::{Entries, word};
+use super::index::Insertion;
 use super::sight::Sight;
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
@@ -56,12 +68,28 @@ use zerocopy::IntoBytes;
 const LOCKS: usize = 256;
 /// The number of chain heads that reconcile reads at once.
 const HEADS_AT_ONCE: usize = 4096;
+/// The number of chunks that are inserted with two fences, and so the most chains that one thread locks.
+const BATCH: usize = 64;
 
 /// Neighbours of an entry in its chain, as block numbers; 0: none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Links {
     previous: u32,
     next: u32,
+}
+
+/// What a batch of insertions adds to one chain.
+struct Growth {
+    chain: u64,
+    /// The chain's head before and after.
+    before: DirectEntry,
+    after: DirectEntry,
+    /// The last new entry of the list; 0 if the list gains none.
+    last: u32,
+    /// The number of new entries.
+    members: u64,
+    /// True if an entry leads elsewhere on the media, so that its links must be durable before the head leads to it.
+    links_first: bool,
 }
 
 /// The pm index of a device; safe to use from any thread.
@@ -180,25 +208,117 @@ impl Fact {
 
     /// See [`super::index::Index::insert`].
     pub fn insert(&self, weak: u32, block: ChunkRef) {
-        let _held = self.hold(self.chain_of(weak));
-        self.append(weak, block);
+        self.insert_all(&[Insertion::always(weak, block)]);
     }
 
-    /// See [`super::index::Index::insert_first`].
-    pub fn insert_first(&self, weak: u32, block: ChunkRef, known: &[ChunkRef]) -> bool {
-        let chain = self.chain_of(weak);
-        let _held = self.hold(chain);
-        let head = self.head(chain);
-        let is_new = |other: &ChunkRef| !known.contains(other) && *other != block;
-        let direct = self.entries.chunk(head.block);
-        let is_first = !(head.block != 0 && head.weak == weak && is_new(&direct))
-            && self
-                .list(chain, head)
-                .all(|(other, entry)| entry.is_empty() || entry.weak(self.function) != Some(weak) || !is_new(&other));
-        if is_first {
-            self.append(weak, block);
+    /// See [`super::index::Index::insert_all`].
+    pub fn insert_all(&self, new: &[Insertion<'_>]) -> Vec<ChunkRef> {
+        let mut refused = Vec::new();
+        new.chunks(BATCH).for_each(|batch| self.insert_batch(batch, &mut refused));
+        refused
+    }
+
+    /// Inserts chunks with one fence for their links, if any has to change, and one for the heads. All their chains
+    /// stay locked until the end.
+    fn insert_batch(&self, new: &[Insertion<'_>], refused: &mut Vec<ChunkRef>) {
+        let mut by_chain: SmallVec<[(usize, u64, usize); BATCH]> = SmallVec::new();
+        for (at, one) in new.iter().enumerate() {
+            let chain = self.chain_of(one.weak);
+            by_chain.push((lock_of(chain), chain, at));
         }
-        is_first
+        by_chain.sort_unstable();
+        let _held = self.hold_all(by_chain.iter().map(|(lock, ..)| *lock));
+        let (mut links, mut heads) = (Flight::new(), Flight::new());
+        let mut grown: SmallVec<[Growth; BATCH]> = SmallVec::new();
+        for of_one in by_chain.chunk_by(|one, next| one.1 == next.1) {
+            let insertions = of_one.iter().map(|(.., at)| &new[*at]);
+            grown.extend(self.link(of_one[0].1, insertions, refused, &mut links));
+        }
+        if grown.is_empty() {
+            return;
+        }
+        if grown.iter().any(|growth| growth.links_first) {
+            let _ = self.region.fence(std::mem::take(&mut links));
+        }
+        grown.iter().for_each(|growth| self.lead_to(growth, &mut heads));
+        let _ = self.region.fence((links, heads));
+        grown.iter().for_each(|growth| self.account(growth.chain, growth.members));
+    }
+
+    /// Links the new entries of a chain to one another, and the last of them to the present list. Nothing leads to
+    /// them yet. Returns `None` if the chain gains none.
+    fn link<'n>(
+        &self,
+        chain: u64,
+        new: impl Iterator<Item = &'n Insertion<'n>>,
+        refused: &mut Vec<ChunkRef>,
+        flight: &mut Flight,
+    ) -> Option<Growth> {
+        let before = self.in_order(chain);
+        let mut joining: SmallVec<[&Insertion<'_>; 4]> = SmallVec::new();
+        for one in new {
+            match self.admission(chain, before, &joining, one) {
+                Admission::Enters => joining.push(one),
+                Admission::IsThere => {}
+                Admission::Refused => refused.push(one.chunk),
+            }
+        }
+        let mut growth =
+            Growth { chain, before, after: before, last: 0, members: joining.len() as u64, links_first: false };
+        let first = *joining.first()?;
+        let mut listed = &joining[..];
+        if before.block == 0 {
+            (growth.after.weak, growth.after.block) = (first.weak, word(first.chunk));
+            listed = &joining[1..];
+        }
+        // From the last one to the first, each leads to the one that was linked before.
+        for (at, one) in listed.iter().enumerate().rev() {
+            let previous = at.checked_sub(1).map_or(0, |before| word(listed[before].chunk));
+            let links = Links { previous, next: growth.after.next };
+            let stored = self.links(one.chunk);
+            growth.links_first |= stored.next != links.next;
+            if stored != links {
+                flight.extend(self.set_links(word(one.chunk), links));
+            }
+            growth.after.next = word(one.chunk);
+        }
+        growth.last = listed.last().map_or(0, |last| word(last.chunk));
+        Some(growth)
+    }
+
+    /// Decides whether a chunk enters its chain, which `joining` are about to enter.
+    fn admission(&self, chain: u64, head: DirectEntry, joining: &[&Insertion<'_>], new: &Insertion<'_>) -> Admission {
+        let is_unknown = |other| new.known.is_some_and(|known| !known.contains(&other));
+        let weak_of = |entry: &ChunkEntry| entry.weak(self.function).filter(|_| !entry.is_empty());
+        let direct = (head.block != 0).then(|| (self.entries.chunk(head.block), Some(head.weak)));
+        let listed = self.list(chain, head).map(|(other, entry)| (other, weak_of(&entry)));
+        let joining = joining.iter().map(|other| (other.chunk, Some(other.weak)));
+        let mut admission = Admission::Enters;
+        for (other, weak) in direct.into_iter().chain(joining).chain(listed) {
+            if other == new.chunk {
+                admission = Admission::IsThere;
+            } else if weak == Some(new.weak) && is_unknown(other) {
+                return Admission::Refused;
+            }
+        }
+        // An entry that cannot be linked would cut off the list behind it.
+        let offset = self.entries.offset(new.chunk);
+        match self.region.check_writable(offset, ENTRY_BYTES) {
+            Ok(()) => admission,
+            Err(_) => Admission::IsThere,
+        }
+    }
+
+    /// Makes a head lead to what its chain gains. The hint of the entry behind that follows.
+    fn lead_to(&self, growth: &Growth, flight: &mut Flight) {
+        let Growth { chain, before, after, last, .. } = *growth;
+        if after.block != before.block {
+            flight.add(self.region.store_u64(self.head_offset(chain), after.first_word()).flush());
+        }
+        if after.next != before.next {
+            flight.add(self.set_list(chain, after));
+            self.hint(before.next, last, flight);
+        }
     }
 
     /// See [`super::index::Index::remove`].
@@ -436,46 +556,17 @@ impl Fact {
         }
     }
 
-    /// Appends a block to its chain, unless it is there. The caller holds the chain's lock.
-    fn append(&self, weak: u32, block: ChunkRef) {
-        let chain = self.chain_of(weak);
-        let head = self.in_order(chain);
-        let number = word(block);
-        let mut last = 0;
-        for (other, _) in self.list(chain, head) {
-            if other == block {
-                return;
-            }
-            last = word(other);
-        }
-        if head.block == number {
-            return;
-        }
-        let mut flight = Flight::new();
-        if head.block == 0 {
-            let direct = DirectEntry { weak, block: number, ..head };
-            flight.add(self.region.store_u64(self.head_offset(chain), direct.first_word()).flush());
-        } else {
-            let leads_on = self.links(block).next != 0;
-            let own = self.set_links(number, Links { previous: last, next: 0 });
-            if leads_on {
-                // `next` still leads into the chain that the block was in before; no search may follow it.
-                let _ = self.region.fence(own);
-            } else {
-                flight.extend(own);
-            }
-            self.point(chain, last, number, &mut flight);
-        }
-        let _ = self.region.fence(flight);
-        self.account(chain, 1);
-    }
-
     /// Unlinks the entries between `before` (0: the head) and `after` (0: the end of the list).
     fn unlink(&self, chain: u64, before: u32, after: u32, flight: &mut Flight) {
         self.point(chain, before, after, flight);
-        if after != 0 && self.is_data(self.entries.chunk(after)) {
-            let links = self.links(self.entries.chunk(after));
-            flight.extend(self.set_links(after, Links { previous: before, ..links }));
+        self.hint(after, before, flight);
+    }
+
+    /// Notes in an entry (0: the end of the list) that `previous` leads to it.
+    fn hint(&self, entry: u32, previous: u32, flight: &mut Flight) {
+        if entry != 0 && self.is_data(self.entries.chunk(entry)) {
+            let links = self.links(self.entries.chunk(entry));
+            flight.extend(self.set_links(entry, Links { previous, ..links }));
         }
     }
 
@@ -497,8 +588,12 @@ impl Fact {
         self.list(chain, head).find(leads_here).map(|(before, _)| word(before))
     }
 
-    /// Returns the predecessor of a block if the block's hint is correct.
+    /// Returns the predecessor of a block if the block's hint is correct. No hint counts in a chain that reconcile has
+    /// not reached: it may name an entry that leads to the block and that a crash has left outside the chain.
     fn hinted(&self, chain: u64, head: DirectEntry, block: ChunkRef) -> Option<u32> {
+        if !self.is_counted(chain) {
+            return None;
+        }
         let hint = self.links(block).previous;
         if hint == 0 {
             return (head.next == word(block)).then_some(0);
@@ -523,14 +618,29 @@ impl Fact {
     }
 
     fn hold(&self, chain: u64) -> MutexGuard<'_, ()> {
-        self.locks[chain as usize % LOCKS].lock()
+        self.locks[lock_of(chain)].lock()
+    }
+
+    /// Takes locks, which are named in ascending order, each once: so no two threads wait for each other.
+    fn hold_all(&self, locks: impl Iterator<Item = usize>) -> SmallVec<[MutexGuard<'_, ()>; BATCH]> {
+        let mut held = SmallVec::new();
+        let mut last = None;
+        for lock in locks.filter(|lock| last.replace(*lock) != Some(*lock)) {
+            held.push(self.locks[lock].lock());
+        }
+        held
     }
 
     /// Adds `change` to the number of entries; two's complement for a decrease.
     fn account(&self, chain: u64, change: u64) {
-        if chain < self.counted.load(Ordering::Relaxed) {
+        if self.is_counted(chain) {
             self.members.add(change);
         }
+    }
+
+    /// True if reconcile has reached a chain, or has nothing to do.
+    fn is_counted(&self, chain: u64) -> bool {
+        chain < self.counted.load(Ordering::Relaxed)
     }
 
     fn is_data(&self, block: ChunkRef) -> bool {
@@ -592,6 +702,19 @@ impl Fact {
     }
 }
 
+/// Whether a chunk enters its chain.
+enum Admission {
+    Enters,
+    /// It is in the chain, or it stays outside because its entry is in bad memory.
+    IsThere,
+    Refused,
+}
+
+/// Returns the lock of a chain.
+fn lock_of(chain: u64) -> usize {
+    chain as usize % LOCKS
+}
+
 /// Iterator over the list of a chain.
 struct List<'f> {
     fact: &'f Fact,
@@ -634,5 +757,209 @@ impl Tour {
             self.noted = at;
         }
         is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::media::chunk_entry::{CountWord, tag};
+    use crate::media::{BlockNumber, SEGMENT_BLOCKS};
+    use pmem::{DeviceSpec, OpenOptions};
+
+    const BYTES: u64 = 16 << 20;
+    const CHAIN: u64 = 7;
+
+    /// An index by itself, whose entries are written here.
+    struct Table {
+        fact: Fact,
+        region: Region,
+        first: BlockNumber,
+    }
+
+    impl Table {
+        fn new() -> Table {
+            let region = Region::create(&DeviceSpec::Memory, BYTES, &OpenOptions::default()).unwrap();
+            let geometry = Geometry::of(BYTES).unwrap();
+            let entries = Arc::new(Entries::new(geometry));
+            let (reorder, segments) = (ReorderOptions { references: 1, reads: 2 }, vec![geometry.segments() - 1]);
+            let fact = Fact::new(region.clone(), &geometry, entries, WeakFunction::Xxh3, segments, reorder);
+            Table { fact, region, first: BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS) }
+        }
+
+        /// Returns the fingerprint of the `number`-th of a chain.
+        fn weak(&self, chain: u64, number: u64) -> u32 {
+            ((chain << (32 - self.fact.bits)) | number) as u32
+        }
+
+        /// Writes the entry of the `at`-th block, which then has `at + 1` references.
+        fn block(&self, at: u64, weak: u32) -> ChunkRef {
+            let block = BlockNumber(self.first.0 + at);
+            let word = CountWord { tag: tag::ADD, tx: 1, count: at as u32 + 1, update_count: 0 };
+            let mut entry = ChunkEntry::for_block(block, word).with_weak(self.fact.function, weak);
+            entry.delete_pointer = self.fact.chain_of(weak) as u32;
+            let _ = self.region.fence(self.region.write(self.fact.entries.offset(block.into()), &entry).flush());
+            block.into()
+        }
+
+        /// Makes `count` chunks of the chain that differ in their fingerprints.
+        fn of_one_chain(&self, count: u64) -> Vec<(u32, ChunkRef)> {
+            let of = |at| (self.weak(CHAIN, at), self.block(at, self.weak(CHAIN, at)));
+            (0..count).map(of).collect()
+        }
+
+        fn insert(&self, new: &[(u32, ChunkRef)]) {
+            let new: Vec<_> = new.iter().map(|(weak, chunk)| Insertion::always(*weak, *chunk)).collect();
+            assert!(self.fact.insert_all(&new).is_empty());
+        }
+
+        /// Returns the members of the chain in order, whose links are as after any change without a reorder.
+        fn members(&self) -> Vec<ChunkRef> {
+            let head = self.fact.head(CHAIN);
+            assert_eq!(head.order, 0);
+            let mut members: Vec<_> =
+                (head.block != 0).then(|| self.fact.entries.chunk(head.block)).into_iter().collect();
+            let (mut before, mut next) = (0, head.next);
+            for (chunk, entry) in self.fact.list(CHAIN, head) {
+                assert_eq!((entry.previous, next), (before, word(chunk)));
+                assert!(!members.contains(&chunk), "{chunk} is there twice");
+                members.push(chunk);
+                (before, next) = (next, entry.next);
+            }
+            assert_eq!(next, 0, "it ends where nothing is linked");
+            members
+        }
+
+        fn fences(&self, work: impl FnOnce()) -> u64 {
+            let before = self.region.counters().fences;
+            work();
+            self.region.counters().fences - before
+        }
+    }
+
+    /// Returns all orders of the numbers below `count`.
+    fn orders(count: usize) -> Vec<Vec<usize>> {
+        let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
+        let with_last = |order: Vec<usize>| {
+            (0..=last).map(move |at| [&order[..at], &[last], &order[at..]].concat()).collect::<Vec<_>>()
+        };
+        orders(last).into_iter().flat_map(with_last).collect()
+    }
+
+    fn sorted(mut chunks: Vec<ChunkRef>) -> Vec<ChunkRef> {
+        chunks.sort_unstable();
+        chunks
+    }
+
+    /// Four chunks enter in every order and in every division into batches, after none to three steps of a reorder of
+    /// what is there, and leave in every order.
+    #[test]
+    fn a_chain_is_well_formed_after_batches_in_every_order() {
+        let table = Table::new();
+        let chunks = table.of_one_chain(6);
+        for (order, number) in orders(4).into_iter().zip(0usize..) {
+            for division in 0..8 {
+                let steps = (number + division) % 4;
+                table.insert(&chunks[4..]);
+                table.fact.deep.store(CHAIN + 1, Ordering::Relaxed);
+                (0..steps).for_each(|_| _ = table.fact.reorder_step());
+                let mut batch = Vec::new();
+                for (at, which) in order.iter().enumerate() {
+                    batch.push(chunks[*which]);
+                    if at == 3 || division & 1 << at != 0 {
+                        table.insert(&std::mem::take(&mut batch));
+                    }
+                }
+                while !table.fact.reorder_step() {}
+                let mut left: Vec<ChunkRef> = chunks.iter().map(|(_, chunk)| *chunk).collect();
+                assert_eq!(sorted(table.members()), left, "{order:?} in division {division}");
+                for at in order.iter().copied().chain(4..6) {
+                    let _ = table.region.fence(table.fact.remove(chunks[at].0, chunks[at].1));
+                    left.retain(|chunk| *chunk != chunks[at].1);
+                    assert_eq!(sorted(table.members()), left, "{order:?} in division {division}, without {at}");
+                }
+                assert_eq!(table.fact.members.get(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_takes_two_fences_and_one_if_all_links_are_right() {
+        let table = Table::new();
+        let chunks = table.of_one_chain(8);
+        let other = |at| (table.weak(CHAIN + at, 0), table.block(20 + at, table.weak(CHAIN + at, 0)));
+        let others: Vec<_> = (1..9).map(other).collect();
+        assert_eq!(table.fences(|| table.insert(&others)), 1, "into eight empty chains");
+        assert_eq!(table.fences(|| table.insert(&chunks[..1])), 1, "into an empty chain");
+        assert_eq!(table.fences(|| table.insert(&chunks[1..2])), 1, "into an empty list");
+        assert_eq!(table.fences(|| table.insert(&chunks[2..])), 2, "into a list");
+        assert_eq!(table.fences(|| table.insert(&chunks)), 0, "they are there");
+        let direct = table.members()[0];
+        assert_eq!(direct, chunks[0].1);
+        assert_eq!(table.members().len(), 8);
+        assert_eq!(table.members()[1..7], chunks[2..].iter().map(|(_, chunk)| *chunk).collect::<Vec<_>>());
+    }
+
+    /// More chunks than a batch has, in more chains than there are locks.
+    #[test]
+    fn a_request_of_any_length_enters_all_its_chains() {
+        let table = Table::new();
+        let new = |at: u64| {
+            let weak = table.weak(at * 5 % 700, at);
+            (weak, table.block(at, weak))
+        };
+        let chunks: Vec<_> = (0..900).map(new).collect();
+        table.insert(&chunks);
+        for (weak, chunk) in &chunks {
+            assert_eq!(table.fact.find(*weak, ChunkRef::NONE, |_| true), Some(*chunk));
+        }
+        assert_eq!(table.fact.members.get(), 900);
+    }
+
+    #[test]
+    fn a_chunk_is_refused_if_an_unknown_one_has_its_fingerprint_also_in_its_own_batch() {
+        let weak = |table: &Table| table.weak(CHAIN, 1);
+        // The one that is there is the direct one, or in the list.
+        for others in 0..2 {
+            let table = Table::new();
+            let weak = weak(&table);
+            let there = table.block(5, weak);
+            (0..others)
+                .for_each(|at| table.insert(&[(table.weak(CHAIN, 90), table.block(90 + at, table.weak(CHAIN, 90)))]));
+            let [one, two, three] = [1, 2, 3].map(|at| table.block(at, weak));
+            let insert = |new: &[(ChunkRef, &[ChunkRef])]| {
+                let new = new.iter().map(|(chunk, known)| Insertion { weak, chunk: *chunk, known: Some(known) });
+                table.fact.insert_all(&new.collect::<Vec<_>>())
+            };
+            assert_eq!(insert(&[(there, &[])]), []);
+            assert_eq!(insert(&[(one, &[])]), [one], "another one is there");
+            assert_eq!(insert(&[(one, &[there]), (two, &[there])]), [two], "one is of the same batch");
+            assert_eq!(insert(&[(one, &[there])]), [], "it is there itself");
+            assert_eq!(insert(&[(two, &[there, one]), (three, &[there, one, two])]), []);
+            assert_eq!(table.members().len(), 4 + others as usize);
+        }
+    }
+
+    /// After a crash between the fences of a batch an entry outside leads into the chain, and the hint may say that it
+    /// is in front.
+    #[test]
+    fn the_hint_of_an_interrupted_insertion_does_not_count() {
+        let table = Table::new();
+        let chunks = table.of_one_chain(4);
+        table.insert(&chunks[..3]);
+        let first = table.members()[1];
+        let outside = word(chunks[3].1);
+        let (own, hint) =
+            (Links { previous: 0, next: word(first) }, Links { previous: outside, ..table.fact.links(first) });
+        let stored = (table.fact.set_links(outside, own), table.fact.set_links(word(first), hint));
+        let _ = table.region.fence(stored);
+        table.fact.begin_count();
+        let weak = chunks.iter().find(|(_, chunk)| *chunk == first).unwrap().0;
+        let _ = table.region.fence(table.fact.remove(weak, first));
+        table.fact.tidy(0..table.fact.chains());
+        table.fact.end_count();
+        assert!(!table.members().contains(&first), "it was taken out");
+        table.insert(&chunks[3..]);
+        assert_eq!((table.members().len(), table.fact.members.get()), (3, 3));
     }
 }

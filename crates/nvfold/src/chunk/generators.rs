@@ -83,13 +83,20 @@ impl GeneratorLines {
         }
     }
 
-    /// Acquires a generator: the one assigned to the thread, or else a free one.
+    /// Acquires a generator: the one assigned to the thread, or else a free one. Waits if none is free.
     pub(super) fn acquire(&self) -> (usize, MutexGuard<'_, ()>) {
+        self.try_acquire().unwrap_or_else(|| {
+            let own = self.own();
+            (own, self.lines[own].held.lock())
+        })
+    }
+
+    /// Acquires a generator without waiting, if one is free.
+    pub(super) fn try_acquire(&self) -> Option<(usize, MutexGuard<'_, ()>)> {
         let own = self.own();
         let others = (1..self.lines.len()).map(|step| (own + step) % self.lines.len());
         let tried = others.take_while(|_| self.kind == Generators::PerCore);
-        let free = std::iter::once(own).chain(tried).find_map(|at| Some((at, self.lines[at].held.try_lock()?)));
-        free.unwrap_or_else(|| (own, self.lines[own].held.lock()))
+        std::iter::once(own).chain(tried).find_map(|at| Some((at, self.lines[at].held.try_lock()?)))
     }
 
     /// Returns the next number of a generator that the caller holds.

@@ -9,6 +9,7 @@ use super::sight::Sight;
 use crate::media::ChunkRef;
 use crate::words::IndexStats;
 use pmem::Flight;
+use smallvec::SmallVec;
 
 /// The index of a device; safe to use from any thread.
 pub enum Index {
@@ -16,6 +17,25 @@ pub enum Index {
     Dram(Box<DramIndex>),
     /// On the device.
     Pm(Box<Fact>),
+}
+
+/// A chunk that is to enter the index. Its entry is durable.
+#[derive(Clone, Copy)]
+pub struct Insertion<'k> {
+    /// Its weak fingerprint.
+    pub weak: u32,
+    /// The chunk.
+    pub chunk: ChunkRef,
+    /// The chunk is refused if the index has another one with its fingerprint that is not among these. `None`: it is
+    /// never refused.
+    pub known: Option<&'k [ChunkRef]>,
+}
+
+impl Insertion<'_> {
+    /// Makes one that is never refused.
+    pub fn always(weak: u32, chunk: impl Into<ChunkRef>) -> Insertion<'static> {
+        Insertion { weak, chunk: chunk.into(), known: None }
+    }
 }
 
 impl Index {
@@ -55,12 +75,12 @@ impl Index {
         }
     }
 
-    /// Adds a chunk unless the index has another one with the same fingerprint that is not in `known`. Returns
-    /// whether it added the chunk.
-    pub fn insert_first(&self, weak: u32, chunk: ChunkRef, known: &[ChunkRef]) -> bool {
+    /// Adds chunks in their order, durably, unless they are there or refused. Returns those that were refused. All
+    /// chunks of a request belong in one call: the pm index then makes them durable together.
+    pub fn insert_all<'k>(&self, new: impl Iterator<Item = Insertion<'k>>) -> Vec<ChunkRef> {
         match self {
-            Index::Dram(index) => index.insert_first(weak, chunk, known),
-            Index::Pm(index) => index.insert_first(weak, chunk, known),
+            Index::Dram(index) => new.filter(|new| !index.admit(new)).map(|new| new.chunk).collect(),
+            Index::Pm(index) => index.insert_all(&new.collect::<SmallVec<[_; 32]>>()),
         }
     }
 

@@ -10,7 +10,8 @@
 //!
 //! ```text
 //! fingerprint                                                     outside the transaction
-//! begin      hold a generator, copy its number                    at the first entry operation
+//! begin      hold a generator, copy its number                    at the first entry operation: when there is a
+//!                                                                 candidate to count, or an entry to write
 //!            add_entry, increase_RC; stream the data              flushed
 //! end        increase the generator, flush; ONE fence             entries, data and generator are durable
 //! publish    the commit word of the inode; null_entry of what it named alone; fence
@@ -221,9 +222,28 @@ impl<'a> Transaction<'a> {
         fits: impl Fn(&ChunkRef) -> bool,
     ) -> Option<Reference> {
         let chunks = self.chunks;
-        // Acquired before the index's lock: a thread that waits for a generator must not block the index.
-        self.begin();
-        chunks.index.find(weak, after, |chunk| fits(chunk) && self.try_share_found(weak, *chunk)).map(Reference::new)
+        loop {
+            let mut is_busy = false;
+            let found = chunks.index.find(weak, after, |chunk| {
+                // A thread that waits for a generator must not block the index, so the search ends here if none is
+                // free, and is repeated.
+                let takes = fits(chunk);
+                is_busy = takes && !self.try_begin();
+                takes && (is_busy || self.try_share_found(weak, *chunk))
+            });
+            if !is_busy {
+                return found.map(Reference::new);
+            }
+            self.begin();
+        }
+    }
+
+    /// Acquires the generator now, if that needs no waiting. Returns whether the transaction has one.
+    fn try_begin(&mut self) -> bool {
+        if self.generator.is_none() {
+            self.generator = self.chunks.generators.try_acquire();
+        }
+        self.generator.is_some()
     }
 
     /// Acquires the generator now. A policy that has a lock calls this before it takes the lock, because a thread
@@ -308,5 +328,44 @@ impl<'a> Transaction<'a> {
         debug_assert!(self.id.is_none(), "a transaction that ended still has its number");
         self.counted = Counted::default();
         fenced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Generators;
+    use crate::chunk::dram::DramIndex;
+    use crate::chunk::entries::Entries;
+    use crate::chunk::index::Index;
+    use crate::fingerprint::{StrongFunction, WeakFunction};
+    use crate::media::SEGMENT_BLOCKS;
+    use crate::media::superblock::Geometry;
+    use pmem::{DeviceSpec, OpenOptions, Region};
+    use std::sync::Arc;
+
+    const BYTES: u64 = 16 << 20;
+
+    /// With one generator for all, a second transaction would wait for the first one for ever.
+    #[test]
+    fn a_search_takes_a_generator_only_for_a_candidate() {
+        let region = Region::create(&DeviceSpec::Memory, BYTES, &OpenOptions::default()).unwrap();
+        let geometry = Geometry::of(BYTES).unwrap();
+        let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
+        let entries = Arc::new(Entries::new(geometry));
+        let index = (entries.clone(), Index::Dram(Box::new(DramIndex::new(entries))));
+        let chunks = Chunks::new(region, geometry, index, functions, Generators::Global);
+        let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
+        let mut other = chunks.begin();
+        other.add(block, 1, &Fingerprint { weak: Some(7), strong: None });
+        chunks.index.insert(7, block.into());
+        let mut tx = chunks.begin();
+        assert!(tx.share_candidate(8, ChunkRef::NONE).is_none());
+        assert!(tx.share_candidate_that(7, ChunkRef::NONE, |_| false).is_none());
+        assert!(tx.generator.is_none() && !tx.try_begin());
+        let _ = other.end(());
+        let found = tx.share_candidate(7, ChunkRef::NONE).map(Reference::take);
+        assert_eq!((found, tx.generator.is_some()), (Some(block.into()), true));
+        let _ = tx.end(());
     }
 }

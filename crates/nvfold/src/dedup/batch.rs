@@ -17,6 +17,7 @@
 
 use super::policy::{Policy, PolicyStats};
 use crate::chunk::Chunks;
+use crate::chunk::index::Insertion;
 use crate::chunk::reference::Reference;
 use crate::chunk::sight::Sight;
 use crate::chunk::transaction::Transaction;
@@ -87,6 +88,17 @@ impl<'p> Piece<'p> {
     pub(crate) fn new_at(at: usize, bytes: &'p [u8], fingerprint: Fingerprint) -> Piece<'p> {
         Piece { at, ..Piece::new(bytes, fingerprint) }
     }
+}
+
+/// A chunk that a request has stored.
+#[derive(Clone, Copy, Debug)]
+pub struct NewChunk {
+    /// The chunk.
+    pub chunk: ChunkRef,
+    /// The number of references that the request has made.
+    pub count: u32,
+    /// Its fingerprint, with what the policy learned when it placed the piece.
+    pub fingerprint: Fingerprint,
 }
 
 /// Counters of a policy since mount.
@@ -239,8 +251,12 @@ fn candidate(weak: u32, after: ChunkRef, fetches: bool, search: &Search<'_>, tx:
 }
 
 /// Implements [`Dedup::published`](super::Dedup::published) for such policies.
-pub(super) fn enter(chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-    fingerprint.weak.is_none_or(|weak| chunks.index.insert_first(weak, chunk, known))
+pub(super) fn enter(new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+    let insertion = |NewChunk { chunk, fingerprint, .. }: &NewChunk| {
+        let (chunk, known) = (*chunk, Some(known));
+        fingerprint.weak.map(|weak| Insertion { weak, chunk, known })
+    };
+    chunks.index.insert_all(new.iter().filter_map(insertion))
 }
 
 /// True for the candidates of policies that share blocks.

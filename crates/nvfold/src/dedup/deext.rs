@@ -16,7 +16,7 @@ use super::batch::{PolicyCounters, Search, enter, is_packed, share_all};
 use super::stream::DeExtOptions;
 use super::streams::Streams;
 use super::work::Host;
-use super::{Dedup, Piece, Place};
+use super::{Dedup, NewChunk, Piece, Place};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::dedup::policy::Verify;
@@ -72,8 +72,8 @@ impl Dedup for DeExt {
         );
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        enter(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        enter(new, known, chunks)
     }
 
     /// Ends a stream that was not written to for a while, or cuts a seam again.

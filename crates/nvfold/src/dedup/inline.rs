@@ -13,7 +13,7 @@
 use super::batch::{PolicyCounters, Search, enter, is_block, share_all};
 use super::filler::Filler;
 use super::work::{Host, Unfingerprinted};
-use super::{Dedup, Piece};
+use super::{Dedup, NewChunk, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
@@ -56,8 +56,8 @@ impl Dedup for Inline {
         self.tally.count(offered, shared);
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        enter(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        enter(new, known, chunks)
     }
 
     fn unfingerprinted(&self) -> Unfingerprinted {

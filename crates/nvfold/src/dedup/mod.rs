@@ -34,7 +34,7 @@ pub(crate) mod stream;
 pub(crate) mod streams;
 pub(crate) mod work;
 
-pub use batch::{Looks, Piece, Place, Places};
+pub use batch::{Looks, NewChunk, Piece, Place, Places};
 pub(crate) use denova::DeNova;
 pub use nv_dedup::NvDedup;
 
@@ -128,10 +128,10 @@ pub trait Dedup: Send + Sync {
     /// adds to the piece's fingerprint.
     fn place(&self, pieces: &mut [Piece<'_>], tx: &mut Transaction<'_>);
 
-    /// Makes a stored piece available to others, now that it can be reached. Returns false if another writer indexed
-    /// a candidate after `place` looked, and `known` does not contain it. `fs` then looks again, and offers this
-    /// chunk only if the candidate differs.
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool;
+    /// Makes the chunks that a request has stored available to others, now that they can be reached. Returns those for
+    /// which another writer indexed a candidate after `place` looked, if `known` does not contain it. `fs` then looks
+    /// again, and offers such a chunk only if the candidate differs.
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef>;
 
     /// Called when one reference to the chunk was dropped; `left` says whether it is still referenced or free. A free
     /// chunk is not reused before this returns.

@@ -1,6 +1,6 @@
 //! Policy `off`: stores everything, fingerprints nothing and writes no chunk entry.
 
-use super::{Dedup, Piece};
+use super::{Dedup, NewChunk, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::fingerprint::Fingerprint;
@@ -26,7 +26,7 @@ impl Dedup for Off {
 
     fn place(&self, _pieces: &mut [Piece<'_>], _tx: &mut Transaction<'_>) {}
 
-    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        true
+    fn published(&self, _: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        Vec::new()
     }
 }

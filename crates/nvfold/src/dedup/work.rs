@@ -13,7 +13,7 @@ use crate::chunk::reference::Hold;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
-use crate::media::{BLOCK_BYTES, BlockNumber};
+use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
 use crate::words::FileId;
 use smallvec::SmallVec;
 
@@ -147,7 +147,7 @@ pub struct Stored {
     /// The fingerprint; empty until it is computed.
     pub fingerprint: Fingerprint,
     /// Blocks with the same weak fingerprint and different bytes, and this block itself.
-    pub known: SmallVec<[BlockNumber; 2]>,
+    pub known: SmallVec<[ChunkRef; 2]>,
     /// What is to happen to it.
     pub fate: Fate,
 }
@@ -155,7 +155,7 @@ pub struct Stored {
 impl Stored {
     /// Creates one whose fate is [`Fate::Stays`].
     pub fn new(offset: u64, block: BlockNumber) -> Stored {
-        let known = SmallVec::from_slice(&[block]);
+        let known = SmallVec::from_slice(&[block.into()]);
         Stored { offset, block, fingerprint: Fingerprint::default(), known, fate: Fate::Stays }
     }
 }

@@ -23,6 +23,7 @@
 
 use super::Jobs;
 use super::effort::{Effort, Worked};
+use crate::chunk::index::Insertion;
 use crate::error::{Error, Offset, Result};
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::{Dropped, Extent};
@@ -228,7 +229,7 @@ impl Jobs<'_> {
         let remap = Remap { ranges: &ranges, mapped: &mapped, has_holes: false, stamp: Stamp::Kept };
         self.publish(inode, &mut *state, &remap, None, &mut claims)?;
         self.may_be_dead.forget(&ranges);
-        found.into_iter().for_each(|(weak, copy)| self.chunks.index.insert(weak, copy.into()));
+        self.chunks.index.insert_all(found.into_iter().map(|(weak, copy)| Insertion::always(weak, copy)));
         pass.copied.extend(held);
         for old in places.keys() {
             // The pass has the last reference.

@@ -27,13 +27,14 @@
 
 use super::Jobs;
 use super::share::{WholeBlock, whole_blocks_of};
+use crate::chunk::index::Insertion;
 use crate::dedup::work::{Batch, Fate, Finder, Left, ShareRequest, Shared, Stored, Token};
 use crate::error::Result;
 use crate::fingerprint::Domain;
 use crate::inode::{Inode, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::log_entry::{Written, dedupe};
-use crate::media::{BLOCK_BYTES, ChunkRef, Location};
+use crate::media::{BLOCK_BYTES, Location};
 use crate::store::BLOCK;
 use crate::store::Store;
 use crate::store::claims::Claims;
@@ -180,25 +181,28 @@ impl<'a> Looked<'a> {
             let _ = store.region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
         }
+        self.offer_unique();
         for at in 0..self.batch.pieces.len() {
-            match self.batch.pieces[at].fate {
-                Fate::Unique => self.offer(at),
-                Fate::Duplicate(other) => self.batch.pieces[at].fate = self.hold_concurrent_duplicate(other),
-                Fate::Stays | Fate::Equal(_) => {}
+            if let Fate::Duplicate(other) = self.batch.pieces[at].fate {
+                self.batch.pieces[at].fate = self.hold_concurrent_duplicate(other);
             }
         }
     }
 
-    /// Indexes a unique block. If another writer first indexed a block that may be equal, the batch is looked at
+    /// Indexes the unique blocks. If another writer first indexed a block that may be equal, the batch is looked at
     /// again, and one of the two blocks is given up then.
-    fn offer(&mut self, at: usize) {
+    fn offer_unique(&mut self) {
         let index = &self.store.chunks.index;
-        let Stored { block, fingerprint, known, .. } = &self.batch.pieces[at];
-        let Some(weak) = fingerprint.weak else { return };
-        let known: SmallVec<[ChunkRef; 2]> = known.iter().map(|block| ChunkRef::Block(*block)).collect();
-        if !index.insert_first(weak, (*block).into(), &known) {
+        let unique = self.batch.pieces.iter().filter(|piece| piece.fate == Fate::Unique);
+        let new = unique.filter_map(|piece| {
+            let (chunk, known) = (piece.block.into(), Some(&piece.known[..]));
+            piece.fingerprint.weak.map(|weak| Insertion { weak, chunk, known })
+        });
+        let refused = index.insert_all(new.clone());
+        if !refused.is_empty() {
             self.again = true;
-            index.insert(weak, (*block).into());
+            let all_the_same = new.filter(|new| refused.contains(&new.chunk));
+            index.insert_all(all_the_same.map(|new| Insertion { known: None, ..new }));
         }
     }
 

@@ -12,6 +12,7 @@ use super::options::MountOptions;
 use super::superblock::read_superblock;
 use crate::chunk::dram::SHARDS;
 use crate::chunk::fact::Fact;
+use crate::chunk::index::Insertion;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::Policy;
 use crate::error::Result;
@@ -110,7 +111,8 @@ fn build(mounted: &Mounted, weak: WeakFunction, are_salted: bool, progress: &mut
     let mut done = 0;
     let enter = |entries: Vec<FingerprintedChunk>| {
         clear_links(core, &index, &entries);
-        entries.iter().for_each(|(chunk, weak, _)| index.insert(*weak, *chunk));
+        let new: Vec<Insertion<'_>> = entries.iter().map(|(chunk, weak, _)| Insertion::always(*weak, *chunk)).collect();
+        index.insert_all(&new);
     };
     for segment in core.space.marked_segments() {
         progress(done, total);

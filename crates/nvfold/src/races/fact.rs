@@ -119,3 +119,25 @@ fn a_chain_is_searched_while_its_blocks_and_their_entries_are_freed() {
         all_is_found(device, &[contents[1].clone(), contents[4].clone()], 2);
     });
 }
+
+/// Two requests bring blocks of one chain together while others leave it.
+#[test]
+fn two_requests_enter_one_chain_together() {
+    let contents = of_one_chain(9);
+    explore(move || {
+        let (device, a, _) = chain();
+        let (b, c) = (device.file("b"), device.file("c"));
+        let (fs, one, two, writer) = (device.fs.clone(), b.clone(), c.clone(), a.clone());
+        let (of_one, of_two) = (contents[4..7].concat(), contents[6..9].concat());
+        race([
+            task(move || one.write_at(0, &of_one).unwrap()),
+            task(move || two.write_at(0, &of_two).unwrap()),
+            task(move || {
+                fs.reorder_step().unwrap();
+                writer.write_at(0, &block(9)).unwrap();
+            }),
+        ]);
+        drop((a, b, c));
+        all_is_found(device, &contents[1..], 9);
+    });
+}

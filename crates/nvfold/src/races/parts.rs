@@ -28,12 +28,16 @@ struct Table {
 impl Table {
     /// Makes a chunk table in which one block has `count` references and, unless that is 0, is in the index.
     fn with(count: u32) -> Arc<Table> {
+        Table::with_generators(count, Generators::PerCore)
+    }
+
+    fn with_generators(count: u32, generators: Generators) -> Arc<Table> {
         let region = Region::create(&DeviceSpec::Memory, DEVICE_BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(DEVICE_BYTES).unwrap();
         let functions = (WeakFunction::Xxh3.into(), StrongFunction::Blake3);
         let entries = Arc::new(Entries::new(geometry));
         let index = (entries.clone(), Index::Dram(Box::new(DramIndex::new(entries))));
-        let chunks = Chunks::new(region.clone(), geometry, index, functions, Generators::PerCore);
+        let chunks = Chunks::new(region.clone(), geometry, index, functions, generators);
         let block = BlockNumber(geometry.first_segment() * SEGMENT_BLOCKS);
         if count > 0 {
             let mut tx = chunks.begin();
@@ -81,6 +85,28 @@ fn taking_and_dropping_the_last_reference_exclude_each_other() {
         assert_eq!(freed.load(Ordering::SeqCst), 1, "freed by one of them");
         assert!(table.chunks.entry(table.block).is_empty());
         assert_eq!((table.chunks.extra_references(), table.chunks.index.stats().entries), (0, 0));
+    });
+}
+
+/// Two threads find a block, but only one of them can have the generator. The other one leaves the index, waits and
+/// searches again, while the last reference that was there is dropped.
+#[test]
+fn a_search_that_waits_for_a_generator_takes_what_is_there_then() {
+    explore(|| {
+        let table = Table::with_generators(1, Generators::Global);
+        let shared = Arc::new(AtomicU64::new(0));
+        let share = |table: Arc<Table>, shared: Arc<AtomicU64>| {
+            task(move || _ = shared.fetch_add(u64::from(table.share()), Ordering::SeqCst))
+        };
+        let last = table.clone();
+        race([
+            share(table.clone(), shared.clone()),
+            share(table.clone(), shared.clone()),
+            task(move || _ = last.release()),
+        ]);
+        let (count, shared) = (table.chunks.entry(table.block).count, shared.load(Ordering::SeqCst));
+        assert_eq!(u64::from(count), shared);
+        assert_eq!(table.chunks.index.stats().entries, u64::from(shared > 0));
     });
 }
 

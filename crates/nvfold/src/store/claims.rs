@@ -15,7 +15,7 @@ use crate::chunk::recount::Recount;
 use crate::chunk::reference::{Hold, Reference};
 use crate::chunk::transaction::Transaction;
 use crate::compression::Compression;
-use crate::dedup::Piece;
+use crate::dedup::{NewChunk, Piece};
 use crate::error::{Error, Result, errno};
 use crate::fingerprint::Fingerprint;
 use crate::inode::Inode;
@@ -70,8 +70,8 @@ struct ClaimedParts<'a> {
     grown: Option<Grown>,
     /// Keeps packed chunks from moving while their bytes are being written.
     pin: Option<Pin<'a>>,
-    /// Blocks and packed chunks with new entries: chunk, count, fingerprint.
-    entered: SmallVec<[(ChunkRef, u32, Fingerprint); 1]>,
+    /// New blocks and packed chunks.
+    entered: SmallVec<[NewChunk; 1]>,
 }
 
 /// A packed chunk at `address` that was extended from `length` to `longer` bytes.
@@ -374,7 +374,7 @@ impl<'a> Claims<'a> {
         if Claims::needs_entry(self.store, self.how.policy, count, fingerprint) {
             self.tx.add(block, count, fingerprint);
         }
-        self.taken.entered.push((block.into(), count, *fingerprint));
+        self.taken.entered.push(NewChunk { chunk: block.into(), count, fingerprint: *fingerprint });
     }
 
     /// True if a block with this fingerprint and so many references needs a chunk entry.
@@ -389,7 +389,8 @@ impl<'a> Claims<'a> {
         if count > 1 || fingerprint.strong.is_some() || !self.store.chunks.finds_private() {
             self.tx.add(block, count, fingerprint);
         }
-        self.taken.entered.push((block.into(), count, Fingerprint::default()));
+        let fingerprint = Fingerprint::default();
+        self.taken.entered.push(NewChunk { chunk: block.into(), count, fingerprint });
     }
 
     /// Keeps packed chunks from moving until the claims are published or dropped. Called before chunks are placed or
@@ -401,7 +402,7 @@ impl<'a> Claims<'a> {
     /// Writes the entry of a new packed chunk.
     pub(super) fn enter_packed(&mut self, new: &NewPacked, count: u32, fingerprint: &Fingerprint) {
         self.tx.add_packed(new, count, fingerprint);
-        self.taken.entered.push((new.number.into(), count, *fingerprint));
+        self.taken.entered.push(NewChunk { chunk: new.number.into(), count, fingerprint: *fingerprint });
     }
 
     /// Writes the new length of a packed chunk to its entry. The caller writes the new bytes.
@@ -432,20 +433,24 @@ impl<'a> Claims<'a> {
         if store.is_walked(ino) {
             store.chunks.with_recount(|recount| self.recount(recount, old));
         }
-        let policy = self.how.policy;
-        let known = self.tx.given_back();
-        let mut concurrent = Concurrent::new();
-        for (chunk, _, fingerprint) in &self.taken.entered {
-            if !policy.published(*chunk, fingerprint, known, &store.chunks) {
-                concurrent.push((*chunk, *fingerprint));
-            }
-        }
+        let concurrent = self.offer_new();
         let fresh: u64 = self.taken.fresh.iter().map(|run| run.count).sum();
         self.taken.reserved.sort_unstable();
         store.release(old, &self.taken.reserved, fresh);
         self.taken.pin = None;
         self.is_published = true;
         concurrent
+    }
+
+    /// Lets other writers find the new chunks. Returns those that may be concurrent duplicates.
+    fn offer_new(&self) -> Concurrent {
+        let new = &self.taken.entered;
+        if new.is_empty() {
+            return Concurrent::new();
+        }
+        let refused = self.how.policy.published(new, self.tx.given_back(), &self.store.chunks);
+        let concurrent = new.iter().filter(|new| refused.contains(&new.chunk));
+        concurrent.map(|new| (new.chunk, new.fingerprint)).collect()
     }
 
     /// Updates a running recount: the extents of a walked inode gained what was claimed and lost `old`.
@@ -457,7 +462,7 @@ impl<'a> Claims<'a> {
             recount.written(*block);
         }
         self.taken.shared_packed.iter().for_each(|chunk| recount.count(*chunk, false));
-        for (chunk, count, _) in &self.taken.entered {
+        for NewChunk { chunk, count, .. } in &self.taken.entered {
             // For a block, `fresh` has already counted the first reference.
             let first = u32::from(chunk.block().is_some());
             (first..*count).for_each(|_| recount.count(*chunk, false));
@@ -492,7 +497,7 @@ impl Drop for Claims<'_> {
             packed: std::mem::take(&mut self.taken.shared_packed).into_iter().collect(),
         };
         let mut flight = Flight::new();
-        for (chunk, count, _) in &self.taken.entered {
+        for NewChunk { chunk, count, .. } in &self.taken.entered {
             for _ in 0..*count {
                 match chunk {
                     ChunkRef::Block(block) => _ = self.store.chunks.release(*block, &mut flight),

@@ -35,7 +35,7 @@ use super::placer::Placer;
 use super::remap::{Mapped, block_extent, push_mapped};
 use super::zeros::becomes_hole;
 use crate::dedup::work::Unfingerprinted;
-use crate::dedup::{Piece, Place};
+use crate::dedup::{NewChunk, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Extent, Extents};
@@ -327,7 +327,8 @@ impl Store {
             let _ = self.region.fence(std::mem::take(&mut tx.flight));
             let _ = tx.end(());
         }
-        if !policy.published((*block).into(), fingerprint, &[], &self.chunks) {
+        let new = NewChunk { chunk: (*block).into(), count: 1, fingerprint: *fingerprint };
+        if !policy.published(&[new], &[], &self.chunks).is_empty() {
             let at = (*offset, block_extent(*block));
             self.merge_concurrent(inode, state, &[at], &[((*block).into(), *fingerprint)], policy);
         }

@@ -4,6 +4,7 @@
 //! can be found, and a chunk that two threads look at gets one entry.
 
 use super::Store;
+use crate::chunk::index::Insertion;
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
@@ -74,7 +75,8 @@ impl Store {
                 return 0;
             }
             entered.retain(|(weak, block)| self.has_weak(*block, |now| salted(*block, now) == *weak));
-            entered.iter().for_each(|(weak, block)| chunks.index.insert(*weak, (*block).into()));
+            let insertion = |(weak, block): &(u32, BlockNumber)| Insertion::always(*weak, *block);
+            chunks.index.insert_all(entered.iter().map(insertion));
         }
         entered.len() as u64
     }

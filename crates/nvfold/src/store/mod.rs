@@ -42,7 +42,8 @@
 //!    the allocator is asked for a segment, but never together.
 //! 7. one of these, never two: inode cache shard, inode table, allocator cursor, allocator search, index shard,
 //!    journal slot, superblock, work queue, the list of growing files, that of doomed files, what is kept for a copy of
-//!    a tree, limited trees
+//!    a tree, limited trees. Chunks that enter the pm index together lock all their chains, in the order of the locks.
+//!    A search that holds an index shard tries to get a generator, and never waits for it.
 //!
 //! Four locks are outside of the freeze lock: that of growth, that of a change of limits, that of a step which frees
 //! removed trees, then that under which dropped references are released later (`postponed`). The list of removed trees,

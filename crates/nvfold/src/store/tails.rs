@@ -4,6 +4,7 @@ use super::Store;
 use super::claims::{Claims, Grown};
 use super::packed::whole_extent;
 use super::placer::Placer;
+use crate::dedup::NewChunk;
 use crate::dedup::stream::Tail;
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
@@ -58,7 +59,8 @@ impl Store {
         let mut flight = Flight::new();
         self.chunks.set_fingerprint(chunk, fingerprint, &mut flight);
         let _ = self.region.fence(flight);
-        if !policy.published(chunk.into(), fingerprint, &[], &self.chunks) {
+        let new = NewChunk { chunk: chunk.into(), count: 1, fingerprint: *fingerprint };
+        if !policy.published(&[new], &[], &self.chunks).is_empty() {
             self.merge_concurrent(inode, state, &[at], &[(chunk.into(), *fingerprint)], policy);
         }
     }

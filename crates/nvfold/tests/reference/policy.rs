@@ -2,7 +2,7 @@
 #![deny(unused_must_use)]
 
 use nvfold::WeakFunction;
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Place, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Place, Transaction};
 
 struct Policy;
 
@@ -23,8 +23,8 @@ impl Dedup for Policy {
         }
     }
 
-    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        true
+    fn published(&self, _: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        Vec::new()
     }
 }
 

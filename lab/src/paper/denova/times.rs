@@ -12,7 +12,7 @@ use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, Hash, System, Volume};
 use crate::{Doing, Result};
-use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, Piece, Transaction};
+use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Transaction};
 use nvfold::internals::dedup::NvDedup;
 use nvfold::{
     DedupMode, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, MkfsOptions, MountOptions, NewInode,
@@ -89,8 +89,8 @@ impl Dedup for Watched {
         self.timed(|| self.policy.place(pieces, tx));
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        self.policy.published(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        self.policy.published(new, known, chunks)
     }
 }
 

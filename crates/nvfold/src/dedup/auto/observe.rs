@@ -22,7 +22,7 @@ use crate::dedup::inline::Inline;
 use crate::dedup::nv_dedup::sampling::is_one_of;
 use crate::dedup::streams::Streams;
 use crate::dedup::work::{Host, Token, Unfingerprinted};
-use crate::dedup::{Dedup, Looks, Piece, Place, PolicyDevice};
+use crate::dedup::{Dedup, Looks, NewChunk, Piece, Place, PolicyDevice};
 use crate::error::Result;
 use crate::fingerprint::Fingerprint;
 use crate::media::{BLOCK_BYTES, ChunkRef};
@@ -51,8 +51,8 @@ impl Dedup for Unwatched {
 
     fn place(&self, _pieces: &mut [Piece<'_>], _tx: &mut Transaction<'_>) {}
 
-    fn published(&self, _: ChunkRef, _: &Fingerprint, _: &[ChunkRef], _: &Chunks) -> bool {
-        true
+    fn published(&self, _: &[NewChunk], _: &[ChunkRef], _: &Chunks) -> Vec<ChunkRef> {
+        Vec::new()
     }
 
     fn request_done(&self, bytes: u64, ground: &PolicyDevice<'_>) {
@@ -98,8 +98,8 @@ impl Dedup for ObservedOff {
         self.inline.place(pieces, tx);
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        self.inline.published(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        self.inline.published(new, known, chunks)
     }
 
     fn unfingerprinted(&self) -> Unfingerprinted {
@@ -194,8 +194,8 @@ impl Dedup for Observed {
         }
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        self.inner.published(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        self.inner.published(new, known, chunks)
     }
 
     fn released(&self, chunk: ChunkRef, left: Released) {

@@ -11,7 +11,7 @@ use crate::chunk::reference::Hold;
 use crate::dedup::policy::Verify;
 use crate::dedup::work::{Batch, Fate, Finder, Stored};
 use crate::fingerprint::{FIRST_KEY_MAX, Fingerprint};
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef};
+use crate::media::{BLOCK_BYTES, ChunkRef};
 use nvfold_sync::atomic::Ordering;
 use smallvec::SmallVec;
 
@@ -58,8 +58,8 @@ impl DeNova {
             return (fate, weak);
         }
         let is_namesake = |other: &&Stored| other.fate == Fate::Unique && other.fingerprint.weak == Some(weak);
-        let namesakes: SmallVec<[BlockNumber; 2]> =
-            batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block).collect();
+        let namesakes: SmallVec<[ChunkRef; 2]> =
+            batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block.into()).collect();
         let namesakes_count = namesakes.len();
         batch.pieces[at].known.extend(namesakes);
         let most = if chunks.keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
@@ -105,7 +105,7 @@ impl DeNova {
         let differed = differing.len();
         if differed > 0 {
             self.tally.collisions.fetch_add(differed as u64, Ordering::Relaxed);
-            batch.pieces[at].known.extend(differing.iter().map(Hold::block));
+            batch.pieces[at].known.extend(differing.iter().map(|hold| ChunkRef::Block(hold.block())));
             batch.given_back.extend(differing);
         }
         (found, differed)

@@ -38,7 +38,7 @@ pub(crate) mod waiting;
 use super::batch::{PolicyCounters, Search, enter, is_block, share_all};
 use super::policy::Verify;
 use super::work::{Host, Left, ShareRequest, Token, Unfingerprinted};
-use super::{Dedup, Piece};
+use super::{Dedup, NewChunk, Piece};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
@@ -258,8 +258,8 @@ impl Dedup for DeNova {
         self.tally.count(offered, shared);
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        enter(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        enter(new, known, chunks)
     }
 
     fn unfingerprinted(&self) -> Unfingerprinted {

@@ -33,7 +33,7 @@ use super::batch::{Search, enter, is_block, share_all};
 use super::filler::Filler;
 use super::policy::{Policy, PolicyStats, Verify};
 use super::work::{Host, Unfingerprinted};
-use super::{Dedup, Piece, PolicyDevice};
+use super::{Dedup, NewChunk, Piece, PolicyDevice};
 use crate::chunk::Chunks;
 use crate::chunk::transaction::Transaction;
 use crate::error::Result;
@@ -150,8 +150,8 @@ impl Dedup for NvDedup {
         (0..shared).for_each(|_| self.sampling.found());
     }
 
-    fn published(&self, chunk: ChunkRef, fingerprint: &Fingerprint, known: &[ChunkRef], chunks: &Chunks) -> bool {
-        enter(chunk, fingerprint, known, chunks)
+    fn published(&self, new: &[NewChunk], known: &[ChunkRef], chunks: &Chunks) -> Vec<ChunkRef> {
+        enter(new, known, chunks)
     }
 
     /// Ends a sampling period that has had its chunks. One thread ends it while the others continue.
