@@ -351,7 +351,7 @@ mod tests {
     fn a_search_takes_a_generator_only_for_a_candidate() {
         let region = Region::create(&DeviceSpec::Memory, BYTES, &OpenOptions::default()).unwrap();
         let geometry = Geometry::of(BYTES).unwrap();
-        let functions = (WeakFunction::Xxh3, StrongFunction::Blake3);
+        let functions = (WeakFunction::Xxh3.into(), StrongFunction::Blake3);
         let entries = Arc::new(Entries::new(geometry));
         let index = (entries.clone(), Index::Dram(Box::new(DramIndex::new(entries))));
         let chunks = Chunks::new(region, geometry, index, functions, Generators::Global);
