@@ -8,7 +8,7 @@ RELEASE := $(CURDIR)/target/release/nvfold
 # Measures it as the papers did, and counts what each operation costs.
 LAB := $(CURDIR)/target/release/nvfold-lab
 test test-fast: export NVFOLD_BIN := $(CURDIR)/target/debug/nvfold
-demo soak bench writeback mounted trees deext-real results cli-page: export NVFOLD_BIN := $(RELEASE)
+demo soak bench writeback mounted trees deext-real weak-sample results cli-page: export NVFOLD_BIN := $(RELEASE)
 PREFIX ?= /usr/local
 # Seed of the property tests: the same one each time, a new one in `make soak` (tests/src/random.rs says the same of all
 # other random tests).
@@ -18,7 +18,7 @@ soak: PROPTEST_RNG_SEED := $(shell od -An -N7 -tu8 /dev/urandom | tr -d ' ')
 SHUTTLE := -p nvfold -p nvfold-causality --features nvfold/papers,nvfold/shuttle,nvfold-causality/shuttle --lib
 RACES := $(CARGO) test $(SHUTTLE) races
 
-.PHONY: help build build-all lab install uninstall packages package-test newcomer publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
+.PHONY: help build build-all lab install uninstall packages package-test newcomer publish-test demo check test test-fast miri soak fuzz bench writeback mounted trees deext-real weak-sample instructions bench-page cost chunkers results picture book cli-page fmt lint doc clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ trees: build ## Twenty copies of real trees with a build in each, beside other f
 deext-real: build ## Real packages in two versions beside borg, second copies, imports: each of POLICIES (inline)
 	$(CARGO) build --release -p nvfold-lab --example deext_real
 	scripts/deext-real.sh $(DEEXT_ARGS)
+
+weak-sample: build ## What a first look at an eighth of a block saves: three trees, versions of pages, a VM image, hostile data
+	scripts/weak-sample.sh $(WEAK_SAMPLE_ARGS)
 
 bench-page: ## Put the tables of the last `make bench` into docs/benchmarks.md
 	scripts/bench-page.sh >target/benchmarks.md && mv target/benchmarks.md docs/benchmarks.md
