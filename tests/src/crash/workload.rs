@@ -1242,22 +1242,22 @@ fn offline() -> Vec<(&'static str, usize, Vec<Op>)> {
         ("delayed", 1, vec![Drain, mode(DedupMode::Delayed { interval_ms: 5, entries: 1 }), duplicate(), DrainStep]),
         ("a long chain", 0, [long_chain(), vec![Drain]].concat()),
         ("a long chain in order", 10, {
-            // The last entries of the chain are found again: a reorder moves them to the front, where they are found
-            // again.
-            let again = |name| vec![create(name), write(name, 0, 4 * BLOCK, distinct(12)), Drain];
+            // The last entries of the chain, which entered first, are found again: a reorder moves them to the front,
+            // where they are found again.
+            let again = |name| vec![create(name), write(name, 0, 4 * BLOCK, distinct(4)), Drain];
             [long_chain(), vec![Drain], again(NEW), reorder(), again(25), reorder()].concat()
         }),
         ("a long chain between two orders", 10, {
             // Searches, additions and removals in the middle of a reorder.
             let steps = |count: usize| vec![Op::ReorderStep; count];
-            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(4)), Drain];
             let more = |number| vec![write(EMPTY, 0, BLOCK, distinct(number)), Drain];
-            [long_chain(), vec![Drain], again, steps(1), more(16), reorder(), more(12), steps(3), vec![unlink(21)]]
+            [long_chain(), vec![Drain], again, steps(1), more(16), reorder(), more(4), steps(3), vec![unlink(23)]]
                 .concat()
         }),
         ("a long chain in order, then unlinked", 14, {
-            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(12)), Drain];
-            let unlinks = vec![unlink(NEW), unlink(23), unlink(21), unlink(UNSHARED)];
+            let again = vec![create(NEW), write(NEW, 0, 4 * BLOCK, distinct(4)), Drain];
+            let unlinks = vec![unlink(NEW), unlink(21), unlink(23), unlink(UNSHARED)];
             [long_chain(), vec![Drain], again, reorder(), unlinks].concat()
         }),
         ("drain, then the other index", 1, vec![Drain, Op::Convert]),

@@ -20,7 +20,7 @@
 //! ```
 
 use super::entries::{Entries, word};
-use super::index::Insertion;
+use super::insertion::Insertion;
 use super::labels::{Labels, TakenOff};
 use super::sight::Sight;
 use crate::media::{BlockNumber, ChunkRef};

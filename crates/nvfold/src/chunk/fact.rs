@@ -46,7 +46,7 @@
 //! committed; recovery does the same.
 
 use super::entries::{Entries, word};
-use super::index::Insertion;
+use super::insertion::Insertion;
 use super::sight::Sight;
 use crate::fingerprint::WeakFunction;
 use crate::media::chunk_entry::{ChunkEntry, ENTRY_BYTES, LINKS_WORD};
@@ -79,7 +79,7 @@ struct Links {
 }
 
 /// What a batch of insertions adds to one chain.
-struct Growth {
+struct ChainGain {
     chain: u64,
     /// The chain's head before and after.
     before: DirectEntry,
@@ -229,20 +229,20 @@ impl Fact {
         by_chain.sort_unstable();
         let _held = self.hold_all(by_chain.iter().map(|(lock, ..)| *lock));
         let (mut links, mut heads) = (Flight::new(), Flight::new());
-        let mut grown: SmallVec<[Growth; BATCH]> = SmallVec::new();
+        let mut gains: SmallVec<[ChainGain; BATCH]> = SmallVec::new();
         for of_one in by_chain.chunk_by(|one, next| one.1 == next.1) {
             let insertions = of_one.iter().map(|(.., at)| &new[*at]);
-            grown.extend(self.link(of_one[0].1, insertions, refused, &mut links));
+            gains.extend(self.link(of_one[0].1, insertions, refused, &mut links));
         }
-        if grown.is_empty() {
+        if gains.is_empty() {
             return;
         }
-        if grown.iter().any(|growth| growth.links_first) {
+        if gains.iter().any(|gain| gain.links_first) {
             let _ = self.region.fence(std::mem::take(&mut links));
         }
-        grown.iter().for_each(|growth| self.lead_to(growth, &mut heads));
+        gains.iter().for_each(|gain| self.lead_to(gain, &mut heads));
         let _ = self.region.fence((links, heads));
-        grown.iter().for_each(|growth| self.account(growth.chain, growth.members));
+        gains.iter().for_each(|gain| self.account(gain.chain, gain.members));
     }
 
     /// Links the new entries of a chain to one another, and the last of them to the present list. Nothing leads to
@@ -253,7 +253,7 @@ impl Fact {
         new: impl Iterator<Item = &'n Insertion<'n>>,
         refused: &mut Vec<ChunkRef>,
         flight: &mut Flight,
-    ) -> Option<Growth> {
+    ) -> Option<ChainGain> {
         let before = self.in_order(chain);
         let mut joining: SmallVec<[&Insertion<'_>; 4]> = SmallVec::new();
         for one in new {
@@ -263,27 +263,27 @@ impl Fact {
                 Admission::Refused => refused.push(one.chunk),
             }
         }
-        let mut growth =
-            Growth { chain, before, after: before, last: 0, members: joining.len() as u64, links_first: false };
+        let mut gain =
+            ChainGain { chain, before, after: before, last: 0, members: joining.len() as u64, links_first: false };
         let first = *joining.first()?;
         let mut listed = &joining[..];
         if before.block == 0 {
-            (growth.after.weak, growth.after.block) = (first.weak, word(first.chunk));
+            (gain.after.weak, gain.after.block) = (first.weak, word(first.chunk));
             listed = &joining[1..];
         }
         // From the last one to the first, each leads to the one that was linked before.
         for (at, one) in listed.iter().enumerate().rev() {
             let previous = at.checked_sub(1).map_or(0, |before| word(listed[before].chunk));
-            let links = Links { previous, next: growth.after.next };
+            let links = Links { previous, next: gain.after.next };
             let stored = self.links(one.chunk);
-            growth.links_first |= stored.next != links.next;
+            gain.links_first |= stored.next != links.next;
             if stored != links {
                 flight.extend(self.set_links(word(one.chunk), links));
             }
-            growth.after.next = word(one.chunk);
+            gain.after.next = word(one.chunk);
         }
-        growth.last = listed.last().map_or(0, |last| word(last.chunk));
-        Some(growth)
+        gain.last = listed.last().map_or(0, |last| word(last.chunk));
+        Some(gain)
     }
 
     /// Decides whether a chunk enters its chain, which `joining` are about to enter.
@@ -310,8 +310,8 @@ impl Fact {
     }
 
     /// Makes a head lead to what its chain gains. The hint of the entry behind that follows.
-    fn lead_to(&self, growth: &Growth, flight: &mut Flight) {
-        let Growth { chain, before, after, last, .. } = *growth;
+    fn lead_to(&self, gain: &ChainGain, flight: &mut Flight) {
+        let ChainGain { chain, before, after, last, .. } = *gain;
         if after.block != before.block {
             flight.add(self.region.store_u64(self.head_offset(chain), after.first_word()).flush());
         }

@@ -5,6 +5,7 @@
 
 use super::dram::DramIndex;
 use super::fact::Fact;
+use super::insertion::Insertion;
 use super::sight::Sight;
 use crate::media::ChunkRef;
 use crate::words::IndexStats;
@@ -17,25 +18,6 @@ pub enum Index {
     Dram(Box<DramIndex>),
     /// On the device.
     Pm(Box<Fact>),
-}
-
-/// A chunk that is to enter the index. Its entry is durable.
-#[derive(Clone, Copy)]
-pub struct Insertion<'k> {
-    /// Its weak fingerprint.
-    pub weak: u32,
-    /// The chunk.
-    pub chunk: ChunkRef,
-    /// The chunk is refused if the index has another one with its fingerprint that is not among these. `None`: it is
-    /// never refused.
-    pub known: Option<&'k [ChunkRef]>,
-}
-
-impl Insertion<'_> {
-    /// Makes one that is never refused.
-    pub fn always(weak: u32, chunk: impl Into<ChunkRef>) -> Insertion<'static> {
-        Insertion { weak, chunk: chunk.into(), known: None }
-    }
 }
 
 impl Index {

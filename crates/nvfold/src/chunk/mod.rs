@@ -43,6 +43,7 @@
 //! | `epochs.rs` | when no reader uses the old place of a moved chunk |
 //! | `labels.rs` | whether the dram index may find a block, and why a block that it finds is not freed |
 //! | `moves.rs` | moving a packed chunk |
+//! | `insertion.rs` | what enters an index |
 //! | `sight.rs` | the result of a quick look into an index |
 
 pub(crate) mod content;
@@ -55,6 +56,7 @@ pub(crate) mod fact;
 mod fingerprints;
 pub(crate) mod generators;
 pub(crate) mod index;
+pub(crate) mod insertion;
 pub(crate) mod labels;
 mod moves;
 pub(crate) mod packed;

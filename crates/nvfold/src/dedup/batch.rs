@@ -17,7 +17,7 @@
 
 use super::policy::{Policy, PolicyStats};
 use crate::chunk::Chunks;
-use crate::chunk::index::Insertion;
+use crate::chunk::insertion::Insertion;
 use crate::chunk::reference::Reference;
 use crate::chunk::sight::Sight;
 use crate::chunk::transaction::Transaction;

@@ -23,7 +23,7 @@
 
 use super::Jobs;
 use super::effort::{Effort, Worked};
-use crate::chunk::index::Insertion;
+use crate::chunk::insertion::Insertion;
 use crate::error::{Error, Offset, Result};
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::{Dropped, Extent};

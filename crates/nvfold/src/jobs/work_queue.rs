@@ -27,7 +27,7 @@
 
 use super::Jobs;
 use super::share::{WholeBlock, whole_blocks_of};
-use crate::chunk::index::Insertion;
+use crate::chunk::insertion::Insertion;
 use crate::dedup::work::{Batch, Fate, Finder, Left, ShareRequest, Shared, Stored, Token};
 use crate::error::Result;
 use crate::fingerprint::Domain;

@@ -12,7 +12,7 @@ use super::options::MountOptions;
 use super::superblock::read_superblock;
 use crate::chunk::dram::SHARDS;
 use crate::chunk::fact::Fact;
-use crate::chunk::index::Insertion;
+use crate::chunk::insertion::Insertion;
 use crate::dedup::nv_dedup::options::NvDedupOptions;
 use crate::dedup::policy::Policy;
 use crate::error::Result;

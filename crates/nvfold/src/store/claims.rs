@@ -433,24 +433,19 @@ impl<'a> Claims<'a> {
         if store.is_walked(ino) {
             store.chunks.with_recount(|recount| self.recount(recount, old));
         }
-        let concurrent = self.offer_new();
+        let new = &self.taken.entered;
+        let refused = match new.is_empty() {
+            true => Vec::new(),
+            false => self.how.policy.published(new, self.tx.given_back(), &store.chunks),
+        };
+        let concurrent = new.iter().filter(|new| refused.contains(&new.chunk));
+        let concurrent = concurrent.map(|new| (new.chunk, new.fingerprint)).collect();
         let fresh: u64 = self.taken.fresh.iter().map(|run| run.count).sum();
         self.taken.reserved.sort_unstable();
         store.release(old, &self.taken.reserved, fresh);
         self.taken.pin = None;
         self.is_published = true;
         concurrent
-    }
-
-    /// Lets other writers find the new chunks. Returns those that may be concurrent duplicates.
-    fn offer_new(&self) -> Concurrent {
-        let new = &self.taken.entered;
-        if new.is_empty() {
-            return Concurrent::new();
-        }
-        let refused = self.how.policy.published(new, self.tx.given_back(), &self.store.chunks);
-        let concurrent = new.iter().filter(|new| refused.contains(&new.chunk));
-        concurrent.map(|new| (new.chunk, new.fingerprint)).collect()
     }
 
     /// Updates a running recount: the extents of a walked inode gained what was claimed and lost `old`.

@@ -4,7 +4,7 @@
 //! can be found, and a chunk that two threads look at gets one entry.
 
 use super::Store;
-use crate::chunk::index::Insertion;
+use crate::chunk::insertion::Insertion;
 use crate::fingerprint::{Domain, Fingerprint};
 use crate::inode::extents::Extent;
 use crate::media::chunk_entry::{CLASS_END, ENTRY_BYTES};
