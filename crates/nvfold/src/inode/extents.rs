@@ -444,6 +444,17 @@ impl Extents {
             && (end.is_multiple_of(BLOCK_BYTES) || ends_in_nothing())
     }
 
+    /// Returns the block with the data at file offset `offset` (a multiple of 4096), if an extent maps it whole.
+    /// Inserting another block there then drops the one reference of this extent, and changes no other count.
+    pub(crate) fn whole_block(&self, offset: u64) -> Option<BlockNumber> {
+        let from = self.seek(offset);
+        let leaf = self.leaves.get(from.leaf)?;
+        let span = leaf.span(leaf.items.get(from.at)?);
+        let is_mapped = span.offset <= offset && offset + BLOCK_BYTES <= span.end();
+        let is_data = !span.word.is_reserved() && !span.is_shifted();
+        (is_mapped && is_data).then(|| BlockNumber::containing(span.word.plus(offset - span.offset).address()))
+    }
+
     /// Makes `start..end` a hole.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         if start < end {

@@ -1,5 +1,6 @@
 //! Publishing: the only sequence by which a file's extents change. Write, truncate, clone, dedup, undedup and the
-//! dedup daemon all go through [`Store::publish`].
+//! dedup daemon all go through [`Store::publish`]. Only the overwrite of one whole block that nobody shares has a
+//! shorter form of it ([`super::overwrite`]).
 //!
 //! ```text
 //! stage      log entries beyond the tail, a line of attributes if any      flushed, unreachable
