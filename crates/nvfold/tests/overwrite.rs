@@ -57,7 +57,7 @@ fn any_block_of_a_file_can_be_overwritten_and_counts_stay_exact() {
 
 /// The block, one line of the log and the commit word, with a fence before the commit word and one behind it.
 #[test]
-fn an_overwrite_of_a_private_block_writes_two_lines_beside_it_with_two_fences() {
+fn an_overwritten_private_block_costs_two_lines_and_two_fences() {
     const TIMES: u64 = 40;
     let region = device(64, IndexKind::Dram);
     let fs = mount(&region);
