@@ -261,6 +261,15 @@ impl Policies {
         }
     }
 
+    /// True if new data of a file is stored as it is, and no policy looks at it.
+    #[inline]
+    pub(crate) fn store_unseen(&self, own: Option<Policy>) -> bool {
+        match (own, &self.custom_policy) {
+            (None, Some(_)) => false,
+            (own, _) => own.unwrap_or(self.policy) == Policy::Off,
+        }
+    }
+
     /// True if new data of a file is shared with the data that it was copied from.
     pub(crate) fn follow_origins(&self, own: Option<Policy>) -> bool {
         match (own, &self.custom_policy) {

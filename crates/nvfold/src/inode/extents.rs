@@ -444,6 +444,17 @@ impl Extents {
             && (end.is_multiple_of(BLOCK_BYTES) || ends_in_nothing())
     }
 
+    /// Returns the block with the data at file offset `offset` (a multiple of 4096), if an extent maps it whole.
+    /// Inserting another block there then drops the one reference of this extent, and changes no other count.
+    pub(crate) fn whole_block(&self, offset: u64) -> Option<BlockNumber> {
+        let from = self.seek(offset);
+        let leaf = self.leaves.get(from.leaf)?;
+        let span = leaf.span(leaf.items.get(from.at)?);
+        let is_mapped = span.offset <= offset && offset + BLOCK_BYTES <= span.end();
+        let is_data = !span.word.is_reserved() && !span.is_shifted();
+        (is_mapped && is_data).then(|| BlockNumber::containing(span.word.plus(offset - span.offset).address()))
+    }
+
     /// Makes `start..end` a hole.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
         if start < end {
@@ -464,7 +475,7 @@ impl Extents {
 
     #[inline]
     fn put(&mut self, span: Span, mut dropped: Option<&mut Dropped>) {
-        if self.append(&span) {
+        if self.append(&span, dropped.as_deref_mut()) {
             return;
         }
         let from = self.seek(span.offset);
@@ -473,12 +484,15 @@ impl Extents {
         }
     }
 
-    /// Does `put` after the last extent, if no new leaf is needed. Writing a file in order takes this path.
+    /// Does `put` at the end of the last extent, if no new leaf is needed. Writing a file in order takes this path.
     #[inline]
-    fn append(&mut self, span: &Span) -> bool {
+    fn append(&mut self, span: &Span, dropped: Option<&mut Dropped>) -> bool {
         let Some(leaf) = self.leaves.last_mut() else { return false };
         let Some(last) = leaf.items.last().map(|last| leaf.span(last)) else { return false };
-        if last.end() > span.offset || span.length > PIECE_BYTES_MAX {
+        if last.end() > span.offset {
+            return last.end() < span.end() && self.lengthen(&last, span, dropped);
+        }
+        if span.length > PIECE_BYTES_MAX {
             return false;
         }
         if last.continues(span) {
@@ -491,6 +505,28 @@ impl Extents {
         let Some(item) = leaf.item(span).filter(|_| leaf.items.len() < LEAF_MAX) else { return false };
         leaf.items.push(item);
         self.account(span, true);
+        true
+    }
+
+    /// Does `put` if the span is the last extent, or its last blocks, with more bytes behind them. A file that grows in
+    /// its last block takes this path.
+    fn lengthen(&mut self, last: &Span, span: &Span, dropped: Option<&mut Dropped>) -> bool {
+        if span.offset < last.offset || last.word.is_packed() || span.end() - last.offset > PIECE_BYTES_MAX {
+            return false;
+        }
+        let same = last.cut(span.offset, last.end());
+        let is_whole = span.offset == last.offset || same.word.offset_in_block() == 0;
+        let Some(item) = self.leaves.last_mut().and_then(|leaf| leaf.items.last_mut()) else { return false };
+        if same.word != span.word || !is_whole {
+            return false;
+        }
+        let more = span.end() - last.end();
+        item.length += more as u32;
+        self.bytes += more;
+        self.unwritten_bytes += if span.word.is_reserved() { more } else { 0 };
+        if let Some(dropped) = dropped {
+            dropped.blocks.push(same.blocks());
+        }
         true
     }
 
@@ -546,6 +582,9 @@ impl Extents {
 
     /// Returns the media address of the reserved block at file offset `offset` (a multiple of 4096), if there is one.
     pub(crate) fn reserved_block(&self, offset: u64) -> Option<u64> {
+        if !self.has_unwritten() {
+            return None;
+        }
         let span = self.overlapping(offset, offset + BLOCK_BYTES).next()?;
         if !span.word.is_reserved() || span.offset > offset || span.end() < offset + BLOCK_BYTES {
             return None;
@@ -987,6 +1026,40 @@ mod tests {
                 prop_assert!((1..=LEAF_MAX).contains(&leaf.items.len()));
             }
         }
+    }
+
+    #[test]
+    fn an_end_that_grows_stays_one_extent_and_drops_its_last_block() {
+        const B: u64 = BLOCK_BYTES;
+        let mut extents = Extents::default();
+        extents.insert(0, Extent::media(2 * B + 100, 10 * B, false));
+        let mut dropped = Dropped::default();
+        extents.exchange(2 * B, Extent::media(300, 12 * B, false), &mut dropped);
+        let grown = Extent::media(2 * B + 300, 10 * B, false);
+        assert!(extents.iter().eq([(0, grown)]) && extents.bytes() == grown.length);
+        assert_eq!(dropped.blocks[..], [BlockRun { start: BlockNumber(12), count: 1 }]);
+        // An extent that begins inside the block has a reference of its own.
+        extents.insert(2 * B + 200, Extent::media(300, 12 * B + 200, false));
+        assert_eq!(extents.len(), 2);
+        // Another place, or space that is reserved.
+        extents.insert(2 * B + 200, Extent::media(400, 14 * B + 200, false));
+        extents.insert(2 * B + 200, Extent::media(500, 14 * B + 200, true));
+        assert_eq!((extents.len(), extents.bytes(), extents.unwritten_bytes), (2, 2 * B + 700, 500));
+    }
+
+    #[test]
+    fn only_a_block_with_data_that_one_extent_maps_whole_is_a_whole_block() {
+        const B: u64 = BLOCK_BYTES;
+        let mut extents = Extents::default();
+        extents.insert(0, Extent::media(2 * B, 10 * B, false));
+        extents.insert(2 * B, Extent::media(B, 20 * B, true));
+        extents.insert(3 * B, Extent::media(100, 30 * B, false));
+        extents.insert(4 * B, Extent::media(2 * B, 40 * B + 1, false));
+        extents.insert(6 * B, Extent { location: Location::Packed(PackedNumber(1), 0), ..Extent::media(B, 0, false) });
+        extents.insert(8 * B, Extent::media(B, 50 * B, false));
+        let found: Vec<_> = (0..10).map(|block| extents.whole_block(block * B).map(|found| found.0)).collect();
+        let expected = [Some(10), Some(11), None, None, None, None, None, None, Some(50), None];
+        assert_eq!(found, expected);
     }
 
     #[test]

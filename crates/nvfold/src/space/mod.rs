@@ -131,6 +131,12 @@ struct Cursors {
     log: Cursor,
 }
 
+impl Cursors {
+    fn of(&mut self, purpose: Purpose) -> &mut Cursor {
+        if purpose == Purpose::Data { &mut self.data } else { &mut self.log }
+    }
+}
+
 // A segment's part of the chunk table can be punched without touching entries of another segment.
 const _: () = assert!((SEGMENT_BLOCKS * ENTRY_BYTES).is_multiple_of(BLOCK_BYTES));
 
@@ -307,7 +313,7 @@ impl Space {
         self.reserve(doing, count, purpose)?;
         let mut missing = count;
         let mut cursors = self.lock_cursors();
-        let cursor = if purpose == Purpose::Data { &mut cursors.data } else { &mut cursors.log };
+        let cursor = cursors.of(purpose);
         while missing > 0 {
             let run = self.take(cursor, missing, purpose == Purpose::Data);
             missing -= run.count;
@@ -329,9 +335,10 @@ impl Space {
     /// # Errors
     /// `ENOSPC` if none is available.
     pub(crate) fn allocate_one(&self, doing: &'static str, purpose: Purpose) -> Result<BlockNumber> {
-        let mut runs = Runs::new();
-        self.allocate(doing, 1, purpose, &mut runs)?;
-        Ok(runs[0].start)
+        self.quarantine_bad_memory();
+        self.reserve(doing, 1, purpose)?;
+        let mut cursors = self.lock_cursors();
+        Ok(self.take(cursors.of(purpose), 1, purpose == Purpose::Data).start)
     }
 
     /// Frees blocks. The references to them must be gone from the media already (invariant 1). A damaged log may
@@ -342,6 +349,19 @@ impl Space {
             true => self.free_sound(run),
             false => self.free_run(run),
         }
+    }
+
+    /// Frees one block, as [`Space::free`] does.
+    pub(crate) fn free_one(&self, block: BlockNumber) {
+        let segment = block.0 / SEGMENT_BLOCKS;
+        if self.has_bad_memory() || self.marked[segment as usize].load(Ordering::Relaxed) == 0 {
+            return self.free(BlockRun { start: block, count: 1 });
+        }
+        self.count_freed(segment, || {
+            let was_used = self.clear_bit(block);
+            self.free_in[segment as usize].fetch_add(u16::from(was_used), Ordering::Relaxed);
+            u64::from(was_used)
+        });
     }
 
     fn free_run(&self, run: BlockRun) {
@@ -576,7 +596,10 @@ impl Space {
     /// Locks the cursors of this thread's core, or any that are not locked.
     fn lock_cursors(&self) -> MutexGuard<'_, Cursors> {
         let own = thread_number() % self.cursors.len();
-        for step in 0..self.cursors.len() {
+        if let Some(cursors) = self.cursors[own].try_lock() {
+            return cursors;
+        }
+        for step in 1..self.cursors.len() {
             if let Some(cursors) = self.cursors[(own + step) % self.cursors.len()].try_lock() {
                 return cursors;
             }
@@ -760,6 +783,11 @@ impl Space {
     fn set_bit(&self, block: BlockNumber) -> bool {
         let mask = 1 << (block.0 % 64);
         self.used[(block.0 / 64) as usize].fetch_or(mask, Ordering::Relaxed) & mask == 0
+    }
+
+    fn clear_bit(&self, block: BlockNumber) -> bool {
+        let mask = 1 << (block.0 % 64);
+        self.used[(block.0 / 64) as usize].fetch_and(!mask, Ordering::AcqRel) & mask != 0
     }
 
     fn free_in_one_segment(&self, start: u64, count: u64) {

@@ -17,6 +17,7 @@
 //! | `remap`, `entries` | a change of a file's extents, and its log entries |
 //! | `locked` | the state of a locked inode, with readers or without |
 //! | `publish`, `change` | how a change becomes durable and atomic: of extents; of entries and attributes |
+//! | `overwrite` | overwriting one whole block that nobody shares: the shortest way of a write |
 //! | `commit` | staged lines, commit words, the journal |
 //! | `compact` | rewriting a log |
 //! | `compare` | comparing what a rewrite publishes with what it replaces |
@@ -74,6 +75,7 @@ mod freeze_lock;
 mod gaps;
 pub(crate) mod limits;
 pub(crate) mod locked;
+mod overwrite;
 pub(crate) mod packed;
 pub(crate) mod pending;
 pub(crate) mod placer;

@@ -1,5 +1,6 @@
 //! Publishing: the only sequence by which a file's extents change. Write, truncate, clone, dedup, undedup and the
-//! dedup daemon all go through [`Store::publish`].
+//! dedup daemon all go through [`Store::publish`]. Only the overwrite of one whole block that nobody shares has a
+//! shorter form of it ([`super::overwrite`]).
 //!
 //! ```text
 //! stage      log entries beyond the tail, a line of attributes if any      flushed, unreachable
@@ -131,7 +132,8 @@ impl Store {
         let extent = Extent { length: entry.length, location: entry.location(), unwritten: false };
         extents.exchange(entry.file_offset, extent, &mut dropped);
         let (landed, line) = claims.transaction().end(line);
-        let (flight, emptied) = self.clear_unshared_entries(&dropped.blocks, claims.reserved());
+        let mut emptied = EmptiedEntries::new();
+        let flight = self.clear_unshared_entries(&dropped.blocks, claims.reserved(), &mut emptied);
         self.commit_line(inode, state, line, landed, flight, || self.forget_all(&emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
@@ -182,9 +184,10 @@ impl Store {
         let is_daemons = !L::IS_EXCLUSIVE;
         // A reader could still clone a block that the file maps, so the daemon empties chunk entries only after
         // install.
-        let (flight, emptied) = match is_daemons {
-            true => (Flight::new(), EmptiedEntries::new()),
-            false => self.clear_unshared_entries(&dropped.blocks, claims.reserved()),
+        let mut emptied = EmptiedEntries::new();
+        let flight = match is_daemons {
+            true => Flight::new(),
+            false => self.clear_unshared_entries(&dropped.blocks, claims.reserved(), &mut emptied),
         };
         let word = commit_word(inode.slot, &state.log, state.selector, named);
         self.panics.may_panic(Moment::Staged);

@@ -56,9 +56,16 @@ impl Store {
     /// word that drops the last reference. The order of the two does not matter: an empty entry means that one extent
     /// references the block, so it may reach the media first; and the block gets no other user before the fence. The
     /// index forgets the blocks while the lines are being written back.
-    pub(super) fn clear_unshared_entries(&self, runs: &[BlockRun], kept: &[BlockNumber]) -> (Flight, EmptiedEntries) {
+    ///
+    /// `emptied` gets those blocks. It is the caller's: a list that is returned is copied in words that are wider than
+    /// those just stored, and such a load waits until all stores before it have left the processor, the data too.
+    pub(super) fn clear_unshared_entries(
+        &self,
+        runs: &[BlockRun],
+        kept: &[BlockNumber],
+        emptied: &mut EmptiedEntries,
+    ) -> Flight {
         let mut flight = Flight::new();
-        let mut emptied = EmptiedEntries::new();
         // Prefetch only for several entries: for a single one, the access would follow at once and gain nothing.
         if !matches!(runs, [] | [BlockRun { count: 1, .. }]) {
             self.chunks.fetch_entries(runs);
@@ -68,7 +75,7 @@ impl Store {
                 emptied.push(block);
             }
         }
-        (flight, emptied)
+        flight
     }
 
     /// Removes blocks whose entries were emptied from the index.

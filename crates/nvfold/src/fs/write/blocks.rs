@@ -37,6 +37,12 @@ impl<'d> InBlocks<'d> {
         InBlocks { data, offset: 0, whole: Whole::default(), is_exact: false, end: FileEnd::default() }
     }
 
+    /// A request for this offset of which the policy looks at nothing, so that it need not be prepared.
+    #[inline]
+    pub(super) fn unseen(data: &'d [u8], offset: u64) -> InBlocks<'d> {
+        InBlocks { offset, ..InBlocks::new(data) }
+    }
+
     #[inline]
     fn range_end(&self) -> u64 {
         self.offset + self.data.len() as u64

@@ -89,7 +89,7 @@ impl Core {
 
     /// Places and publishes a request at the first rung that has space for it.
     #[inline(always)]
-    fn go_down<P: Plan>(
+    pub(super) fn go_down<P: Plan>(
         &self,
         inode: &Inode,
         state: &mut State,

@@ -13,6 +13,9 @@
 //!
 //! [`ladder`] does this once for three plans ([`plan`]): [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
 //!
+//! Policy `off` looks at no data, so nothing is prepared and the file is locked at once. If the request is one whole
+//! block that nobody shares, [`Store::overwrite_block`](crate::store::Store::overwrite_block) does steps 3 to 5.
+//!
 //! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
 //! content yet.
 
@@ -29,7 +32,10 @@ pub(super) use origins::OriginTally;
 use super::Core;
 use crate::error::Result;
 use crate::inode::Inode;
+use crate::media::BLOCK_BYTES;
+use crate::store::BLOCK;
 use crate::store::blocks::range_end;
+use crate::store::placer::own;
 use crate::words::{OriginStats, Times};
 use blocks::InBlocks;
 use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
@@ -51,6 +57,9 @@ impl Core {
         times: Times,
         ladder: &Ladder,
     ) -> Result<u64> {
+        if self.policies.store_unseen(own(inode)) {
+            return self.write_unseen(inode, at, data, times, ladder);
+        }
         let policy = self.policy_for(inode);
         let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) else {
             let Ok(offset) = self.write_by(inode, at, &mut InBlocks::new(data), policy, times, ladder)?;
@@ -63,8 +72,27 @@ impl Core {
         Ok(offset)
     }
 
-    /// The same, and shares what is equal to `origins`. Returns the offset, and the number of bytes that are shared with
-    /// origins.
+    /// The same under a policy that looks at no data. There is nothing to prepare, so the file is locked at once.
+    #[inline]
+    fn write_unseen(&self, inode: &Inode, at: Option<u64>, data: &[u8], times: Times, ladder: &Ladder) -> Result<u64> {
+        inode.check_changeable("write")?;
+        let mut state = inode.write()?;
+        let offset = at.unwrap_or(state.attributes.size);
+        range_end("write", offset, data.len() as u64)?;
+        let is_block = data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES);
+        if is_block && self.overwrite_block(inode, &mut state, offset, data, times)? {
+            return Ok(offset);
+        }
+        if data.is_empty() {
+            return self.file_extents(&state, "write").map(|_| offset);
+        }
+        let (mut plan, policy) = (InBlocks::unseen(data, offset), self.policy_for(inode));
+        let Ok(()) = self.go_down(inode, &mut state, &mut plan, self.first_rung(), policy, (offset, times), ladder)?;
+        Ok(offset)
+    }
+
+    /// The same as [`Core::write`], and shares what is equal to `origins`. Returns the offset, and the number of bytes
+    /// that are shared with origins.
     ///
     /// # Errors
     /// Those of [`Core::write`].
