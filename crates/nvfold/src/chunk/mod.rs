@@ -127,6 +127,11 @@ impl Lines {
     fn lock(&self, chunk: ChunkRef) -> MutexGuard<'_, ()> {
         self.locks[word(chunk) as usize % self.locks.len()].lock()
     }
+
+    /// Takes all locks, always in the same order. Nobody else waits for a second one.
+    fn lock_all(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.locks.iter().map(|lock| lock.lock()).collect()
+    }
 }
 
 /// The chunk table and its index.
@@ -235,11 +240,14 @@ impl Chunks {
     }
 
     /// Prefetches the entries of blocks that are about to lose a reference, if they may have entries, so that the
-    /// caller waits only once. Of a longer list only the first [`FETCHED_BLOCKS`] are fetched.
-    pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) {
+    /// caller waits only once. Of a longer list only the first [`FETCHED_BLOCKS`] are fetched. Returns in how many runs
+    /// they are.
+    pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) -> usize {
         let mut left = FETCHED_BLOCKS;
         let mut ranges: SmallVec<[(u64, u64); 32]> = SmallVec::new();
+        let mut in_runs = 0;
         for run in runs {
+            in_runs += 1;
             let part = BlockRun { count: run.count.min(left), ..*run };
             if self.may_have_entries(part) {
                 ranges.push((self.entry_offset(part.start), part.count * ENTRY_BYTES));
@@ -250,6 +258,7 @@ impl Chunks {
             }
         }
         self.region.fetch(&ranges);
+        in_runs
     }
 
     /// Prefetches the heads of the pm index's chains for blocks whose entries were just emptied, all at once.
