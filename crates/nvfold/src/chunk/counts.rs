@@ -18,6 +18,7 @@ use super::labels::{Labels, TakenOff};
 use super::{Chunks, FLAGS_WORD, Released, Unshareable};
 use crate::media::chunk_entry::{ADDRESS_WORD, ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, address_word, tag};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
+use crate::space::{BlockRun, Runs};
 use pmem::{Flight, InFlight, Pm};
 use zerocopy::IntoBytes;
 
@@ -132,6 +133,30 @@ impl Chunks {
         };
         let _nobody_takes_a_reference = self.lines.lock(chunk);
         labels.take_off(block)
+    }
+
+    /// Takes the private blocks out of runs that lose a reference each, keeps them from being found, and returns them:
+    /// they can be freed. What is left in `runs` may have entries. It does nothing while counts are not exact, and where
+    /// blocks have no labels.
+    ///
+    /// One lock for each block would cost more than the rest, so all are taken together.
+    pub(crate) fn take_off_private(&self, runs: &mut Runs) -> Runs {
+        let (mut private, mut left) = (Runs::new(), Runs::new());
+        let Some(index) = self.index.dram().filter(|_| !self.is_recounting()) else { return private };
+        let nobody_takes_a_reference = self.lines.lock_all();
+        for run in runs.iter() {
+            for block in run.blocks() {
+                let to = if self.has_entry(block) { &mut left } else { &mut private };
+                match to.last_mut() {
+                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
+                    _ => to.push(BlockRun { start: block, count: 1 }),
+                }
+            }
+        }
+        private.iter().for_each(|run| index.labels.take_off_all(*run));
+        drop(nobody_takes_a_reference);
+        *runs = left;
+        private
     }
 
     /// Makes a block findable again, because it stays in use.

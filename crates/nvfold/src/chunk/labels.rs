@@ -153,6 +153,21 @@ impl Labels {
         TakenOff((before >> shift) as u8)
     }
 
+    /// Takes off the labels of a run of blocks. The caller is about to drop the only reference of each, and holds the
+    /// locks of their entries.
+    pub(crate) fn take_off_all(&self, run: BlockRun) {
+        let words = run.start.0 / PER_WORD..run.blocks_end().div_ceil(PER_WORD);
+        for word in words {
+            let first = run.start.0.max(word * PER_WORD) - word * PER_WORD;
+            let end = run.blocks_end().min((word + 1) * PER_WORD) - word * PER_WORD;
+            let of_run = u64::MAX >> (64 - 8 * (end - first)) << (8 * first);
+            let labels = &self.words[word as usize];
+            if labels.load(Ordering::Acquire) & of_run != 0 {
+                labels.fetch_and(!of_run, Ordering::AcqRel);
+            }
+        }
+    }
+
     /// Puts a label back on a block that stays in use. The caller has held a reference on it all the time.
     #[inline]
     pub(crate) fn put_back(&self, block: BlockNumber, TakenOff(label): TakenOff) {
@@ -166,6 +181,18 @@ impl Labels {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_labels_of_a_run_are_taken_off_and_those_beside_it_stay() {
+        let labels = Labels::new(100);
+        for (start, count) in [(8, 1), (8, 8), (7, 10), (15, 2), (16, 40), (0, 100), (99, 1)] {
+            (0..100).for_each(|block| labels.put(BlockNumber(block), block as u32));
+            let run = BlockRun { start: BlockNumber(start), count };
+            labels.take_off_all(run);
+            let wrong = (0..100).map(BlockNumber).find(|block| labels.has(*block) == run.contains(*block));
+            assert_eq!((wrong, labels.count()), (None, 100 - count), "{run:?}");
+        }
+    }
 
     #[test]
     fn a_block_is_found_only_by_the_fingerprint_of_its_label() {

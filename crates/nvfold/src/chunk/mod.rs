@@ -93,7 +93,7 @@ use transaction::Transaction;
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
 
 /// The most blocks whose entries are fetched at once: 16 KiB of the table, which the first-level cache holds.
-const FETCHED_BLOCKS: u64 = 256;
+pub(crate) const FETCHED_BLOCKS: u64 = 256;
 
 /// State of a chunk after one extent dropped its reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,11 @@ impl Lines {
 
     fn lock(&self, chunk: ChunkRef) -> MutexGuard<'_, ()> {
         self.locks[word(chunk) as usize % self.locks.len()].lock()
+    }
+
+    /// Takes all locks, always in the same order. Nobody else waits for a second one.
+    fn lock_all(&self) -> Vec<MutexGuard<'_, ()>> {
+        self.locks.iter().map(|lock| lock.lock()).collect()
     }
 }
 

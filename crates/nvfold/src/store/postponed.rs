@@ -6,7 +6,8 @@
 //!
 //! The idea: the change releases the first [`AT_ONCE`] itself. The rest goes on a list, and the call releases that in
 //! steps before it returns, each under an entry of the freeze lock of its own. Until then counts are too high, which a
-//! crash may leave at any time (invariant 1).
+//! crash may leave at any time (invariant 1). A step is released as a batch: its runs are sorted, entries are fetched side
+//! by side, and private blocks leave the dram index together, under one round of locks instead of one lock for each.
 //!
 //! While recovery counts references, nothing is postponed: what is counted and what is dropped would not agree.
 
@@ -76,14 +77,14 @@ impl Store {
                 return false;
             }
             let Some(step) = self.postponed.take() else { return true };
-            self.release(&step, &[], 0);
+            self.release_batch(step);
         }
     }
 
     /// Releases all of it at once: nothing else runs, because the freeze lock is closed.
     pub(crate) fn release_all_postponed(&self) {
         while let Some(step) = self.postponed.take() {
-            self.release(&step, &[], 0);
+            self.release_batch(step);
         }
     }
 }

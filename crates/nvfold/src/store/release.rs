@@ -1,8 +1,8 @@
 //! Dropping references, and freeing what is no longer referenced.
 
 use super::Store;
-use crate::chunk::Released;
 use crate::chunk::reference::Hold;
+use crate::chunk::{FETCHED_BLOCKS, Released};
 use crate::inode::extents::Dropped;
 use crate::inode::log::LogPart;
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -51,6 +51,19 @@ impl MayBeDead {
     }
 }
 
+/// The least number of references for which it pays to lock all entries at once.
+const BATCH_LEAST: u64 = 64;
+
+/// Sorts runs by their place, and joins neighbours. A block may be in several runs.
+fn sort(runs: &mut Runs) {
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|next, run| {
+        let are_neighbours = run.blocks_end() == next.start.0;
+        run.count += if are_neighbours { next.count } else { 0 };
+        are_neighbours
+    });
+}
+
 impl Store {
     /// Empties the entries of blocks that only these runs reference. The result is fenced together with the commit
     /// word that drops the last reference. The order of the two does not matter: an empty entry means that one extent
@@ -95,6 +108,36 @@ impl Store {
             self.release_packed(&dropped.packed);
         }
         self.release_by(&dropped.blocks, kept, gained, |block, flight| self.chunks.release(block, flight));
+    }
+
+    /// True if these blocks are private, no search can find them, and no policy has to know: then they are freed without
+    /// a look at each.
+    #[inline]
+    pub(super) fn is_released_at_once(&self, run: BlockRun) -> bool {
+        self.chunks.are_private(run) && !self.policies.needs_release_notices()
+    }
+
+    /// Does the same as [`Store::release`] for many references. Blocks that only the dram index knows leave it together.
+    /// The entries of the others are fetched side by side, in the order of their places, and so are the heads of their
+    /// chains.
+    pub(super) fn release_batch(&self, mut dropped: Dropped) {
+        if dropped.references() >= BATCH_LEAST && !self.policies.needs_release_notices() {
+            sort(&mut dropped.blocks);
+            let private = self.chunks.take_off_private(&mut dropped.blocks);
+            let lost: u64 = private.iter().map(|run| self.free_known(*run)).sum();
+            self.data_blocks.subtract(lost);
+        }
+        while !dropped.is_empty() {
+            let rest = dropped.split_off(FETCHED_BLOCKS);
+            self.chunks.fetch_entries(&dropped.blocks);
+            if !self.chunks.finds_private() {
+                let blocks = dropped.blocks.iter().flat_map(|run| run.blocks());
+                let leaving: Vec<BlockNumber> = blocks.filter(|block| self.chunks.count(*block) == 1).collect();
+                self.chunks.fetch_slots(&leaving);
+            }
+            self.release(&dropped, &[], 0);
+            dropped = rest;
+        }
     }
 
     /// Drops one reference from each packed chunk, and frees those that lost the last one. A free chunk leaves the
@@ -178,7 +221,7 @@ impl Store {
         for run in runs {
             // Most runs were stored by policy `off` and never cloned, so they are freed without looking at each
             // block.
-            if kept.is_empty() && self.chunks.are_private(*run) && !self.policies.needs_release_notices() {
+            if kept.is_empty() && self.is_released_at_once(*run) {
                 free.push(*run);
                 continue;
             }
