@@ -91,7 +91,7 @@ use transaction::Transaction;
 const FLAGS_WORD: u64 = LINKS_WORD + 8;
 
 /// The most blocks whose entries are fetched at once: 16 KiB of the table, which the first-level cache holds.
-const FETCHED_BLOCKS: u64 = 256;
+pub(crate) const FETCHED_BLOCKS: u64 = 256;
 
 /// State of a chunk after one extent dropped its reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,14 +240,11 @@ impl Chunks {
     }
 
     /// Prefetches the entries of blocks that are about to lose a reference, if they may have entries, so that the
-    /// caller waits only once. Of a longer list only the first [`FETCHED_BLOCKS`] are fetched. Returns in how many runs
-    /// they are.
-    pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) -> usize {
+    /// caller waits only once. Of a longer list only the first [`FETCHED_BLOCKS`] are fetched.
+    pub(crate) fn fetch_entries(&self, runs: &[BlockRun]) {
         let mut left = FETCHED_BLOCKS;
         let mut ranges: SmallVec<[(u64, u64); 32]> = SmallVec::new();
-        let mut in_runs = 0;
         for run in runs {
-            in_runs += 1;
             let part = BlockRun { count: run.count.min(left), ..*run };
             if self.may_have_entries(part) {
                 ranges.push((self.entry_offset(part.start), part.count * ENTRY_BYTES));
@@ -258,7 +255,6 @@ impl Chunks {
             }
         }
         self.region.fetch(&ranges);
-        in_runs
     }
 
     /// Prefetches the heads of the pm index's chains for blocks whose entries were just emptied, all at once.

@@ -1,8 +1,8 @@
 //! Dropping references, and freeing what is no longer referenced.
 
 use super::Store;
-use crate::chunk::Released;
 use crate::chunk::reference::Hold;
+use crate::chunk::{FETCHED_BLOCKS, Released};
 use crate::inode::extents::Dropped;
 use crate::inode::log::LogPart;
 use crate::media::chunk_entry::ENTRY_BYTES;
@@ -110,8 +110,9 @@ impl Store {
         self.chunks.are_private(run) && !self.policies.needs_release_notices()
     }
 
-    /// Does the same as [`Store::release`] for many references. Blocks that only the index knows leave it together, and
-    /// entries are fetched side by side, in the order of their places.
+    /// Does the same as [`Store::release`] for many references. Blocks that only the dram index knows leave it together.
+    /// The entries of the others are fetched side by side, in the order of their places, and so are the heads of their
+    /// chains.
     pub(super) fn release_batch(&self, mut dropped: Dropped) {
         if dropped.references() >= BATCH_LEAST && !self.policies.needs_release_notices() {
             sort(&mut dropped.blocks);
@@ -119,12 +120,16 @@ impl Store {
             let lost: u64 = private.iter().map(|run| self.free_known(*run)).sum();
             self.data_blocks.subtract(lost);
         }
-        let mut runs = std::mem::take(&mut dropped.blocks);
-        self.release(&dropped, &[], 0);
-        while !runs.is_empty() {
-            let rest = runs.drain(self.chunks.fetch_entries(&runs)..).collect();
-            self.release(&Dropped::from(runs), &[], 0);
-            runs = rest;
+        while !dropped.is_empty() {
+            let rest = dropped.split_off(FETCHED_BLOCKS);
+            self.chunks.fetch_entries(&dropped.blocks);
+            if !self.chunks.finds_private() {
+                let blocks = dropped.blocks.iter().flat_map(|run| run.blocks());
+                let leaving: Vec<BlockNumber> = blocks.filter(|block| self.chunks.count(*block) == 1).collect();
+                self.chunks.fetch_slots(&leaving);
+            }
+            self.release(&dropped, &[], 0);
+            dropped = rest;
         }
     }
 
