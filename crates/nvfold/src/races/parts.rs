@@ -12,7 +12,7 @@ use crate::fingerprint::{Fingerprint, StrongFunction, WeakFunction};
 use crate::inode::table::{InodeTable, TablePart, exact_parts};
 use crate::media::ChunkRef;
 use crate::media::inode::INODES_PER_SEGMENT;
-use crate::space::{BlockRun, Purpose, Space};
+use crate::space::{Purpose, Space};
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
@@ -174,30 +174,6 @@ fn a_private_block_is_found_by_two_threads_while_it_is_dropped() {
         let private = Private::new();
         race([private.drop_and_use_again(), private.find(), private.find()]);
         assert_eq!(private.table.chunks.extra_references(), 0);
-    });
-}
-
-/// The same for a block that is dropped together with others.
-#[test]
-fn finding_a_private_block_and_freeing_many_exclude_each_other() {
-    explore(|| {
-        let private = Private::new();
-        let (table, content) = (private.table.clone(), private.content.clone());
-        let drop_and_use_again = task(move || {
-            let mut runs = [table.block].map(|start| BlockRun { start, count: 1 }).into_iter().collect();
-            let free = table.chunks.take_off_private(&mut runs);
-            assert_eq!(free.len() + runs.len(), 1);
-            if !free.is_empty() || table.release() == Released::Free {
-                content.store(0, Ordering::SeqCst);
-                content.store(2, Ordering::SeqCst);
-                table.chunks.index.insert(WEAK ^ 1 << 20, table.block.into());
-            }
-        });
-        race([drop_and_use_again, private.find()]);
-        let table = &private.table;
-        let in_use = private.content.load(Ordering::SeqCst) == 2;
-        assert_eq!(table.chunks.index.stats().entries, u64::from(in_use));
-        assert_eq!(table.chunks.extra_references(), 0);
     });
 }
 
