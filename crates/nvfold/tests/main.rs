@@ -22,7 +22,6 @@ mod limits;
 mod logs;
 mod nv_dedup;
 mod origins;
-mod overwrite;
 mod reclaim;
 mod reference;
 #[path = "../../pmem/tests/refused.rs"]
