@@ -22,6 +22,7 @@ mod limits;
 mod logs;
 mod nv_dedup;
 mod origins;
+mod overwrite;
 mod reclaim;
 mod reference;
 #[path = "../../pmem/tests/refused.rs"]

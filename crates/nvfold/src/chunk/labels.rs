@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_labels_of_a_run_are_taken_off_and_those_beside_it_stay() {
+    fn taking_off_the_labels_of_a_run_keeps_the_labels_beside_it() {
         let labels = Labels::new(100);
         for (start, count) in [(8, 1), (8, 8), (7, 10), (15, 2), (16, 40), (0, 100), (99, 1)] {
             (0..100).for_each(|block| labels.put(BlockNumber(block), block as u32));

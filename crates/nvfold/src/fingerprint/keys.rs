@@ -21,14 +21,15 @@
 //! and six others, chosen by the device's UUID. Which of the two keys an entry has is not recorded.
 
 use super::{StrongFunction, WeakFunction, weak};
-use crate::media::BLOCK_BYTES;
 use smallvec::SmallVec;
 
 /// The most candidates that a search by a first key looks at.
 pub(crate) const FIRST_KEY_MAX: usize = 4;
 
+/// A block, in bytes. Pieces of another length have one key.
+const BLOCK: usize = 4096;
 const LINE: usize = 64;
-const LINES_OF_BLOCK: usize = BLOCK_BYTES as usize / LINE;
+const LINES_OF_BLOCK: usize = BLOCK / LINE;
 /// The lines that a first key reads.
 const LINES: usize = 8;
 
@@ -95,7 +96,7 @@ impl Keys {
     /// Returns what the first key of a piece reads, if the piece has a second one.
     #[inline]
     fn sampled(&self, piece: &[u8]) -> Option<SampledLines> {
-        self.sampled.filter(|_| piece.len() == BLOCK_BYTES as usize)
+        self.sampled.filter(|_| piece.len() == BLOCK)
     }
 
     /// Prefetches what the first key of a block reads.
@@ -139,7 +140,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn block() -> Vec<u8> {
-        (0..BLOCK_BYTES as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+        (0..BLOCK as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
     }
 
     #[test]
