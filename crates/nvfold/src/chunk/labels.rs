@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn taking_off_the_labels_of_a_run_keeps_the_labels_beside_it() {
+    fn taking_off_the_labels_of_a_run_keeps_those_of_its_neighbours() {
         let labels = Labels::new(100);
         for (start, count) in [(8, 1), (8, 8), (7, 10), (15, 2), (16, 40), (0, 100), (99, 1)] {
             (0..100).for_each(|block| labels.put(BlockNumber(block), block as u32));
