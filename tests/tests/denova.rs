@@ -164,10 +164,11 @@ fn a_chain_with_all_fingerprints_works() {
                 assert!(reads > lookups * blocks.len() as u64 / 4, "one chain: {reads} reads in {lookups} searches");
             }
             write(&fs, b"second", &data);
-            // The last blocks are searched for again and again, so they move to the front.
-            let last = &data[data.len() - 8 * BLOCK as usize..];
+            // The first blocks are behind all others in their chain. They are searched for again and again, so they move
+            // to the front.
+            let first = &data[..8 * BLOCK as usize];
             for name in [b"third", b"fifth", b"sixth"] {
-                write(&fs, name, last);
+                write(&fs, name, first);
                 drain(&fs);
                 while !fs.reorder_step().expect("reorder") {}
             }

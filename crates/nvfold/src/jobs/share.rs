@@ -140,13 +140,15 @@ impl Jobs<'_> {
         // A compressed chunk is not replaced by an uncompressed one.
         let own_stored = chunks.place_of(own)?.1;
         let takes_more = |chunk: ChunkRef| chunks.place_of(chunk).is_none_or(|(_, stored)| stored > own_stored);
-        let is_better = |chunk: &ChunkRef| {
+        let is_better = |chunk: &ChunkRef, must_be_lower: bool| {
             let is_of_its_kind = chunk.block().is_some() == own.block().is_some() && !takes_more(*chunk);
-            let is_worth_it = *chunk < own || chunks.count(own) == 1;
+            let is_worth_it = *chunk < own || !must_be_lower && chunks.count(own) == 1;
             let is_given_up = given_up.iter().any(|other| *chunk == other.block.into());
             is_of_its_kind && *chunk != own && is_worth_it && !is_given_up
         };
-        for key in keys {
+        // A lower one first: an index may find the newest first, and equal blocks have to meet in one.
+        for (key, must_be_lower) in keys.iter().flat_map(|key| [(*key, true), (*key, false)]) {
+            let is_better = |chunk: &ChunkRef| is_better(chunk, must_be_lower);
             let mut seen = ChunkRef::NONE;
             // Most chunks are the only candidate by their key; the filter then rejects them before a reference is taken.
             while let Some(taken) = claims.transaction().share_candidate_that(key, seen, is_better) {
