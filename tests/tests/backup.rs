@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nvfold_tests::mount::{self, Mount, command, in_own_namespace, mkfs, nvfold, nvfold_json};
+use nvfold_tests::mount::{self, Mount, NO_UTAB, binary, command, in_own_namespace, mkfs, nvfold, nvfold_json};
 use nvfold_tests::random::soak_factor;
 use nvfold_tests::requires;
 use nvfold_tests::requires::tool;
@@ -267,7 +267,9 @@ fn partial(copy: &Path) -> PathBuf {
 fn stopped_midway(mount: &Mount, copy: &Path) -> Child {
     let written = || partial(copy).metadata().map_or(0, |metadata| metadata.blocks() * 512);
     loop {
-        let mut backup = command();
+        // A shell that starts the tests in the background ignores SIGINT, which its children inherit.
+        let mut backup = Command::new("env");
+        backup.env("LIBMOUNT_UTAB", NO_UTAB).arg("--default-signal=INT,TERM,HUP").arg(binary());
         backup.args(["backup", "--force"]).args([mount.path(), copy]).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = backup.spawn().expect("start a backup");
         while written() <= 4096 && child.try_wait().expect("wait").is_none() {

@@ -65,6 +65,7 @@ fn used(dir: &Path) -> Used {
     Used { bytes: number("used_bytes"), inodes: number("used_inodes") }
 }
 
+#[track_caller]
 fn errno<T: std::fmt::Debug>(done: io::Result<T>) -> i32 {
     done.expect_err("it is refused").raw_os_error().expect("by the kernel")
 }
