@@ -47,16 +47,19 @@ with open(f"{work}/hostile/blocks", "wb") as file:
         line = random.randrange(64) * 64
         file.write(page[:line] + block.to_bytes(64, "little") + page[line + 64:])
 PYTHON
-first_tree=${TREES##* }
-mke2fs -q -t ext4 -d "$first_tree" "$work/image/one" 512M
+mke2fs -q -t ext4 -d "${TREES##* }" "$work/image/one" 512M
 cp --sparse=never "$work/image/one" "$work/image/two"
 debugfs -w -R "write $work/versions/0 /a-new-file" "$work/image/two" > "$work/debugfs.log" 2>&1
 
-# Prints seconds and stored bytes of one import.
-imported() {
+new_device() {
     truncate -s 3G "$work/device"
     chmod 600 "$work/device"
     "$NVFOLD" mkfs -q --force "$work/device"
+}
+
+# Prints the seconds of one import, and the bytes that it saved and added.
+imported() {
+    new_device
     "$NVFOLD" import --quiet --json --threads 1 -o "weak=$1" "$work/device" "${@:2}" | python3 -c '
 import json, sys
 done = json.load(sys.stdin)
@@ -66,9 +69,7 @@ print(done["seconds"], done["saved_bytes_added"], done["logical_bytes_added"])'
 
 # Prints how many candidates differed from a block that was written.
 differed() {
-    truncate -s 3G "$work/device"
-    chmod 600 "$work/device"
-    "$NVFOLD" mkfs -q --force "$work/device"
+    new_device
     "$NVFOLD" mount -q "$work/device" "$work/mnt" -o "policy=inline,weak=$1"
     cp -r "${@:2}" "$work/mnt/"
     sync -f "$work/mnt"

@@ -315,7 +315,7 @@ impl Chunks {
             debug_assert!(chunk.block().is_none_or(|block| !self.can_be_found(block)), "{chunk} is freed and found");
             return Flight::new();
         }
-        match self.entry(chunk).weak(self.weak) {
+        match self.entry(chunk).weak(self.weak_function()) {
             Some(weak) => self.index.remove(weak, chunk),
             None => Flight::new(),
         }

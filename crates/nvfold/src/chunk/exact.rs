@@ -32,7 +32,7 @@ impl Chunks {
             _ if keeps && old.is_of(chunk) => ChunkEntry::bare(chunk, &old, word).with_fingerprints_of(&old),
             _ => ChunkEntry::bare(chunk, &old, word),
         };
-        if let Some((index, weak)) = self.index.fact().zip(new.weak(self.weak)) {
+        if let Some((index, weak)) = self.index.fact().zip(new.weak(self.weak_function())) {
             new.delete_pointer = index.chain_of(weak) as u32;
         }
         // An entry that counts may carry any transaction number.
@@ -41,7 +41,7 @@ impl Chunks {
             _ => old.is_whole() && old == (ChunkEntry { tag_tx: old.tag_tx, ..new }),
         };
         if !is_right {
-            self.record_entry_gone(chunk, &old, new.weak(self.weak).is_none());
+            self.record_entry_gone(chunk, &old, new.weak(self.weak_function()).is_none());
             if count == 0 && chunk.packed().is_some() {
                 // Half of the empty line could be an entry that counts and leads nowhere, so one word marks it as
                 // empty.
@@ -65,7 +65,7 @@ impl Chunks {
             }
         }
         // A crash may have left a counted entry out of the index.
-        if let Some(weak) = new.weak(self.weak).filter(|_| !is_right || self.index.fact().is_some()) {
+        if let Some(weak) = new.weak(self.weak_function()).filter(|_| !is_right || self.index.fact().is_some()) {
             self.index.insert(weak, chunk);
         }
     }
@@ -74,7 +74,7 @@ impl Chunks {
     pub(crate) fn hide(&self, chunk: impl Into<ChunkRef>) {
         let chunk = chunk.into();
         debug_assert!(self.is_recounting(), "{} is hidden while nobody finds its count anew", chunk);
-        if let Some(weak) = self.entry(chunk).weak(self.weak) {
+        if let Some(weak) = self.entry(chunk).weak(self.weak_function()) {
             self.index.remove_durably(weak, chunk);
         }
     }

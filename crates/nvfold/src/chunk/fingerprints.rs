@@ -25,14 +25,15 @@ impl Chunks {
         let chunk = chunk.into();
         self.has_entry(chunk) && {
             let entry = self.entry(chunk);
-            entry.weak(self.weak).is_some() && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
+            entry.weak(self.weak_function()).is_some()
+                && (fingerprint.strong.is_none() || entry.strong(self.strong).is_some())
         }
     }
 
     /// Returns whether an entry has a weak fingerprint that is none of these: it is in another domain.
     pub(crate) fn has_other_weak(&self, chunk: impl Into<ChunkRef>, keys: &[u32]) -> bool {
         let chunk = chunk.into();
-        let stored = self.has_entry(chunk).then(|| self.entry(chunk).weak(self.weak)).flatten();
+        let stored = self.has_entry(chunk).then(|| self.entry(chunk).weak(self.weak_function())).flatten();
         stored.is_some_and(|weak| !keys.contains(&weak))
     }
 
@@ -56,7 +57,7 @@ impl Chunks {
         if let Some(strong) = fingerprint.strong.filter(|_| self.entry(chunk).strong(self.strong).is_none()) {
             self.set_strong(chunk, strong, flight);
         }
-        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(chunk).weak(self.weak).is_none()) {
+        if let Some(weak) = fingerprint.weak.filter(|_| self.entry(chunk).weak(self.weak_function()).is_none()) {
             self.set_weak(chunk, weak, flight);
         }
     }
@@ -74,7 +75,7 @@ impl Chunks {
             let chain = index.chain_of(weak);
             words.extend(self.set_word(offset + FLAGS_WORD, |word| word & !u64::from(u32::MAX) | chain));
         }
-        self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak as u8, flight);
+        self.make_valid(offset, words, WEAK_VALID, |functions| functions & 0xf0 | self.weak_function() as u8, flight);
     }
 
     /// Adds the strong fingerprint in the same way.
@@ -108,7 +109,7 @@ impl Chunks {
         if !is_readable || self.entry(chunk).any_weak().is_none() {
             return had_label;
         }
-        if let Some(weak) = self.entry(chunk).weak(self.weak).filter(|_| !had_label) {
+        if let Some(weak) = self.entry(chunk).weak(self.weak_function()).filter(|_| !had_label) {
             // Before the fingerprint is invalid: without it, nobody could take the entry out of its chain.
             self.index.remove_durably(weak, chunk);
         }
@@ -121,7 +122,7 @@ impl Chunks {
     pub(crate) fn can_be_found_by(&self, block: BlockNumber, weak: u32) -> bool {
         match self.index.dram() {
             Some(index) => index.labels.fits(block, weak),
-            None => self.has_entry(block) && self.entry(block).weak(self.weak) == Some(weak),
+            None => self.has_entry(block) && self.entry(block).weak(self.weak_function()) == Some(weak),
         }
     }
 

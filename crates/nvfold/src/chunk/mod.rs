@@ -148,9 +148,8 @@ pub struct Chunks {
     pub(crate) epochs: Epochs,
     /// Finds tracked chunks by weak fingerprint.
     pub index: Index,
-    /// Functions that compute the fingerprints; the index holds the weak ones. A fingerprint of another function
-    /// counts as missing.
-    weak: WeakFunction,
+    /// What the fingerprints are computed by; the index holds the weak ones. A fingerprint of another function counts as
+    /// missing.
     keys: Keys,
     strong: StrongFunction,
     generators: GeneratorLines,
@@ -181,7 +180,6 @@ impl Chunks {
     ) -> Chunks {
         let geometry = geometry.into();
         Chunks {
-            weak: keys.function(),
             keys,
             strong,
             generators: GeneratorLines::new(generators),
@@ -264,7 +262,7 @@ impl Chunks {
     /// Prefetches the heads of the pm index's chains for blocks whose entries were just emptied, all at once.
     pub(crate) fn fetch_slots(&self, emptied: &[BlockNumber]) {
         if let Some(index) = self.index.fact() {
-            index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak)));
+            index.fetch(emptied.iter().filter_map(|block| self.entry(*block).weak(self.weak_function())));
         }
     }
 
@@ -273,7 +271,7 @@ impl Chunks {
     pub(crate) fn can_be_found(&self, block: BlockNumber) -> bool {
         match &self.index {
             Index::Dram(index) => index.labels.has(block),
-            Index::Pm(_) => self.has_entry(block) && self.entry(block).weak(self.weak).is_some(),
+            Index::Pm(_) => self.has_entry(block) && self.entry(block).weak(self.weak_function()).is_some(),
         }
     }
 
@@ -286,7 +284,7 @@ impl Chunks {
     /// Returns the function that computes weak fingerprints.
     #[inline]
     pub fn weak_function(&self) -> WeakFunction {
-        self.weak
+        self.keys.function()
     }
 
     /// Returns the keys by which blocks are found.

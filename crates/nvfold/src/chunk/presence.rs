@@ -165,7 +165,7 @@ impl Chunks {
             self.record_no_entry(chunk);
         }
         self.record_extra(chunk, u64::from(entry.count.saturating_sub(1)).wrapping_neg());
-        if let Some(weak) = entry.weak(self.weak).filter(|_| loses) {
+        if let Some(weak) = entry.weak(self.weak_function()).filter(|_| loses) {
             self.index.remove_durably(weak, chunk);
         }
     }

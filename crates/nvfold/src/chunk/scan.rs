@@ -209,7 +209,7 @@ impl Chunks {
     /// Adds the slot of an entry for the dram index.
     fn push_slot(&self, chunk: ChunkRef, entry: &ChunkEntry, shards: &mut [Vec<u64>]) {
         let is_found = |_: &u32| entry.is_whole() && entry.is_of(chunk) && self.index.dram().is_some();
-        if let Some(weak) = entry.weak(self.weak).filter(is_found) {
+        if let Some(weak) = entry.weak(self.weak_function()).filter(is_found) {
             let slot = dram::slot(weak, chunk);
             shards[dram::shard_of(slot)].push(slot);
         }

@@ -117,9 +117,10 @@ impl<'a> Transaction<'a> {
         self.refused
     }
 
-    /// Returns the second key of a piece in the domain of the operation, if the piece has two.
-    pub(crate) fn second_key(&self, piece: &[u8]) -> Option<u32> {
-        self.chunks.keys().second(piece).map(|key| self.domain.salted(key))
+    /// Returns the second key of a piece in the domain of the operation, if the piece has one other than `first`.
+    pub(crate) fn second_key(&self, piece: &[u8], first: u32) -> Option<u32> {
+        let second = self.chunks.keys().second(piece).map(|key| self.domain.salted(key));
+        second.filter(|second| *second != first)
     }
 
     fn id(&mut self) -> u64 {

@@ -196,12 +196,12 @@ fn first_equal<'t>(
     search: &Search<'_>,
     is_equal: &impl Fn(&mut Piece<'_>, ChunkRef, &mut Transaction<'t>) -> bool,
 ) {
-    let most = if tx.chunks().keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
+    let most = tx.chunks().keys().first_key_max();
     let others = piece.namesakes + equal_by(piece, weak, most, tx, search, is_equal);
     if others == 0 || piece.place != Place::Store {
         return;
     }
-    if let Some(second) = tx.second_key(piece.bytes).filter(|second| *second != weak) {
+    if let Some(second) = tx.second_key(piece.bytes, weak) {
         if others >= FIRST_KEY_MAX {
             piece.fingerprint.weak = Some(second);
         }

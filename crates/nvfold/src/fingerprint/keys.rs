@@ -20,7 +20,7 @@
 //! The lines are those of the device: the first and the last, where pages of databases keep what changes in every version,
 //! and six others, chosen by the device's UUID. Which of the two keys an entry has is not recorded.
 
-use super::{StrongFunction, WeakFunction, weak};
+use super::{Domain, StrongFunction, WeakFunction, weak};
 use smallvec::SmallVec;
 
 /// The most candidates that a search by a first key looks at.
@@ -130,7 +130,18 @@ impl Keys {
 
     /// Returns all keys of a piece, the first one first.
     pub(crate) fn all(&self, piece: &[u8]) -> SmallVec<[u32; 2]> {
-        [self.first(piece)].into_iter().chain(self.second(piece)).collect()
+        self.all_in(Domain::ALL, piece)
+    }
+
+    /// Returns all keys that a piece has in a domain, the first one first.
+    pub(crate) fn all_in(&self, domain: Domain, piece: &[u8]) -> SmallVec<[u32; 2]> {
+        [self.first(piece)].into_iter().chain(self.second(piece)).map(|key| domain.salted(key)).collect()
+    }
+
+    /// Returns the most candidates that a search by a first key looks at.
+    #[inline]
+    pub(crate) fn first_key_max(&self) -> usize {
+        if self.are_sampled() { FIRST_KEY_MAX } else { usize::MAX }
     }
 }
 

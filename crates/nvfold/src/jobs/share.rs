@@ -147,7 +147,9 @@ impl Jobs<'_> {
             is_of_its_kind && *chunk != own && is_worth_it && !is_given_up
         };
         // A lower one first: an index may find the newest first, and equal blocks have to meet in one.
-        for (key, must_be_lower) in keys.iter().flat_map(|key| [(*key, true), (*key, false)]) {
+        let may_be_higher = chunks.count(own) == 1;
+        let searches = keys.iter().flat_map(|key| [(*key, true), (*key, false)]);
+        for (key, must_be_lower) in searches.filter(|(_, must_be_lower)| *must_be_lower || may_be_higher) {
             let is_better = |chunk: &ChunkRef| is_better(chunk, must_be_lower);
             let mut seen = ChunkRef::NONE;
             // Most chunks are the only candidate by their key; the filter then rejects them before a reference is taken.

@@ -144,11 +144,7 @@ impl<'a> Looked<'a> {
         let Batch { pieces, bytes, tx, .. } = &mut self.batch;
         let all = pieces.iter_mut().zip(bytes.chunks_exact(BLOCK)).enumerate();
         for (at, (piece, copy)) in all.filter(|(_, (piece, _))| piece.fate == Fate::Unique) {
-            let is_in_another_domain = || {
-                let keys: SmallVec<[u32; 2]> =
-                    chunks.keys().all(copy).into_iter().map(|key| self.domain.salted(key)).collect();
-                chunks.has_other_weak(piece.block, &keys)
-            };
+            let is_in_another_domain = || chunks.has_other_weak(piece.block, &chunks.keys().all_in(self.domain, copy));
             if store.region.check_writable(chunks.entry_offset(piece.block), ENTRY_BYTES).is_err() {
                 piece.fate = Fate::Stays;
             } else if self.domain != Domain::ALL && is_in_another_domain() {

@@ -119,7 +119,7 @@ impl Store {
 
     /// Returns the keys that a chunk has in this domain; none if it cannot be read.
     pub(crate) fn keys_in(&self, chunk: ChunkRef, domain: Domain) -> SmallVec<[u32; 2]> {
-        let keys = self.chunks.content(chunk).map(|content| self.chunks.keys().all(&content));
-        keys.into_iter().flatten().map(|key| domain.salted(key)).collect()
+        let content = self.chunks.content(chunk);
+        content.map(|content| self.chunks.keys().all_in(domain, &content)).unwrap_or_default()
     }
 }

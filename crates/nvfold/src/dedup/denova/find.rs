@@ -62,14 +62,13 @@ impl DeNova {
             batch.pieces[..at].iter().filter(is_namesake).map(|other| other.block.into()).collect();
         let namesakes_count = namesakes.len();
         batch.pieces[at].known.extend(namesakes);
-        let most = if chunks.keys().are_sampled() { FIRST_KEY_MAX } else { usize::MAX };
-        let (found, differed) = self.equal_by(batch, at, weak, most, chunks);
+        let (found, differed) = self.equal_by(batch, at, weak, chunks.keys().first_key_max(), chunks);
         if let Some(hold) = found {
             return (Fate::Equal(hold), weak);
         }
         let others = namesakes_count + differed;
-        let second = if others > 0 { batch.tx.second_key(batch.bytes_of(at)) } else { None };
-        let Some(second) = second.filter(|second| *second != weak) else { return (Fate::Unique, weak) };
+        let second = if others > 0 { batch.tx.second_key(batch.bytes_of(at), weak) } else { None };
+        let Some(second) = second else { return (Fate::Unique, weak) };
         let (found, _) = self.equal_by(batch, at, second, usize::MAX, chunks);
         let key = if others >= FIRST_KEY_MAX { second } else { weak };
         (found.map_or(Fate::Unique, Fate::Equal), key)
