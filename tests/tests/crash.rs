@@ -266,6 +266,16 @@ fn difference(model: &mut Oracle, library: &mut Library) -> Option<String> {
     })
 }
 
+/// Returns whether the operation that was under way has happened, by the models without and with it.
+///
+/// # Errors
+/// What differs from either.
+fn under_way_happened(model: &mut Oracle, with: &mut Oracle, library: &mut Library) -> Result<bool, String> {
+    let Some(without_it) = difference(model, library) else { return Ok(false) };
+    let Some(with_it) = difference(with, library) else { return Ok(true) };
+    Err(format!("\n  if it did not happen: {without_it}\n  if it did: {with_it}"))
+}
+
 /// The history of the threads of all children.
 struct Histories {
     models: Vec<Oracle>,
@@ -304,14 +314,19 @@ impl Histories {
             // The process is gone, and with it the files that it held open.
             [&mut *model, &mut with].into_iter().for_each(|model| drop(model.apply(&Op::Crash)));
             let mut library = Library::below(fs.clone(), directory_of(fs, thread));
-            if let Some(without_it) = difference(model, &mut library) {
-                if let Some(with_it) = difference(&mut with, &mut library) {
-                    panic!(
-                        "round {round}, thread {thread} after {} operations and perhaps {under_way:?}:\n  \
-                         if it did not happen: {without_it}\n  if it did: {with_it}",
-                        results.len()
-                    );
-                }
+            let mut compare = || under_way_happened(model, &mut with, &mut library);
+            let happened = compare().or_else(|before| {
+                // The links and the limits of trees that were removed count until the trees are freed.
+                assert!(free_removed_trees(fs), "round {round}, thread {thread}, and no removal was left: {before}");
+                compare()
+            });
+            let happened = happened.unwrap_or_else(|why| {
+                panic!(
+                    "round {round}, thread {thread} after {} operations and perhaps {under_way:?}: {why}",
+                    results.len()
+                )
+            });
+            if happened {
                 *model = with;
                 self.under_way_happened += 1;
             }
@@ -337,11 +352,16 @@ impl Histories {
     }
 }
 
+/// Ends recovery, and frees what removals of trees have left. Returns true if they had left anything.
+fn free_removed_trees(fs: &FileSystem) -> bool {
+    fs.reconcile().expect("reconcile");
+    let steps = std::iter::repeat_with(|| fs.remove_step().expect("free a removed tree"));
+    steps.take_while(|done| !done).count() > 0
+}
+
 #[track_caller]
 fn assert_reconciled(fs: &FileSystem, round: u64) {
-    fs.reconcile().expect("reconcile");
-    // What a removal that the crash cut off has left is freed beside the calls.
-    while !fs.remove_step().expect("free a removed tree") {}
+    free_removed_trees(fs);
     let report = check(fs.region(), &CheckOptions::default()).expect("fsck");
     assert_eq!((&report.findings[..], report.recoverable), (&[][..], 0), "round {round}, after recovery");
 }

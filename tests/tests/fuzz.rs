@@ -9,7 +9,7 @@ use nvfold::check::{CheckOptions, check};
 use nvfold::internals::media::inode::{ATTRIBUTE_LINES, AttributeLine, INODE_BYTES, OVERFLOW_WORD};
 use nvfold::internals::media::journal::{JournalSlot, WordStore};
 use nvfold::internals::media::saved_state::{SavedRun, SavedState};
-use nvfold::internals::media::segment::SegmentEntry;
+use nvfold::internals::media::segment::{KIND_PACKED, SegmentEntry};
 use nvfold::internals::media::superblock::{COPIES, Geometry};
 use nvfold::internals::media::{BlockNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
 use nvfold::{AllocateMode, BLOCK_BYTES, DEVICE_BYTES_MIN, FileSystem, MkfsOptions, MountOptions, Policy, Superblock};
@@ -172,6 +172,23 @@ fn half_a_segment_entry_is_cleared_by_the_next_mount() {
         assert_agreed(&damaged(Kind::Crashed, |geometry, content| {
             content.write(geometry.segment_entry_offset(segment), &SegmentEntry::inodes(segment, 1).as_bytes()[..8]);
         }));
+    }
+}
+
+/// The last segment lacks the blocks of the copy of the superblock. fsck accepted an entry that says that packed chunks
+/// are there, and recovery then counted those blocks as free.
+#[test]
+fn a_segment_that_lacks_blocks_holds_neither_tables_nor_packed_chunks() {
+    let last = DEVICE_BYTES_MIN / SEGMENT_BYTES - 1;
+    for image in [Kind::Compressed, Kind::Crashed] {
+        for use_of_it in 1..=KIND_PACKED {
+            let content = damaged(image, |geometry, content| {
+                let entry = SegmentEntry::default().used_for(last, use_of_it, 0);
+                content.write(geometry.segment_entry_offset(last), entry.as_bytes());
+                edit_superblocks(content, |superblock| superblock.state = 0);
+            });
+            assert_agreed(&content);
+        }
     }
 }
 

@@ -91,7 +91,7 @@ pub mod media {
         pub use crate::media::saved_state::{SAVED_RUNS, SEGMENT_RECORD_WORDS, SavedRun, SavedState};
     }
     pub mod segment {
-        pub use crate::media::segment::{KIND_BLOCKS, KIND_ENTRIES, KIND_FREE, SegmentEntry, SegmentUse};
+        pub use crate::media::segment::{KIND_BLOCKS, KIND_ENTRIES, KIND_FREE, KIND_PACKED, SegmentEntry, SegmentUse};
     }
     pub mod superblock {
         pub use crate::media::superblock::{

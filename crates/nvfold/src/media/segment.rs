@@ -30,7 +30,7 @@ pub(crate) const KIND_INDEX: u8 = 3;
 /// `kind` of a segment that holds part of the table of packed entries.
 pub const KIND_ENTRIES: u8 = 4;
 /// `kind` of a segment that holds packed chunks.
-pub(crate) const KIND_PACKED: u8 = 5;
+pub const KIND_PACKED: u8 = 5;
 
 /// The use and the wear of one 2 MiB segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]

@@ -93,6 +93,9 @@ impl Tables {
             Ok(_) if torn().any(holds_packed) => {
                 Some(TableDamage::Other("a segment without an entry holds packed chunks"))
             }
+            Ok(_) if !too_small(geometry, &uses).is_empty() => {
+                Some(TableDamage::Other("a segment without room for them holds packed chunks or their entries"))
+            }
             Ok(_) if !contested(geometry, uses.iter().copied()).is_empty() => Some(TableDamage::Other(
                 "two segments are one part of the packed entries, or one is a part that there cannot be",
             )),
@@ -117,7 +120,9 @@ impl Tables {
 
     /// Finds the tables by the content of the segments; all other entries count if they are whole.
     fn found(region: &Region, geometry: &Geometry, entries: Vec<(u64, SegmentEntry)>) -> Tables {
-        let mut uses: BTreeMap<u64, SegmentUse> = uses_of(&entries).into_iter().collect();
+        let told = uses_of(&entries);
+        let mut uses: BTreeMap<u64, SegmentUse> = told.iter().copied().collect();
+        uses.extend(too_small(geometry, &told).into_iter().map(|segment| (segment, SegmentUse::Torn)));
         let mut entries: BTreeMap<u64, SegmentEntry> = entries.into_iter().collect();
         // Several segments may claim to be, or look like, the same part: the one with the most inodes wins.
         let mut parts: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
@@ -218,6 +223,14 @@ fn describes_itself(region: &Region, geometry: &Geometry, slot: u64, head: &Inod
         let footer: PageFooter = region.read(head.head + ENTRY_BYTES_MAX as u64);
         region.check().is_ok() && footer.belongs(head.head, head.ino)
     }
+}
+
+/// Returns the segments that claim to hold packed chunks or their entries, and lack blocks for that: those of a copy of
+/// the superblock, or those behind the end of the device.
+fn too_small(geometry: &Geometry, uses: &[(u64, SegmentUse)]) -> Vec<u64> {
+    let needs_all = |usage: &SegmentUse| matches!(usage, SegmentUse::Packed | SegmentUse::Entries(_));
+    let claims = uses.iter().filter(|(_, usage)| needs_all(usage)).map(|(segment, _)| *segment);
+    claims.filter(|segment| geometry.blocks_in_segment(*segment) != SEGMENT_BLOCKS).collect()
 }
 
 /// Returns the segments that claim to be a part of the packed entries which another segment claims too, or which
