@@ -49,10 +49,11 @@ pub(crate) struct FailedWritebacks {
 }
 
 impl FailedWritebacks {
-    /// Records a file; returns true if it was not recorded before.
-    fn note(&self, ino: InodeNumber, lost: Lost) -> bool {
+    /// Records a file; returns true if it was not recorded before. `lost` runs under the lock: of several requests that
+    /// fail at the same time, each gives back what it had taken before, so the last one sees how much is left.
+    fn note(&self, ino: InodeNumber, lost: impl FnOnce() -> Lost) -> bool {
         let mut files = self.files.lock();
-        let before = files.insert(ino.0, lost);
+        let before = files.insert(ino.0, lost());
         if let (Some(before), Some(now)) = (before, files.get_mut(&ino.0)) {
             now.offset = now.offset.min(before.offset);
         }
@@ -93,7 +94,7 @@ impl Front {
     /// Records that there was no space for pages that the kernel wrote back: ENOSPC or EDQUOT.
     pub(crate) fn record_failed_writeback(&self, ino: InodeNumber, offset: u64, errno: Errno) {
         self.shortages.has_not_stored(ino, errno);
-        let is_new = self.unstored.note(ino, Lost { errno, room: self.room(ino, errno), offset });
+        let is_new = self.unstored.note(ino, || Lost { errno, room: self.room(ino, errno), offset });
         let names = if is_new { self.names_of(ino) } else { Vec::new() };
         self.notices.is_not_stored(ino, names);
     }
