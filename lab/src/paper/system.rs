@@ -119,6 +119,9 @@ impl Setup {
     }
 }
 
+/// How long the background thread rests while it has nothing to do: as long as the daemon of a mount in use.
+const REST: Duration = Duration::from_millis(10);
+
 /// A system at work.
 pub(super) struct Mounted {
     /// The system.
@@ -228,8 +231,8 @@ impl Mounted {
         Some(self.fs.region().lines_written_in(self.tables.0, self.tables.1)? * LINE)
     }
 
-    /// Runs `work` while the background thread of this system runs, as in a mount. Also returns that thread's cost,
-    /// which counts as the system's on whichever processor it runs.
+    /// Runs `work` while the background thread of this system runs. Also returns that thread's cost, which counts as the
+    /// system's on whichever processor it runs.
     pub(super) fn with_background<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, f64)> {
         if self.system.kind == Kind::NoDedup || self.rival.is_some() {
             return Ok((work()?, 0.0));
@@ -240,7 +243,7 @@ impl Mounted {
                 let fill = || {
                     while !over.load(Ordering::Relaxed) {
                         if self.fs.fill_step().doing("fill in fingerprints")? {
-                            std::thread::sleep(Duration::from_millis(1));
+                            std::thread::park_timeout(REST);
                         }
                     }
                     Ok(())
@@ -249,6 +252,7 @@ impl Mounted {
             });
             let done = work();
             over.store(true, Ordering::Relaxed);
+            filler.thread().unpark();
             let ((), spent) = filler.join().expect("the filler does not panic")?;
             Ok((done?, spent.cost_ns))
         })

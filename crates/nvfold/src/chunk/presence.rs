@@ -81,6 +81,13 @@ impl Chunks {
         cannot_be_found && !self.may_have_entries(run) && !self.is_recounting()
     }
 
+    /// Returns true if this block is private for sure, which takes a look at its bits. False with a pm index.
+    #[inline]
+    pub(crate) fn is_private(&self, block: BlockNumber) -> bool {
+        let cannot_be_found = self.index.dram().is_some_and(|index| !index.labels.has(block));
+        cannot_be_found && !self.has_entry(block) && !self.is_recounting()
+    }
+
     /// Returns which blocks of a segment have an entry, one bit each.
     pub fn entries_in(&self, segment: u64) -> [u64; WORDS_PER_SEGMENT] {
         if self.index.fact().is_none() {

@@ -90,6 +90,16 @@ pub trait Dedup: Send + Sync {
         false
     }
 
+    /// True if the policy would store a block as it is, without looking for an equal one, although it looks at others.
+    /// Called before the inode is locked.
+    fn stores_unseen(&self, _block: &[u8]) -> bool {
+        false
+    }
+
+    /// Called instead of [`Dedup::fingerprint`] and [`Dedup::place`] for a block that was stored because of
+    /// [`Dedup::stores_unseen`].
+    fn stored_unseen(&self) {}
+
     /// True if blocks of zeros are stored like all other data. Otherwise the file gets a hole in their place, and the
     /// policy never sees them: a hole costs less than a block that is shared.
     fn keeps_zeros(&self) -> bool {

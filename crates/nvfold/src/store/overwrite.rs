@@ -1,4 +1,5 @@
-//! Overwriting one whole block that nobody shares, without looking for duplicates: a page of a database.
+//! Overwriting one whole block that nobody shares, without looking for duplicates: a page of a database under `off`, or
+//! under a policy that stores most blocks unseen.
 //!
 //! The problem: such a write takes a block, stores it, logs one line and frees the old block. What the other ways of a
 //! write keep ready (claims, pieces, a transaction of entries) costs as many instructions as all of that.
@@ -27,7 +28,7 @@ use crate::words::Times;
 use pmem::Flight;
 
 impl Store {
-    /// Overwrites the block of a file at `offset` with `data`, one whole block that the policy stores as it is, unseen.
+    /// Overwrites the block of a file at `offset` with `data`, one whole block that the policy stores unseen.
     /// Returns false, and changes nothing, if the other ways of a write have to do it.
     ///
     /// # Errors
@@ -79,8 +80,7 @@ impl Store {
         // A copy that is being made keeps what is replaced, a recount after a crash counts it, and a policy of the
         // program hears of it.
         let is_watched = self.pending.is_any() || self.is_reconciling() || self.policies.needs_release_notices();
-        let is_private = self.chunks.are_private(one(block));
-        (is_private && !is_watched && self.has_room_for_one_entry(inode, state)).then_some(block)
+        (self.chunks.is_private(block) && !is_watched && self.has_room_for_one_entry(inode, state)).then_some(block)
     }
 }
 

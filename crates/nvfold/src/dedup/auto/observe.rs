@@ -45,6 +45,10 @@ impl Dedup for Unwatched {
         true
     }
 
+    fn stores_unseen(&self, _block: &[u8]) -> bool {
+        true
+    }
+
     fn fingerprint(&self, _piece: &[u8]) -> Fingerprint {
         Fingerprint::default()
     }
@@ -82,6 +86,10 @@ impl Dedup for ObservedOff {
             true => self.inline.fingerprint(piece),
             false => Fingerprint::default(),
         }
+    }
+
+    fn stores_unseen(&self, block: &[u8]) -> bool {
+        !is_one_of(block, self.directory.watched_bits())
     }
 
     fn looks_for(&self, blocks: &[u8]) -> Looks {
@@ -154,6 +162,14 @@ impl Dedup for Observed {
 
     fn stores_everything(&self) -> bool {
         self.inner.stores_everything()
+    }
+
+    fn stores_unseen(&self, block: &[u8]) -> bool {
+        !self.directory.checks() && self.inner.stores_unseen(block)
+    }
+
+    fn stored_unseen(&self) {
+        self.inner.stored_unseen();
     }
 
     fn keeps_zeros(&self) -> bool {

@@ -133,6 +133,15 @@ impl Dedup for NvDedup {
         Fingerprint::by_keys(piece, self.keys, self.strong.filter(|_| method == Method::StrFin))
     }
 
+    fn stores_unseen(&self, block: &[u8]) -> bool {
+        let (method, watches) = self.sampling.mode();
+        method == Method::NonFin && !(watches && is_watched(block))
+    }
+
+    fn stored_unseen(&self) {
+        self.sampling.count(false);
+    }
+
     fn prefetch(&self, block: &[u8]) {
         self.keys.prefetch(block);
     }
@@ -157,7 +166,7 @@ impl Dedup for NvDedup {
     /// Ends a sampling period that has had its chunks. One thread ends it while the others continue.
     fn request_done(&self, _bytes: u64, ground: &PolicyDevice<'_>) {
         if self.sampling.is_over() {
-            self.sampling.end_period(|| self.measured(ground));
+            self.sampling.end_period(|| self.measured(ground), || !self.filler.is_done());
         }
     }
 

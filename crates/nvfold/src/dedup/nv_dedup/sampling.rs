@@ -8,10 +8,13 @@
 //!
 //! - `Paper` looks all pieces up in every other period. So it takes up to two periods to notice a change, and
 //!   watching costs half of what w_s_Fin does.
-//! - `Auto` always looks up the pieces of one *content* in 32. Three words of the piece decide whether it is watched,
+//! - `Auto` always looks up the pieces of one *content* in 32. Two words of the piece decide whether it is watched,
 //!   so all copies of a content are watched or none, and the ratio among the watched pieces is that of the workload.
 //!   Watching costs a 32nd, and one period suffices. Where contents do not differ in those words, too few pieces are
-//!   watched to tell the ratio; then the next period looks all pieces up, as with `Paper`.
+//!   watched to tell the ratio; then the next period looks all pieces up, as with `Paper`. A ratio among watched pieces
+//!   counts two standard deviations lower, so that chance alone hardly ever ends a method. After a change to a method
+//!   that looks pieces up, the filler adds the fingerprints that are missing. Until it is done, such a method stays, for
+//!   what is not found yet hides duplicates.
 //!
 //! Each thread has its own counters, which are summed at the end of a period; threads add to the length of the period
 //! in batches. So a period is longer than its nominal length by up to one batch for each thread, and pieces that
@@ -30,6 +33,8 @@ const WATCHED_OF: u64 = 1 << WATCHED_BITS;
 const WATCHED_BITS: u32 = 5;
 /// The fewest watched pieces that tell the ratio.
 const WATCHED_MIN: u64 = 16;
+/// So many periods in a row keep their method while fingerprints are filled in.
+const HELD_MOST: u32 = 32;
 /// Threads beyond this many share counters.
 const STRIPES: usize = 16;
 const BATCH_MAX: u64 = 64;
@@ -47,8 +52,9 @@ pub(crate) fn is_one_of(piece: &[u8], bits: u32) -> bool {
         let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     };
-    // Take words from inside the block, because headers, which many contents share, are at its ends.
-    let mixed = word(1064) ^ word(2088).rotate_left(23) ^ word(3112).rotate_left(46);
+    // Whoever looked for zeros has just read the first line. Many contents may share a header, and many others may be
+    // empty in the middle.
+    let mixed = word(32) ^ word(2088).rotate_left(23);
     // The top bits of the product depend on all others.
     (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits) == (1 << bits) - 1
 }
@@ -67,6 +73,16 @@ struct Counts {
     pieces: u64,
     looked_for: u64,
     found: u64,
+}
+
+impl Counts {
+    /// Returns the duplicate ratio, and one that it exceeds almost surely if the pieces are a sample (two standard
+    /// deviations below).
+    fn ratios(&self) -> (f64, f64) {
+        let pieces = self.looked_for as f64;
+        let ratio = (self.found as f64 / pieces).min(1.0);
+        (ratio, (ratio - 2.0 * (ratio * (1.0 - ratio) / pieces).sqrt()).max(0.0))
+    }
 }
 
 /// The current method, and the state that chooses the next one.
@@ -91,7 +107,11 @@ struct MethodState {
     measured: bool,
     /// All counters when the current period began.
     before: Counts,
+    /// How many periods in a row have kept their method because fingerprints were being filled in.
+    held: u32,
     ratio: Option<f64>,
+    /// A ratio that the real one exceeds almost surely; the same if all pieces were looked up.
+    surely: f64,
     periods: u64,
     switches: u64,
     pieces: [u64; Method::ALL.len()],
@@ -108,7 +128,9 @@ impl Sampling {
             costs: options.costs.unwrap_or(Costs::PAPER),
             measured: false,
             before: Counts::default(),
+            held: 0,
             ratio: None,
+            surely: 0.0,
             periods: 0,
             switches: 0,
             pieces: [0; Method::ALL.len()],
@@ -161,8 +183,9 @@ impl Sampling {
     }
 
     /// Chooses the method of the next period, if this one is over and no other thread is doing so. `measure` returns
-    /// the current costs, if they can be measured.
-    pub(crate) fn end_period(&self, measure: impl FnOnce() -> Option<Costs>) {
+    /// the current costs, if they can be measured; `fills` whether fingerprints are missing that a background thread adds
+    /// while new data is looked up.
+    pub(crate) fn end_period(&self, measure: impl FnOnce() -> Option<Costs>, fills: impl FnOnce() -> bool) {
         let Some(mut state) = self.state.try_lock() else { return };
         if !self.is_over() {
             return;
@@ -170,12 +193,22 @@ impl Sampling {
         if let Some(measured) = measure() {
             state.take_costs(measured);
         }
+        let (method, watched) = self.mode();
         let period = self.close(&mut state);
         state.periods += 1;
         // With too few of them, the next period looks all pieces up.
         let known = period.looked_for >= (period.pieces / WATCHED_OF / 4).max(WATCHED_MIN).min(period.pieces).max(1);
+        // Fingerprints that are still missing hide duplicates, so such a period tells too low a ratio.
+        let may_hold = state.choice == MethodChoice::Auto && state.ratio.is_some() && state.held < HELD_MOST;
+        let hides = may_hold && method != Method::NonFin && fills();
+        state.held = if hides { state.held + 1 } else { 0 };
+        if hides {
+            return self.seen.store(0, Ordering::Relaxed);
+        }
         if known {
-            state.ratio = Some((period.found as f64 / period.looked_for as f64).min(1.0));
+            let (ratio, surely) = period.ratios();
+            state.ratio = Some(ratio);
+            state.surely = if watched { surely } else { ratio };
         }
         self.switch(&mut state, known);
     }
@@ -272,6 +305,7 @@ impl MethodState {
     fn next(&self, known: bool) -> Method {
         let method = match (self.choice, self.ratio.filter(|_| known)) {
             (MethodChoice::Fixed(method), _) => method,
+            (MethodChoice::Auto, Some(_)) => model::choose(self.choice, &self.model_costs(), self.verify, self.surely),
             (choice, Some(ratio)) => model::choose(choice, &self.model_costs(), self.verify, ratio),
             (MethodChoice::Paper, None) => Method::WSFin,
             (MethodChoice::Auto, None) => Method::WBFin,
@@ -310,6 +344,11 @@ mod tests {
     /// Counts pieces until the period is over; `ratio` of those that are looked up are found. Non_Fin looks some of
     /// them up if it watches. Returns the method of the period.
     fn one_period(sampling: &Sampling, ratio: f64) -> Method {
+        period_with(sampling, ratio, || false)
+    }
+
+    /// The same; `fills` says whether fingerprints are missing.
+    fn period_with(sampling: &Sampling, ratio: f64, fills: impl FnOnce() -> bool) -> Method {
         let (method, watches) = sampling.mode();
         let (mut looked_for, mut found) = (0u64, 0u64);
         for piece in 0u64.. {
@@ -324,7 +363,7 @@ mod tests {
                 found += 1;
             }
         }
-        sampling.end_period(|| None);
+        sampling.end_period(|| None, fills);
         method
     }
 
@@ -365,11 +404,45 @@ mod tests {
         while !sampling.is_over() {
             sampling.count(false);
         }
-        sampling.end_period(|| None);
+        sampling.end_period(|| None, || false);
         assert_eq!(sampling.mode().0, Method::WBFin);
         assert_eq!(sampling.stats().ratio, Some(0.0), "nothing new is known");
         one_period(&sampling, 0.9);
         assert_eq!((sampling.mode().0, sampling.stats().periods), (Method::WBFin, 3));
+    }
+
+    #[test]
+    fn while_fingerprints_are_missing_the_method_is_kept_for_a_while() {
+        let sampling = Sampling::new(&NvDedupOptions { period: 500, ..NvDedupOptions::default() });
+        let fills = || true;
+        assert_eq!(period_with(&sampling, 0.5, fills), Method::WBFin);
+        let known = sampling.stats().ratio;
+        for _ in 0..HELD_MOST {
+            assert_eq!(period_with(&sampling, 0.0, fills), Method::WBFin);
+            assert_eq!(sampling.stats().ratio, known, "duplicates of what is not found yet are hidden");
+        }
+        assert_eq!(period_with(&sampling, 0.0, fills), Method::WBFin);
+        assert_eq!((sampling.mode().0, sampling.stats().ratio), (Method::NonFin, Some(0.0)), "it takes too long");
+        period_with(&sampling, 0.5, fills);
+        assert_eq!(sampling.mode().0, Method::WBFin, "nothing is filled in while everything is stored");
+    }
+
+    /// By the model w_b_Fin pays from 17 % on; 20 % of 16 pieces may be chance.
+    #[test]
+    fn a_ratio_of_few_watched_pieces_must_be_clear() {
+        for (looked_for, next) in [(20, Method::NonFin), (2000, Method::WBFin)] {
+            let sampling = sampling(MethodChoice::Auto);
+            one_period(&sampling, 0.0);
+            (0..looked_for).for_each(|_| sampling.count(true));
+            (0..looked_for / 5).for_each(|_| sampling.found());
+            let stored = if looked_for == 20 { 500 } else { PERIOD };
+            sampling.length.store(stored, Ordering::Relaxed);
+            while !sampling.is_over() {
+                sampling.count(false);
+            }
+            sampling.end_period(|| None, || false);
+            assert_eq!((sampling.mode().0, sampling.stats().ratio), (next, Some(0.2)), "{looked_for}");
+        }
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! [`ladder`] does this once for three plans ([`plan`]): [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
 //!
 //! Policy `off` looks at no data, so nothing is prepared and the file is locked at once. If the request is one whole
-//! block that nobody shares, [`Store::overwrite_block`](crate::store::Store::overwrite_block) does steps 3 to 5.
+//! block that nobody shares, [`Store::overwrite_block`](crate::store::Store::overwrite_block) does steps 3 to 5; so it
+//! does under `nv-dedup` and `auto` for the blocks at which they do not look.
 //!
 //! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
 //! content yet.
@@ -30,12 +31,14 @@ pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
 
 use super::Core;
+use crate::chunking::may_have_zero_block;
+use crate::dedup::work::Unfingerprinted;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::media::BLOCK_BYTES;
 use crate::store::BLOCK;
 use crate::store::blocks::range_end;
-use crate::store::placer::own;
+use crate::store::placer::{Placer, own};
 use crate::words::{OriginStats, Times};
 use blocks::InBlocks;
 use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
@@ -61,6 +64,9 @@ impl Core {
             return self.write_unseen(inode, at, data, times, ladder);
         }
         let policy = self.policy_for(inode);
+        if let Some(offset) = self.overwrite_unseen(inode, at, data, policy, times)? {
+            return Ok(offset);
+        }
         let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) else {
             let Ok(offset) = self.write_by(inode, at, &mut InBlocks::new(data), policy, times, ladder)?;
             return Ok(offset);
@@ -89,6 +95,39 @@ impl Core {
         let (mut plan, policy) = (InBlocks::unseen(data, offset), self.policy_for(inode));
         let Ok(()) = self.go_down(inode, &mut state, &mut plan, self.first_rung(), policy, (offset, times), ladder)?;
         Ok(offset)
+    }
+
+    /// Overwrites one whole block that a policy stores unseen although it looks at others. Returns the offset, or `None`,
+    /// with nothing changed, if the other ways of a write have to do it.
+    ///
+    /// # Errors
+    /// Those of [`Core::write`].
+    #[inline]
+    fn overwrite_unseen(
+        &self,
+        inode: &Inode,
+        at: Option<u64>,
+        data: &[u8],
+        policy: Placer<'_>,
+        times: Times,
+    ) -> Result<Option<u64>> {
+        let is_block = |offset: &u64| data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES);
+        let Some(offset) = at.filter(is_block) else { return Ok(None) };
+        if may_have_zero_block(data) || !policy.stores_unseen(data) {
+            return Ok(None);
+        }
+        inode.check_changeable("write")?;
+        let mut state = inode.write()?;
+        if !self.overwrite_block(inode, &mut state, offset, data, times)? {
+            return Ok(None);
+        }
+        policy.stored_unseen();
+        if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
+            policy.record_unfingerprinted_file(inode.file_id());
+        }
+        drop(state);
+        policy.request_done(BLOCK_BYTES, &self.ground());
+        Ok(Some(offset))
     }
 
     /// The same as [`Core::write`], and shares what is equal to `origins`. Returns the offset, and the number of bytes
