@@ -38,6 +38,27 @@ fn a_file_gets_fingerprints_while_it_is_overwritten_and_its_content_is_written_a
     });
 }
 
+/// The block gets a fingerprint, is found by another writer, and is overwritten without a look at the data.
+#[test]
+fn a_block_is_overwritten_unseen_while_it_gets_a_fingerprint_and_is_found() {
+    explore(|| {
+        let (device, a) = unfilled();
+        let b = device.file("b");
+        let (filler, fs, writer, other) = (device.fs.clone(), device.fs.clone(), a.clone(), b.clone());
+        race([
+            task(move || fill(&filler)),
+            task(move || {
+                fs.set_method(MethodChoice::Fixed(Method::NonFin));
+                writer.write_at(0, &block(3)).unwrap();
+            }),
+            task(move || other.write_at(0, &block(1)).unwrap()),
+        ]);
+        assert_eq!((content(&a), content(&b)), ([block(3), block(2)].concat(), block(1).to_vec()));
+        drop((a, b));
+        device.settle();
+    });
+}
+
 #[test]
 fn a_file_gets_fingerprints_while_it_is_cloned_and_removed() {
     explore(|| {
