@@ -54,9 +54,10 @@ pub(crate) fn is_one_of(piece: &[u8], bits: u32) -> bool {
     };
     // Whoever looked for zeros has just read the first line. Many contents may share a header, and many others may be
     // empty in the middle.
-    let mixed = word(32) ^ word(2088).rotate_left(23);
-    // The top bits of the product depend on all others.
-    (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits) == (1 << bits) - 1
+    let both = word(32) ^ word(2088).rotate_left(23);
+    // The top bits of a product depend on all others.
+    let mixed = (both ^ both >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (mixed ^ mixed >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - bits) == (1 << bits) - 1
 }
 
 /// Counters of one thread since mount.

@@ -14,8 +14,8 @@
 //! [`ladder`] does this once for three plans ([`plan`]): [`blocks`], [`stream`] (pieces) and [`origins`] (what was copied from files).
 //!
 //! Policy `off` looks at no data, so nothing is prepared and the file is locked at once. If the request is one whole
-//! block that nobody shares, [`Store::overwrite_block`](crate::store::Store::overwrite_block) does steps 3 to 5; so it
-//! does under `nv-dedup` and `auto` for the blocks at which they do not look.
+//! block that nobody shares, [`Store::overwrite_block`](crate::store::Store::overwrite_block) does steps 3 to 5. The same
+//! holds under `nv-dedup` and `auto` for a request of one block at which they do not look.
 //!
 //! A block that an extent maps is never written in place (invariant 5). Reserved blocks are, because they have no
 //! content yet.
@@ -44,6 +44,11 @@ use blocks::InBlocks;
 use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
 use stream::InPieces;
 
+/// True for a request of one whole block.
+fn is_whole_block(at: Option<u64>, data: &[u8]) -> bool {
+    data.len() == BLOCK && at.is_some_and(|offset| offset.is_multiple_of(BLOCK_BYTES))
+}
+
 /// How often a request is compared before it is written without origins.
 const COMPARES_MAX: u32 = 4;
 
@@ -61,10 +66,13 @@ impl Core {
         ladder: &Ladder,
     ) -> Result<u64> {
         if self.policies.store_unseen(own(inode)) {
-            return self.write_unseen(inode, at, data, times, ladder);
+            return self.write_unseen(inode, at, data, None, times, ladder);
         }
         let policy = self.policy_for(inode);
-        if let Some(offset) = self.overwrite_unseen(inode, at, data, policy, times)? {
+        if is_whole_block(at, data) && !may_have_zero_block(data) && policy.stores_unseen(data) {
+            let offset = self.write_unseen(inode, at, data, Some(policy), times, ladder)?;
+            policy.stored_unseen();
+            policy.request_done(BLOCK_BYTES, &self.ground());
             return Ok(offset);
         }
         let Some(streams) = policy.streams().filter(|_| !data.is_empty() && self.chunks.entries.may_pack()) else {
@@ -78,56 +86,42 @@ impl Core {
         Ok(offset)
     }
 
-    /// The same under a policy that looks at no data. There is nothing to prepare, so the file is locked at once.
+    /// The same for data at which no policy looks. There is nothing to prepare, so the file is locked at once. `policy`
+    /// is the one that decided so, or `None` if it is `off`.
     #[inline]
-    fn write_unseen(&self, inode: &Inode, at: Option<u64>, data: &[u8], times: Times, ladder: &Ladder) -> Result<u64> {
+    fn write_unseen(
+        &self,
+        inode: &Inode,
+        at: Option<u64>,
+        data: &[u8],
+        policy: Option<Placer<'_>>,
+        times: Times,
+        ladder: &Ladder,
+    ) -> Result<u64> {
         inode.check_changeable("write")?;
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         range_end("write", offset, data.len() as u64)?;
         let is_block = data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES);
         if is_block && self.overwrite_block(inode, &mut state, offset, data, times)? {
+            if let Some(policy) = policy {
+                self.notify_overwritten(inode, policy);
+            }
             return Ok(offset);
         }
         if data.is_empty() {
             return self.file_extents(&state, "write").map(|_| offset);
         }
-        let (mut plan, policy) = (InBlocks::unseen(data, offset), self.policy_for(inode));
+        let (mut plan, policy) = (InBlocks::unseen(data, offset), policy.unwrap_or_else(|| self.policy_for(inode)));
         let Ok(()) = self.go_down(inode, &mut state, &mut plan, self.first_rung(), policy, (offset, times), ladder)?;
         Ok(offset)
     }
 
-    /// Overwrites one whole block that a policy stores unseen although it looks at others. Returns the offset, or `None`,
-    /// with nothing changed, if the other ways of a write have to do it.
-    ///
-    /// # Errors
-    /// Those of [`Core::write`].
-    #[inline]
-    fn overwrite_unseen(
-        &self,
-        inode: &Inode,
-        at: Option<u64>,
-        data: &[u8],
-        policy: Placer<'_>,
-        times: Times,
-    ) -> Result<Option<u64>> {
-        let is_block = |offset: &u64| data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES);
-        let Some(offset) = at.filter(is_block) else { return Ok(None) };
-        if may_have_zero_block(data) || !policy.stores_unseen(data) {
-            return Ok(None);
-        }
-        inode.check_changeable("write")?;
-        let mut state = inode.write()?;
-        if !self.overwrite_block(inode, &mut state, offset, data, times)? {
-            return Ok(None);
-        }
-        policy.stored_unseen();
+    /// Notifies the policy that a block was overwritten with data that has no fingerprint.
+    fn notify_overwritten(&self, inode: &Inode, policy: Placer<'_>) {
         if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
             policy.record_unfingerprinted_file(inode.file_id());
         }
-        drop(state);
-        policy.request_done(BLOCK_BYTES, &self.ground());
-        Ok(Some(offset))
     }
 
     /// The same as [`Core::write`], and shares what is equal to `origins`. Returns the offset, and the number of bytes
