@@ -112,7 +112,9 @@ impl Core {
         if data.is_empty() {
             return self.file_extents(&state, "write").map(|_| offset);
         }
-        let (mut plan, policy) = (InBlocks::unseen(data, offset), policy.unwrap_or_else(|| self.policy_for(inode)));
+        // The owner may have changed before the file was locked.
+        let policy = policy.map_or_else(|| self.policy_for(inode), |policy| policy.with_domain_of(inode));
+        let mut plan = InBlocks::unseen(data, offset);
         let Ok(()) = self.go_down(inode, &mut state, &mut plan, self.first_rung(), policy, (offset, times), ladder)?;
         Ok(offset)
     }
