@@ -199,9 +199,10 @@ impl Sampling {
         state.periods += 1;
         // With too few of them, the next period looks all pieces up.
         let known = period.looked_for >= (period.pieces / WATCHED_OF / 4).max(WATCHED_MIN).min(period.pieces).max(1);
-        // Fingerprints that are still missing hide duplicates, so such a period tells too low a ratio.
-        let may_hold = state.choice == MethodChoice::Auto && state.ratio.is_some() && state.held < HELD_MOST;
-        let hides = may_hold && method != Method::NonFin && fills();
+        // Fingerprints that are still missing hide duplicates, so such a period tells too low a ratio. The ratio that led
+        // to this method counts.
+        let pays = state.choice == MethodChoice::Auto && state.ratio.is_some() && state.next(true) != Method::NonFin;
+        let hides = pays && method != Method::NonFin && state.held < HELD_MOST && fills();
         state.held = if hides { state.held + 1 } else { 0 };
         if hides {
             return self.seen.store(0, Ordering::Relaxed);
@@ -426,6 +427,20 @@ mod tests {
         assert_eq!((sampling.mode().0, sampling.stats().ratio), (Method::NonFin, Some(0.0)), "it takes too long");
         period_with(&sampling, 0.5, fills);
         assert_eq!(sampling.mode().0, Method::WBFin, "nothing is filled in while everything is stored");
+    }
+
+    /// Contents are watched, and hardly any has the words that select it.
+    #[test]
+    fn a_period_that_only_finds_out_the_ratio_is_not_kept() {
+        let sampling = sampling(MethodChoice::Auto);
+        one_period(&sampling, 0.0);
+        assert_eq!(sampling.mode(), (Method::NonFin, true));
+        while !sampling.is_over() {
+            sampling.count(false);
+        }
+        sampling.end_period(|| None, || false);
+        assert_eq!(period_with(&sampling, 0.0, || true), Method::WBFin);
+        assert_eq!(sampling.mode().0, Method::NonFin);
     }
 
     /// By the model w_b_Fin pays from 17 % on; 20 % of 16 pieces may be chance.
