@@ -32,7 +32,7 @@ fn add_found(policy: Placer<'_>, offset: u64, blocks: &[u8], zeros: &mut Zeros) 
     !found.is_empty()
 }
 
-/// True if these bytes, which are no whole block of a request, become a hole.
+/// True if these bytes, one block or a part of one, become a hole.
 #[inline]
 pub(crate) fn becomes_hole(policy: Placer<'_>, bytes: &[u8]) -> bool {
     is_zero(bytes) && !policy.keeps_zeros()

@@ -31,7 +31,6 @@ pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
 
 use super::Core;
-use crate::chunking::may_have_zero_block;
 use crate::dedup::work::Unfingerprinted;
 use crate::error::Result;
 use crate::inode::Inode;
@@ -39,6 +38,7 @@ use crate::media::BLOCK_BYTES;
 use crate::store::BLOCK;
 use crate::store::blocks::range_end;
 use crate::store::placer::{Placer, own};
+use crate::store::zeros::becomes_hole;
 use crate::words::{OriginStats, Times};
 use blocks::InBlocks;
 use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
@@ -69,7 +69,7 @@ impl Core {
             return self.write_unseen(inode, at, data, None, times, ladder);
         }
         let policy = self.policy_for(inode);
-        if is_whole_block(at, data) && !may_have_zero_block(data) && policy.stores_unseen(data) {
+        if is_whole_block(at, data) && !becomes_hole(policy, data) && policy.stores_unseen(data) {
             let offset = self.write_unseen(inode, at, data, Some(policy), times, ladder)?;
             policy.stored_unseen();
             policy.request_done(BLOCK_BYTES, &self.ground());
