@@ -74,10 +74,7 @@ impl Store {
     pub(crate) fn notify_unfingerprinted(&self, inode: &Inode, claims: &mut Claims<'_>) {
         match claims.policy().unfingerprinted() {
             Unfingerprinted::Stays => {}
-            Unfingerprinted::Filed if inode.mark_unfingerprinted() => {
-                claims.policy().record_unfingerprinted_file(inode.file_id())
-            }
-            Unfingerprinted::Filed => {}
+            Unfingerprinted::Filed => file_unfingerprinted(inode, claims.policy()),
             Unfingerprinted::Queued => claims.set_dedupe(dedupe::NEEDED),
         }
     }
@@ -219,6 +216,14 @@ impl Store {
             at = end;
         }
         Ok(())
+    }
+}
+
+/// Notifies a policy that lists the files without all fingerprints that this is one.
+#[inline]
+pub(crate) fn file_unfingerprinted(inode: &Inode, policy: Placer<'_>) {
+    if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
+        policy.record_unfingerprinted_file(inode.file_id());
     }
 }
 

@@ -29,12 +29,11 @@
 
 use super::BLOCK;
 use super::Store;
-use super::blocks::fingerprint_of;
+use super::blocks::{file_unfingerprinted, fingerprint_of};
 use super::claims::Claims;
 use super::placer::Placer;
 use super::remap::{Mapped, block_extent, push_mapped};
 use super::zeros::becomes_hole;
-use crate::dedup::work::Unfingerprinted;
 use crate::dedup::{NewChunk, Piece, Place};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
@@ -308,18 +307,14 @@ impl Store {
         }
         if !self.chunks.is_only_named(*block) {
             // What it was before is kept for a copy that is being made, so its entry counts two references already.
-            if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
-                policy.record_unfingerprinted_file(inode.file_id());
-            }
+            file_unfingerprinted(inode, policy);
             return;
         }
         if Claims::needs_entry(self, policy, 1, fingerprint) {
             let is_writable = self.region.check_writable(self.chunks.entry_offset(*block), ENTRY_BYTES).is_ok();
             if !is_writable || self.is_reconciling() {
                 // Until reconcile is over, an empty entry may still be linked in a chain.
-                if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
-                    policy.record_unfingerprinted_file(inode.file_id());
-                }
+                file_unfingerprinted(inode, policy);
                 return;
             }
             let mut tx = self.chunks.begin();

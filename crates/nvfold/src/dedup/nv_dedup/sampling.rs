@@ -52,7 +52,7 @@ pub(crate) fn is_one_of(piece: &[u8], bits: u32) -> bool {
         let bytes = piece.get(at..at + 8).and_then(|bytes| bytes.first_chunk());
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     };
-    // Whoever looked for zeros has just read the first line. Many contents may share a header, and many others may be
+    // The search for zeros reads the first line, too. Many contents may share a header, and many others may be
     // empty in the middle.
     let both = word(32) ^ word(2088).rotate_left(23);
     // The top bits of a product depend on all others.
@@ -76,13 +76,22 @@ struct Counts {
     found: u64,
 }
 
+/// What a period has told about the duplicate ratio.
+#[derive(Clone, Copy)]
+struct Ratio {
+    found: f64,
+    /// What the real one exceeds almost surely, if the pieces are a sample: two standard deviations less. The same as
+    /// `found` if all pieces were looked up.
+    surely: f64,
+}
+
 impl Counts {
-    /// Returns the duplicate ratio, and one that it exceeds almost surely if the pieces are a sample (two standard
-    /// deviations below).
-    fn ratios(&self) -> (f64, f64) {
+    /// Returns the duplicate ratio. `is_sample` says whether only some of the pieces were looked up.
+    fn ratio(&self, is_sample: bool) -> Ratio {
         let pieces = self.looked_for as f64;
-        let ratio = (self.found as f64 / pieces).min(1.0);
-        (ratio, (ratio - 2.0 * (ratio * (1.0 - ratio) / pieces).sqrt()).max(0.0))
+        let found = (self.found as f64 / pieces).min(1.0);
+        let deviation = (found * (1.0 - found) / pieces).sqrt();
+        Ratio { found, surely: if is_sample { (found - 2.0 * deviation).max(0.0) } else { found } }
     }
 }
 
@@ -110,9 +119,7 @@ struct MethodState {
     before: Counts,
     /// How many periods in a row have kept their method because fingerprints were being filled in.
     held: u32,
-    ratio: Option<f64>,
-    /// A ratio that the real one exceeds almost surely; the same if all pieces were looked up.
-    surely: f64,
+    ratio: Option<Ratio>,
     periods: u64,
     switches: u64,
     pieces: [u64; Method::ALL.len()],
@@ -131,7 +138,6 @@ impl Sampling {
             before: Counts::default(),
             held: 0,
             ratio: None,
-            surely: 0.0,
             periods: 0,
             switches: 0,
             pieces: [0; Method::ALL.len()],
@@ -208,9 +214,7 @@ impl Sampling {
             return self.seen.store(0, Ordering::Relaxed);
         }
         if known {
-            let (ratio, surely) = period.ratios();
-            state.ratio = Some(ratio);
-            state.surely = if watched { surely } else { ratio };
+            state.ratio = Some(period.ratio(watched));
         }
         self.switch(&mut state, known);
     }
@@ -249,7 +253,7 @@ impl Sampling {
         NvDedupStats {
             choice: state.choice,
             method,
-            ratio: state.ratio,
+            ratio: state.ratio.map(|ratio| ratio.found),
             costs: state.costs,
             measured: state.measured,
             thresholds: model::thresholds(&state.model_costs()),
@@ -307,8 +311,10 @@ impl MethodState {
     fn next(&self, known: bool) -> Method {
         let method = match (self.choice, self.ratio.filter(|_| known)) {
             (MethodChoice::Fixed(method), _) => method,
-            (MethodChoice::Auto, Some(_)) => model::choose(self.choice, &self.model_costs(), self.verify, self.surely),
-            (choice, Some(ratio)) => model::choose(choice, &self.model_costs(), self.verify, ratio),
+            (choice, Some(Ratio { found, surely })) => {
+                let ratio = if choice == MethodChoice::Auto { surely } else { found };
+                model::choose(choice, &self.model_costs(), self.verify, ratio)
+            }
             (MethodChoice::Paper, None) => Method::WSFin,
             (MethodChoice::Auto, None) => Method::WBFin,
         };
@@ -369,6 +375,17 @@ mod tests {
         method
     }
 
+    /// A first period, and one of Non_Fin in which no content had the words that select it.
+    fn period_without_watched(sampling: &Sampling) {
+        one_period(sampling, 0.0);
+        assert_eq!(sampling.mode(), (Method::NonFin, true));
+        while !sampling.is_over() {
+            sampling.count(false);
+        }
+        sampling.end_period(|| None, || false);
+        assert_eq!(sampling.mode().0, Method::WBFin);
+    }
+
     fn periods(sampling: &Sampling, ratios: &[f64]) -> Vec<Method> {
         ratios.iter().map(|ratio| one_period(sampling, *ratio)).collect()
     }
@@ -401,13 +418,7 @@ mod tests {
     #[test]
     fn a_period_with_too_few_watched_pieces_is_followed_by_a_full_one() {
         let sampling = sampling(MethodChoice::Auto);
-        one_period(&sampling, 0.0);
-        assert_eq!(sampling.mode(), (Method::NonFin, true));
-        while !sampling.is_over() {
-            sampling.count(false);
-        }
-        sampling.end_period(|| None, || false);
-        assert_eq!(sampling.mode().0, Method::WBFin);
+        period_without_watched(&sampling);
         assert_eq!(sampling.stats().ratio, Some(0.0), "nothing new is known");
         one_period(&sampling, 0.9);
         assert_eq!((sampling.mode().0, sampling.stats().periods), (Method::WBFin, 3));
@@ -429,16 +440,10 @@ mod tests {
         assert_eq!(sampling.mode().0, Method::WBFin, "nothing is filled in while everything is stored");
     }
 
-    /// Contents are watched, and hardly any has the words that select it.
     #[test]
     fn a_period_that_only_finds_out_the_ratio_is_not_kept() {
         let sampling = sampling(MethodChoice::Auto);
-        one_period(&sampling, 0.0);
-        assert_eq!(sampling.mode(), (Method::NonFin, true));
-        while !sampling.is_over() {
-            sampling.count(false);
-        }
-        sampling.end_period(|| None, || false);
+        period_without_watched(&sampling);
         assert_eq!(period_with(&sampling, 0.0, || true), Method::WBFin);
         assert_eq!(sampling.mode().0, Method::NonFin);
     }

@@ -31,12 +31,11 @@ pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
 
 use super::Core;
-use crate::dedup::work::Unfingerprinted;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::media::BLOCK_BYTES;
 use crate::store::BLOCK;
-use crate::store::blocks::range_end;
+use crate::store::blocks::{file_unfingerprinted, range_end};
 use crate::store::placer::{Placer, own};
 use crate::store::zeros::becomes_hole;
 use crate::words::{OriginStats, Times};
@@ -45,8 +44,9 @@ use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
 use stream::InPieces;
 
 /// True for a request of one whole block.
-fn is_whole_block(at: Option<u64>, data: &[u8]) -> bool {
-    data.len() == BLOCK && at.is_some_and(|offset| offset.is_multiple_of(BLOCK_BYTES))
+#[inline]
+fn is_one_block(offset: u64, data: &[u8]) -> bool {
+    data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES)
 }
 
 /// How often a request is compared before it is written without origins.
@@ -69,7 +69,8 @@ impl Core {
             return self.write_unseen(inode, at, data, None, times, ladder);
         }
         let policy = self.policy_for(inode);
-        if is_whole_block(at, data) && !becomes_hole(policy, data) && policy.stores_unseen(data) {
+        let is_block = at.is_some_and(|offset| is_one_block(offset, data));
+        if is_block && policy.stores_unseen(data) && !becomes_hole(policy, data) {
             let offset = self.write_unseen(inode, at, data, Some(policy), times, ladder)?;
             policy.stored_unseen();
             policy.request_done(BLOCK_BYTES, &self.ground());
@@ -102,10 +103,9 @@ impl Core {
         let mut state = inode.write()?;
         let offset = at.unwrap_or(state.attributes.size);
         range_end("write", offset, data.len() as u64)?;
-        let is_block = data.len() == BLOCK && offset.is_multiple_of(BLOCK_BYTES);
-        if is_block && self.overwrite_block(inode, &mut state, offset, data, times)? {
+        if is_one_block(offset, data) && self.overwrite_block(inode, &mut state, offset, data, times)? {
             if let Some(policy) = policy {
-                self.notify_overwritten(inode, policy);
+                file_unfingerprinted(inode, policy);
             }
             return Ok(offset);
         }
@@ -117,13 +117,6 @@ impl Core {
         let mut plan = InBlocks::unseen(data, offset);
         let Ok(()) = self.go_down(inode, &mut state, &mut plan, self.first_rung(), policy, (offset, times), ladder)?;
         Ok(offset)
-    }
-
-    /// Notifies the policy that a block was overwritten with data that has no fingerprint.
-    fn notify_overwritten(&self, inode: &Inode, policy: Placer<'_>) {
-        if policy.unfingerprinted() == Unfingerprinted::Filed && inode.mark_unfingerprinted() {
-            policy.record_unfingerprinted_file(inode.file_id());
-        }
     }
 
     /// The same as [`Core::write`], and shares what is equal to `origins`. Returns the offset, and the number of bytes
