@@ -80,6 +80,12 @@ pub struct Workload {
 }
 
 impl Workload {
+    /// Returns whether references that the operations drop, and that may be released later, wait until the last operation
+    /// is done. Otherwise they are released after each one.
+    pub fn releases_late(&self) -> bool {
+        self.name.starts_with(LATE)
+    }
+
     /// Returns whether the file system grows.
     pub fn grows(&self) -> bool {
         self.ops.contains(&Op::Grow) || self.ops.contains(&Op::GrowMounted)
@@ -226,6 +232,15 @@ impl Base {
             std::thread::scope(|scope| scope.spawn(apply).join()).expect("it answered before");
             record(&mut trace);
             trace.steps.push(Step::Outcomes(vec![after.clone()]));
+            if !workload.releases_late() || number + 1 == workload.ops.len() {
+                let fs = library.fs().clone();
+                let release = move || {
+                    nvfold::internals::number_this_thread(number);
+                    fs.statfs()
+                };
+                std::thread::scope(|scope| scope.spawn(release).join()).expect("it does not panic");
+                record(&mut trace);
+            }
         }
         let end = Tree::of(library.fs()).expect("a mounted file system can be read").without_space();
         assert!(end.agrees_with(&trees.after[workload.ops.len()]), "{}: it is not the same each time", workload.name);
@@ -464,6 +479,12 @@ pub fn singles() -> Vec<Workload> {
         .chain(emptied())
         .chain(absent())
         .map(|(name, crashes_from, ops)| Workload { name: name.to_owned(), ops, crashes_from, only: None });
+    let of_late = released_late().into_iter().map(|(name, ops)| Workload {
+        name: format!("{LATE}{name}"),
+        ops,
+        crashes_from: 0,
+        only: None,
+    });
     let of_clones = of_trees().into_iter().map(|(name, crashes_from, ops)| Workload {
         name: format!("{OF_TREES}{name}"),
         ops,
@@ -495,6 +516,7 @@ pub fn singles() -> Vec<Workload> {
         only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
     });
     of_all
+        .chain(of_late)
         .chain(of_clones)
         .chain(of_trim)
         .chain(of_fragments)
@@ -808,6 +830,33 @@ fn sharing() -> Vec<(&'static str, Vec<Op>)> {
             vec![create(NEW), off(&[NEW]), of_tree, dedup]
         }),
         ("dedup, then unlink", [stored_twice(), vec![dedup(NEW), Op::Unlink { path: at(NEW) }]].concat()),
+    ]
+}
+
+/// The beginning of the names of the workloads in which dropped references wait until the last operation is done.
+const LATE: &str = "released late: ";
+
+/// Returns operations that drop references, and others that come before those are released: what is still found is shared,
+/// what is still counted is dropped once more, and nothing that is on the list is written over.
+fn released_late() -> Vec<(&'static str, Vec<Op>)> {
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let dropped = |name, bytes| write(name, 0, bytes, distinct(16));
+    let again = || write(EMPTY, 0, 3 * BLOCK, distinct(0));
+    let reconciled = |ops: &[Op]| [&[Op::Reconcile], ops].concat();
+    vec![
+        ("overwrite, then what was there in another file", reconciled(&[dropped(UNSHARED, 3 * BLOCK), again()])),
+        ("unlink, then what was there in another file", reconciled(&[unlink(UNSHARED), again()])),
+        ("unlink, then what was there in another file, twice", reconciled(&[unlink(UNSHARED), again(), unlink(EMPTY)])),
+        ("overwrite of both that share", reconciled(&[dropped(SHARED, 2 * BLOCK), dropped(CLONE, 2 * BLOCK)])),
+        (
+            "overwrite of one that shares, then unlink",
+            reconciled(&[dropped(SHARED, BLOCK), unlink(CLONE), unlink(SHARED)]),
+        ),
+        ("unlink, then unmount", reconciled(&[unlink(UNSHARED), again(), unlink(SHARED), Op::Remount])),
+        ("truncate, then a clone of the rest", {
+            let shorter = Op::Truncate { path: at(SHARED), size: BLOCK };
+            reconciled(&[shorter, clone(SHARED, 0, EMPTY, 0, BLOCK), dropped(SHARED, BLOCK)])
+        }),
     ]
 }
 
@@ -1522,7 +1571,8 @@ pub fn pair(first: &Workload, second: &Workload) -> Workload {
 pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
     let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
-    Workload { name: format!("random operations of seed {seed}"), ops, crashes_from: 0, only: None }
+    let name = format!("random operations of seed {seed}");
+    Workload { name: if seed % 2 == 0 { name } else { format!("{LATE}{name}") }, ops, crashes_from: 0, only: None }
 }
 
 /// Reduces operations that run in several atomic steps to one step, because between two steps the totals match

@@ -239,6 +239,7 @@ impl File {
             // Dedup and undedup decide by reference counts, so these must be exact.
             self.pin.mounted.reconcile()?;
         }
+        self.core().release_waiting();
         let end = offset.saturating_add(len);
         let (mut at, mut done) = (offset, Reshared::default());
         while at < end {
@@ -379,7 +380,7 @@ mod tests {
             let _inside = fs.core().freeze_lock.enter();
             fs.core().unlink(ROOT, b"large").unwrap();
         }
-        assert!(fs.statfs().blocks_free < free - 4096, "only the first are released");
+        assert!(fs.core().free_blocks() < free - 4096, "only the first are released");
         let (crashed, mut bytes) = (device(), vec![0; SMALL_BYTES as usize]);
         region.read_into(0, &mut bytes);
         let _ = crashed.fence(crashed.write(0, &bytes[..]).flush());
@@ -392,6 +393,53 @@ mod tests {
             let report = check(&region, &CheckOptions::default()).unwrap();
             assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
         }
+    }
+
+    /// With a pm index, what an overwrite drops is released by whoever asks for space, by the daemon, or when much of it
+    /// waits; and it can be found until then.
+    #[test]
+    fn with_a_pm_index_dropped_blocks_are_released_later() {
+        let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
+        FileSystem::mkfs(&region, &MkfsOptions { index: IndexKind::Pm, ..MkfsOptions::default() }).unwrap();
+        let options = MountOptions { policy: Policy::Inline, ..MountOptions::default() };
+        let fs = FileSystem::mount(region.clone(), options).unwrap();
+        let numbered = |first: u64, blocks: u64| -> Vec<u8> {
+            (first..first + blocks).flat_map(|number| [number.to_le_bytes(); 512].concat()).collect()
+        };
+        let free = || fs.core().free_blocks();
+        let (one, two) = (file(&fs, "one"), file(&fs, "two"));
+        one.write_at(0, &numbered(1, 100)).unwrap();
+        let before = free();
+        one.write_at(0, &numbered(1001, 100)).unwrap();
+        assert_eq!(free(), before - 100, "they wait");
+        two.write_at(0, &numbered(1, 50)).unwrap();
+        assert_eq!(free(), before - 100, "half of them are found");
+        assert_eq!(fs.statfs().blocks_free, before - 50);
+        two.set_len(0).unwrap();
+        assert_eq!((free(), fs.stats().data_blocks, free()), (before - 50, 100, before));
+        // The daemon.
+        one.write_at(0, &numbered(2001, 100)).unwrap();
+        assert_eq!(free(), before - 100);
+        crate::Daemon::new(fs.clone()).turn().unwrap();
+        assert_eq!(free(), before);
+        // A list that is full: each call over it releases a step.
+        let most = crate::store::LATE_MOST;
+        for round in 0..most / 100 + 20 {
+            one.write_at(0, &numbered(3001 + round * 100, 100)).unwrap();
+            assert!(free() >= before - most, "round {round}: {} of {before}", free());
+        }
+        // A full device: what waits is space.
+        let blocks = fs.statfs().blocks_available - 200;
+        two.write_at(0, &numbered(1 << 20, blocks)).unwrap();
+        for round in 0..10 {
+            one.write_at(0, &numbered((1 << 30) + round * 100, 100)).unwrap();
+        }
+        drop((one, two));
+        fs.unlink(ROOT, b"one").unwrap();
+        fs.unlink(ROOT, b"two").unwrap();
+        fs.unmount().unwrap();
+        let report = check(&region, &CheckOptions::default()).unwrap();
+        assert!(report.clean && report.findings.is_empty() && report.blocks == 0, "{report:#?}");
     }
 
     #[test]

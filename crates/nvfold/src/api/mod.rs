@@ -91,8 +91,8 @@ fn change_with<T>(mounted: &Mounted, doing: &'static str, operation: impl Fn(&La
         match core.change_by(doing, || operation(&ladder)) {
             // What is used of a limit is known when recovery has counted it.
             Err(Error::OverLimit { .. }) if core.is_reconciling() => mounted.reconcile()?,
-            // Another call has dropped it, and releases it now.
-            Err(Error::NoSpace { .. }) if core.release_postponed() => {}
+            // Another call has dropped it.
+            Err(Error::NoSpace { .. }) if core.release_waiting() => {}
             // Room where it is stored best, before other places are tried.
             Err(Error::NoSpace { .. }) if ladder.has_stopped() => {
                 if !jobs.make_segment(&effort) {
@@ -275,6 +275,7 @@ impl FileSystem {
             // Counts in bad memory could not be updated, so the device is not marked clean and the next mount scans
             // everything. `trim` first takes the marks off free segments: the next mount then keeps no block there in
             // use because an unreadable inode might reference it.
+            core.release_all_postponed();
             core.space.trim()?;
             return Ok(core.region.cut_journal_off()?);
         }
@@ -650,6 +651,7 @@ impl FileSystem {
     /// Returns the physical space of the device in blocks, and the number of inodes, as `statfs` does.
     pub fn statfs(&self) -> StatFs {
         let core = self.core();
+        core.release_waiting();
         core.space.look_at_host();
         let free = core.free_blocks();
         // Wherever the free blocks lie, they can become segments of the table: `Core::make_segment_of_blocks`.
@@ -684,6 +686,7 @@ impl FileSystem {
     /// gives back whole segments only. The call does nothing if `discard` is off.
     pub fn trim(&self) -> Result<u64> {
         let core = self.core();
+        core.release_waiting();
         let _inside = core.freeze_lock.enter();
         if core.read_only || core.unmounted.load(Ordering::Relaxed) || core.region.is_lost() {
             return Ok(0);

@@ -172,6 +172,7 @@ impl FileSystem {
     /// with what is stored.
     pub fn figures(&self) -> Stats {
         let core = self.core();
+        core.release_waiting();
         let by_policy = core.policies.stats();
         let of_all = |figure: fn(&PolicyStats) -> u64| by_policy.iter().map(figure).sum();
         let data_blocks = core.data_blocks.get();

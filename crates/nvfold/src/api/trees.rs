@@ -129,6 +129,7 @@ impl FileSystem {
     /// # Errors
     /// ENOENT, EIO.
     pub fn snapshot_usage(&self, snapshot: &Snapshot) -> Result<SnapshotUsage> {
+        self.core().release_waiting();
         self.mounted.trees().snapshot_usage(snapshot.attr.ino)
     }
 
@@ -138,6 +139,7 @@ impl FileSystem {
     /// # Errors
     /// EIO.
     pub fn only_in_snapshots(&self) -> Result<u64> {
+        self.core().release_waiting();
         self.mounted.trees().only_in_snapshots()
     }
 

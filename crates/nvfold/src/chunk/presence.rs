@@ -67,7 +67,7 @@ impl Chunks {
 
     /// Returns whether a block of a run may have an entry. Checks whole words of bits, so neighbours of the run count
     /// too.
-    pub(super) fn may_have_entries(&self, run: BlockRun) -> bool {
+    pub(crate) fn may_have_entries(&self, run: BlockRun) -> bool {
         let blocks_a_word = if self.index.fact().is_none() { 64 } else { 64 * SEGMENT_BLOCKS };
         let words = run.start.0 / blocks_a_word..run.blocks_end().div_ceil(blocks_a_word);
         words.into_iter().any(|word| self.has_entry[word as usize].load(Ordering::Relaxed) != 0)

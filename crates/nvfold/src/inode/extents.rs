@@ -98,6 +98,17 @@ impl Dropped {
         self.blocks.iter().map(|run| run.count).sum::<u64>() + self.packed.len() as u64
     }
 
+    /// Adds the references of `others`.
+    pub(crate) fn append(&mut self, others: Dropped) {
+        for run in others.blocks {
+            match self.blocks.last_mut() {
+                Some(last) if last.blocks_end() == run.start.0 => last.count += run.count,
+                _ => self.blocks.push(run),
+            }
+        }
+        self.packed.extend(others.packed);
+    }
+
     /// Splits off all references but the first `kept`.
     pub(crate) fn split_off(&mut self, kept: u64) -> Dropped {
         let (mut left, mut rest) = (kept, Dropped::default());

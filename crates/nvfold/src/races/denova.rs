@@ -97,6 +97,30 @@ fn a_file_is_shared_while_it_is_removed_and_its_blocks_are_used_again() {
     });
 }
 
+/// A block that waits to be released is found, released and written over at the same time.
+#[test]
+fn a_block_is_found_while_it_is_released_late() {
+    explore(|| {
+        let mkfs = MkfsOptions { index: IndexKind::Pm, ..MkfsOptions::default() };
+        let device = Device::made(&mkfs, MountOptions { policy: Policy::Inline, ..options() });
+        let [a, b, c] = ["a", "b", "c"].map(|name| device.file(name));
+        a.write_at(0, &block(1)).unwrap();
+        a.write_at(0, &block(2)).unwrap();
+        let (fs, finds, takes) = (device.fs.clone(), b.clone(), c.clone());
+        race([
+            task(move || _ = fs.statfs()),
+            task(move || finds.write_at(0, &block(1)).unwrap()),
+            task(move || takes.write_at(0, &block(3)).unwrap()),
+        ]);
+        for (file, byte) in [(&a, 2), (&b, 1), (&c, 3)] {
+            assert_eq!(content(file), block(byte));
+        }
+        assert_eq!(device.fs.stats().data_blocks, 3);
+        drop((a, b, c));
+        device.settle();
+    });
+}
+
 #[test]
 fn a_file_is_shared_while_it_is_cloned_and_truncated() {
     explore_with(IndexKind::Dram, &[("a", &[1, 2]), ("b", &[3]), ("c", &[2])], |device, files| {

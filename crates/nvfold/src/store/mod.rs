@@ -91,6 +91,8 @@ pub(crate) mod zeros;
 
 pub(crate) use commit::store_words;
 pub(crate) use features::write_superblock;
+#[cfg(test)]
+pub(crate) use postponed::LATE_MOST;
 
 use crate::chunk::Chunks;
 use crate::chunk::entries::Entries;
@@ -273,17 +275,19 @@ impl Store {
         done
     }
 
-    /// The same for background work, which the freeze lock does not count as an operation.
+    /// The same for background work, which the freeze lock does not count as an operation. What was postponed is released
+    /// before and after it: the work finds true counts, and what it frees is free.
     pub(crate) fn change_in_background<T>(
         &self,
         doing: &'static str,
         operation: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
+        self.release_waiting();
         let inside = self.freeze_lock.enter_background();
         self.check_changeable(doing)?;
         let done = self.answer(operation());
         drop(inside);
-        self.release_postponed();
+        self.release_waiting();
         done
     }
 

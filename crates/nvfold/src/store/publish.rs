@@ -131,17 +131,23 @@ impl Store {
         let Body::File(extents) = &mut state.body else { unreachable!("the caller looked at its extents") };
         let extent = Extent { length: entry.length, location: entry.location(), unwritten: false };
         extents.exchange(entry.file_offset, extent, &mut dropped);
+        state.drops += u64::from(!dropped.is_empty());
+        let is_late = claims.reserved().is_empty() && !remap.stamp.keeps_content() && self.is_released_late(&dropped);
         let (landed, line) = claims.transaction().end(line);
         let mut emptied = EmptiedEntries::new();
-        let flight = self.clear_unshared_entries(&dropped.blocks, claims.reserved(), &mut emptied);
+        let at_once = if is_late { &[][..] } else { &dropped.blocks };
+        let flight = self.clear_unshared_entries(at_once, claims.reserved(), &mut emptied);
         self.commit_line(inode, state, line, landed, flight, || self.forget_all(&emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
             state.add_waiting(entry.file_offset, entry.length);
             self.queue_entry(inode, position, &entry.written().expect("it is a write entry"));
         }
-        self.installed(inode, state, (before, charged), &dropped);
+        self.installed(inode, state, before, charged);
         changing.done();
+        if is_late {
+            self.postpone(std::mem::take(&mut dropped));
+        }
         claims.published(inode.ino, &dropped)
     }
 
@@ -156,9 +162,11 @@ impl Store {
     ) -> Result<Concurrent> {
         let state = locked.state();
         let mut dropped = self.plan(state, remap, claims)?;
+        let drops = !dropped.is_empty();
         // Reserved blocks that are filled are kept, and the daemon changes little at once.
         let may_postpone = L::IS_EXCLUSIVE && claims.reserved().is_empty();
-        let later = if may_postpone { self.split_postponed(&mut dropped) } else { Dropped::default() };
+        let is_moved = remap.stamp.keeps_content();
+        let later = if may_postpone { self.split_postponed(&mut dropped, is_moved) } else { Dropped::default() };
         let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe());
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
@@ -218,7 +226,8 @@ impl Store {
             for (position, entry) in of_xattrs {
                 state.apply(*position, entry, false).expect("every inode may have extended attributes");
             }
-            self.installed(inode, state, (before, charged), &dropped);
+            state.drops += u64::from(drops);
+            self.installed(inode, state, before, charged);
             changing.done();
         });
         if is_daemons {
@@ -229,8 +238,7 @@ impl Store {
     }
 
     /// Does the accounting after a change was installed in DRAM. `charged` of the bytes that it added are counted already.
-    fn installed(&self, inode: &Inode, state: &mut State, (before, charged): (u64, u64), dropped: &Dropped) {
-        state.drops += u64::from(!dropped.is_empty());
+    fn installed(&self, inode: &Inode, state: &State, before: u64, charged: u64) {
         self.account_mapped(inode.ino, state.attributes.tree, (before, state.mapped_bytes()), charged);
     }
 
