@@ -15,7 +15,9 @@
 
 use super::system::System;
 use crate::{Doing, Result};
-use nvfold::{DedupMode, File, FileKind, FileSystem, InodeNumber, Method, MethodChoice, NewInode, Policy, RenameMode};
+use nvfold::{
+    DedupMode, File, FileKind, FileSystem, IndexKind, InodeNumber, Method, MethodChoice, NewInode, Policy, RenameMode,
+};
 use nvfold_bench::data;
 use pmem::OpenOptions;
 use std::cell::Cell;
@@ -71,6 +73,8 @@ enum Work {
     Unlink(Onto),
     Clone(Onto),
     Write(usize, Data, Onto),
+    /// With a pm index: writing new data over other data, and releasing that, which otherwise is done later.
+    WriteAndRelease(usize, Onto),
     Fsync,
     Read,
     /// Policy `denova`: one step of the daemon, which is one queued write.
@@ -204,6 +208,9 @@ impl Operation {
                 );
             }
         }
+        for bytes in [SMALL, LARGE] {
+            all.extend([Onto::Private, Onto::Shared].map(|onto| Work::WriteAndRelease(bytes, onto)));
+        }
         all.extend([Work::Fsync, Work::Read]);
         all.extend([Onto::Private, Onto::Shared].map(Work::Clone));
         all.extend([Onto::NewFile, Onto::Private, Onto::Shared].map(Work::Unlink));
@@ -233,6 +240,9 @@ impl Operation {
             Work::Unlink(onto) => format!("unlink, {} of {} data", kib(LARGE), onto.name()),
             Work::Clone(onto) => format!("clone, {} of {} data", kib(LARGE), onto.name()),
             Work::Write(bytes, data, onto) => format!("write {}, {}, {}", kib(bytes), data.name(), onto.target()),
+            Work::WriteAndRelease(bytes, onto) => {
+                format!("write {}, {}, {}, and its release", kib(bytes), Data::New.name(), onto.target())
+            }
             Work::Fsync => "fsync".into(),
             Work::Read => format!("read {}", kib(SMALL)),
             Work::Share(bytes, data) => format!("dedup daemon, {} in writes of {}", data.name(), kib(bytes)),
@@ -251,6 +261,7 @@ impl Operation {
             Work::Share(..) => system.policy == Policy::DeNova && system.mode != DedupMode::Inline,
             // The cost is the same for all methods that fill in fingerprints.
             Work::Fill => system.policy == Policy::NvDedup && system.method == Method::WBFin,
+            Work::WriteAndRelease(..) => system.index == IndexKind::Pm && system.policy != Policy::NvDedup,
             _ => true,
         }
     }
@@ -265,6 +276,7 @@ impl Operation {
             Work::Unlink(onto) => unlink(stage, count, onto),
             Work::Clone(onto) => clone(stage, count, onto),
             Work::Write(bytes, data, onto) => write(stage, count, bytes, data, onto),
+            Work::WriteAndRelease(bytes, onto) => write_and_release(stage, count, bytes, onto),
             Work::Fsync => fsync(stage, count),
             Work::Read => read(stage, count),
             Work::Share(bytes, data) => share(stage, count, bytes, data),
@@ -365,6 +377,13 @@ fn write(stage: &Stage, count: usize, bytes: usize, data: Data, onto: Onto) -> R
         Onto::End => files[0].write_at((number * bytes) as u64, &contents[number]),
         _ => files[number].write_at(0, &contents[number]),
     })
+}
+
+fn write_and_release(stage: &Stage, count: usize, bytes: usize, onto: Onto) -> Result<Calls> {
+    let Calls { call: mut write, blocks_saved, .. } = write(stage, count, bytes, Data::New, onto)?;
+    let fs = stage.fs.clone();
+    // Who asks for the free space is told the truth, so this releases what the write has dropped.
+    calls(blocks_saved, move |number| write(number).map(|()| _ = fs.statfs()))
 }
 
 fn fsync(stage: &Stage, count: usize) -> Result<Calls> {
