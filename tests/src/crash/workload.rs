@@ -1572,7 +1572,12 @@ pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
     let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
     let name = format!("random operations of seed {seed}");
-    Workload { name: if seed % 2 == 0 { name } else { format!("{LATE}{name}") }, ops, crashes_from: 0, only: None }
+    Workload {
+        name: if seed.is_multiple_of(2) { name } else { format!("{LATE}{name}") },
+        ops,
+        crashes_from: 0,
+        only: None,
+    }
 }
 
 /// Reduces operations that run in several atomic steps to one step, because between two steps the totals match
