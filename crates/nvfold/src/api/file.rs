@@ -423,7 +423,7 @@ mod tests {
         crate::Daemon::new(fs.clone()).turn().unwrap();
         assert_eq!(free(), before);
         // A list that is full: each call over it releases a step.
-        let most = crate::store::LATE_MOST;
+        let most = crate::store::postponed::LATE_MOST;
         for round in 0..most / 100 + 20 {
             one.write_at(0, &numbered(3001 + round * 100, 100)).unwrap();
             assert!(free() >= before - most, "round {round}: {} of {before}", free());

@@ -79,7 +79,7 @@ mod overwrite;
 pub(crate) mod packed;
 pub(crate) mod pending;
 pub(crate) mod placer;
-mod postponed;
+pub(crate) mod postponed;
 mod publish;
 pub(crate) mod queued;
 mod release;
@@ -91,8 +91,6 @@ pub(crate) mod zeros;
 
 pub(crate) use commit::store_words;
 pub(crate) use features::write_superblock;
-#[cfg(test)]
-pub(crate) use postponed::LATE_MOST;
 
 use crate::chunk::Chunks;
 use crate::chunk::entries::Entries;
