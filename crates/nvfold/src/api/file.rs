@@ -254,6 +254,8 @@ impl File {
     /// Returns at most `most` extents from byte `from` on, in order, split where the number of references changes.
     /// For a large file it may return fewer: continue after the last extent until the list is empty.
     pub fn extents(&self, from: u64, most: usize) -> Result<Vec<MappedExtent>> {
+        // The caller is told how many references there are.
+        self.core().release_waiting();
         self.answer(self.core().mapped_extents(&self.pin.inode, from, most))
     }
 
