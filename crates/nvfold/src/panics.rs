@@ -62,6 +62,8 @@ pub(crate) enum Job {
     Reconcile,
     /// Freeing the trees that were removed.
     Remove,
+    /// Releasing references that changes have dropped.
+    Release,
     /// The work of a policy that a program has brought.
     OwnPolicy,
     /// Sharing stored data, compressing it, and undoing that, on request.
@@ -84,6 +86,7 @@ impl Job {
             Job::Trim => "giving memory back to the host",
             Job::Reconcile => "making counts exact after a crash",
             Job::Remove => "freeing a removed tree",
+            Job::Release => "releasing dropped references",
             Job::OwnPolicy => "the work of a policy of this program",
             Job::Reshare => "sharing stored data on request",
         }

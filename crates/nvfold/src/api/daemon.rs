@@ -40,7 +40,7 @@ impl Daemon {
             // The disk does not take what is there. The error is told by `Region::sync_errors`, and may end.
             return Ok(LOOK_AGAIN);
         }
-        core.release_waiting();
+        core.release_in_background();
         let policies = &core.policies;
         policies.daemon_works();
         self.schedule.turn(&policies.denova, &self.fs)

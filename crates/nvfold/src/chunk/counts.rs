@@ -18,7 +18,7 @@ use super::labels::{Labels, TakenOff};
 use super::{Chunks, FLAGS_WORD, Released, Unshareable};
 use crate::media::chunk_entry::{ADDRESS_WORD, ChunkEntry, CountWord, ENTRY_BYTES, LINKS_WORD, address_word, tag};
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS};
-use crate::space::{BlockRun, Runs};
+use crate::space::{BlockRun, Runs, add_run};
 use pmem::{Flight, InFlight, Pm};
 use zerocopy::IntoBytes;
 
@@ -147,10 +147,7 @@ impl Chunks {
         for run in runs.iter() {
             for block in run.blocks() {
                 let to = if self.has_entry(block) { &mut left } else { &mut private };
-                match to.last_mut() {
-                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
-                    _ => to.push(BlockRun { start: block, count: 1 }),
-                }
+                add_run(to, BlockRun { start: block, count: 1 });
             }
         }
         private.iter().for_each(|run| index.labels.take_off_all(*run));

@@ -12,7 +12,7 @@
 
 use crate::media::location_word::LocationWord;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
-use crate::space::{BlockRun, Runs};
+use crate::space::{BlockRun, Runs, add_run};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -100,12 +100,7 @@ impl Dropped {
 
     /// Adds the references of `others`.
     pub(crate) fn append(&mut self, others: Dropped) {
-        for run in others.blocks {
-            match self.blocks.last_mut() {
-                Some(last) if last.blocks_end() == run.start.0 => last.count += run.count,
-                _ => self.blocks.push(run),
-            }
-        }
+        others.blocks.into_iter().for_each(|run| add_run(&mut self.blocks, run));
         self.packed.extend(others.packed);
     }
 

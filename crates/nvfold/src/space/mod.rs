@@ -98,6 +98,15 @@ impl BlockRun {
 /// A few runs.
 pub(crate) type Runs = SmallVec<[BlockRun; 2]>;
 
+/// Adds a run. It is one with the last run if it goes on there.
+#[inline]
+pub(crate) fn add_run(runs: &mut Runs, run: BlockRun) {
+    match runs.last_mut() {
+        Some(last) if last.blocks_end() == run.start.0 => last.count += run.count,
+        _ => runs.push(run),
+    }
+}
+
 /// The purpose of an allocation: it selects the cursor, and whether the kept blocks may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {

@@ -22,7 +22,7 @@ use crate::inode::Inode;
 use crate::inode::extents::{Dropped, Extent};
 use crate::media::log_entry::dedupe;
 use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
-use crate::space::{BlockRun, Purpose, Runs};
+use crate::space::{BlockRun, Purpose, Runs, add_run};
 use crate::words::Times;
 use pmem::Flight;
 use smallvec::SmallVec;
@@ -533,10 +533,7 @@ impl Store {
         }
         for block in extent.blocks().blocks() {
             let _counted = self.one_more(block.into(), tx)?.take();
-            match taken.blocks.last_mut() {
-                Some(last) if last.blocks_end() == block.0 => last.count += 1,
-                _ => taken.blocks.push(BlockRun { start: block, count: 1 }),
-            }
+            add_run(&mut taken.blocks, BlockRun { start: block, count: 1 });
         }
         Ok(())
     }

@@ -280,12 +280,12 @@ impl Store {
         doing: &'static str,
         operation: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        self.release_waiting();
+        self.release_in_background();
         let inside = self.freeze_lock.enter_background();
         self.check_changeable(doing)?;
         let done = self.answer(operation());
         drop(inside);
-        self.release_waiting();
+        self.release_in_background();
         done
     }
 

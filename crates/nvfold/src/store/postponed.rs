@@ -24,6 +24,7 @@
 
 use super::Store;
 use crate::inode::extents::Dropped;
+use crate::panics::Job;
 use crate::space::BlockRun;
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,12 @@ pub(crate) const AT_ONCE: u64 = 4096;
 /// call that finds the list full waits for one step, about a tenth of a millisecond.
 pub(crate) const LATE_MOST: u64 = 4096;
 const LATE_STEP: u64 = 512;
+
+/// How many references may stay on the list when a call returns, and how many a step releases.
+struct Bounds {
+    left: u64,
+    step: u64,
+}
 
 /// The references on the list.
 #[derive(Default)]
@@ -90,7 +97,7 @@ impl Store {
 
     /// True if all of it may wait on the list, because a release would store to the index on the media.
     #[inline]
-    pub(super) fn is_released_late(&self, dropped: &Dropped) -> bool {
+    fn is_released_late(&self, dropped: &Dropped) -> bool {
         let stores_to_index = |run: &BlockRun| self.chunks.may_have_entries(*run);
         self.chunks.index.fact().is_some()
             && (!dropped.packed.is_empty() || dropped.blocks.iter().any(stores_to_index))
@@ -106,22 +113,36 @@ impl Store {
     /// Releases what a call may not leave behind. The caller holds no lock.
     #[inline]
     pub(crate) fn release_postponed(&self) {
-        let left = if self.chunks.index.fact().is_some() { LATE_MOST } else { 0 };
+        let Bounds { left, step } = self.bounds();
         if self.postponed.waiting.load(Ordering::Acquire) > left {
-            self.release_in_steps(left);
+            self.release_in_steps(Bounds { left, step });
         }
     }
 
     /// Releases all that was postponed. The caller holds no lock. Returns true if there was any.
     #[inline]
     pub(crate) fn release_waiting(&self) -> bool {
-        self.postponed.waiting.load(Ordering::Acquire) > 0 && self.release_in_steps(0)
+        self.postponed.waiting.load(Ordering::Acquire) > 0 && self.release_in_steps(Bounds { left: 0, ..self.bounds() })
+    }
+
+    /// The same for work beside the calls: a panic ends the work that it interrupts, and no thread.
+    pub(crate) fn release_in_background(&self) {
+        if self.postponed.waiting.load(Ordering::Acquire) > 0 {
+            let _panicked = self.panics.contain(Job::Release, None, || Ok(self.release_waiting()));
+        }
+    }
+
+    #[inline]
+    fn bounds(&self) -> Bounds {
+        match self.chunks.index.fact() {
+            Some(_) => Bounds { left: LATE_MOST, step: LATE_STEP },
+            None => Bounds { left: 0, step: AT_ONCE },
+        }
     }
 
     /// Releases until at most `left` references are on the list. Returns false on a device that may not change.
     #[cold]
-    fn release_in_steps(&self, left: u64) -> bool {
-        let step = if self.chunks.index.fact().is_some() { LATE_STEP } else { AT_ONCE };
+    fn release_in_steps(&self, Bounds { left, step }: Bounds) -> bool {
         let _only = self.postponed.releasing.lock();
         while self.postponed.waiting.load(Ordering::Acquire) > left {
             let _inside = self.freeze_lock.enter();

@@ -132,11 +132,10 @@ impl Store {
         let extent = Extent { length: entry.length, location: entry.location(), unwritten: false };
         extents.exchange(entry.file_offset, extent, &mut dropped);
         state.drops += u64::from(!dropped.is_empty());
-        let is_late = claims.reserved().is_empty() && !remap.stamp.keeps_content() && self.is_released_late(&dropped);
+        let later = self.split_later(&mut dropped, remap, claims);
         let (landed, line) = claims.transaction().end(line);
         let mut emptied = EmptiedEntries::new();
-        let at_once = if is_late { &[][..] } else { &dropped.blocks };
-        let flight = self.clear_unshared_entries(at_once, claims.reserved(), &mut emptied);
+        let flight = self.clear_unshared_entries(&dropped.blocks, claims.reserved(), &mut emptied);
         self.commit_line(inode, state, line, landed, flight, || self.forget_all(&emptied));
         (state.attributes.size, state.attributes.mtime, state.attributes.ctime) = (entry.size, entry.time, entry.time);
         if entry.dedupe == dedupe::NEEDED {
@@ -145,9 +144,7 @@ impl Store {
         }
         self.installed(inode, state, before, charged);
         changing.done();
-        if is_late {
-            self.postpone(std::mem::take(&mut dropped));
-        }
+        self.postpone(later);
         claims.published(inode.ino, &dropped)
     }
 
@@ -163,10 +160,9 @@ impl Store {
         let state = locked.state();
         let mut dropped = self.plan(state, remap, claims)?;
         let drops = !dropped.is_empty();
-        // Reserved blocks that are filled are kept, and the daemon changes little at once.
-        let may_postpone = L::IS_EXCLUSIVE && claims.reserved().is_empty();
-        let is_moved = remap.stamp.keeps_content();
-        let later = if may_postpone { self.split_postponed(&mut dropped, is_moved) } else { Dropped::default() };
+        // The daemon changes little at once.
+        let may_postpone = L::IS_EXCLUSIVE;
+        let later = if may_postpone { self.split_later(&mut dropped, remap, claims) } else { Dropped::default() };
         let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe());
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
@@ -235,6 +231,15 @@ impl Store {
         }
         self.postpone(later);
         Ok(claims.published(inode.ino, &dropped))
+    }
+
+    /// Splits off what a change drops and releases later: none where reserved blocks are filled, because they are kept.
+    #[inline]
+    fn split_later(&self, dropped: &mut Dropped, remap: &Remap<'_>, claims: &Claims<'_>) -> Dropped {
+        match claims.reserved().is_empty() {
+            true => self.split_postponed(dropped, remap.stamp.keeps_content()),
+            false => Dropped::default(),
+        }
     }
 
     /// Does the accounting after a change was installed in DRAM. `charged` of the bytes that it added are counted already.

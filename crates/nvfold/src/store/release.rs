@@ -7,7 +7,7 @@ use crate::inode::extents::Dropped;
 use crate::inode::log::LogPart;
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BlockNumber, ChunkRef, PackedNumber, SEGMENT_BLOCKS, SEGMENT_BYTES};
-use crate::space::{BlockRun, Runs};
+use crate::space::{BlockRun, Runs, add_run};
 use nvfold_sync::atomic::{AtomicU64, Ordering};
 use pmem::Flight;
 use smallvec::SmallVec;
@@ -257,10 +257,7 @@ impl Store {
             self.policies.released(block.into(), left);
             if left == Released::Free {
                 emptied |= had_entry;
-                match free.last_mut() {
-                    Some(last) if last.blocks_end() == block.0 => last.count += 1,
-                    _ => free.push(BlockRun { start: block, count: 1 }),
-                }
+                add_run(free, BlockRun { start: block, count: 1 });
             }
         }
         emptied

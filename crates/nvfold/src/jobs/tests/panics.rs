@@ -2,7 +2,7 @@
 //! everything whole.
 
 use super::{ROOT, content, create, mount_with, noise, text_of};
-use crate::api::{File, FileSystem};
+use crate::api::{Daemon, File, FileSystem};
 use crate::check::{CheckOptions, check};
 use crate::dedup::policy::Policy;
 use crate::error::{Error, errno};
@@ -10,7 +10,7 @@ use crate::jobs::Effort;
 use crate::media::{BLOCK_BYTES, Location};
 use crate::mount::MkfsOptions;
 use crate::panics::{Job, Moment};
-use crate::words::{InodeNumber, XattrMode};
+use crate::words::{IndexKind, InodeNumber, XattrMode};
 use pmem::{DeviceSpec, OpenOptions, Region};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -29,8 +29,12 @@ struct Scene {
 
 impl Scene {
     fn new(policy: Policy) -> Scene {
+        Scene::with(policy, &MkfsOptions::default())
+    }
+
+    fn with(policy: Policy, options: &MkfsOptions) -> Scene {
         let region = Region::create(&DeviceSpec::Memory, 64 << 20, &OpenOptions::default()).unwrap();
-        FileSystem::mkfs(&region, &MkfsOptions::default()).unwrap();
+        FileSystem::mkfs(&region, options).unwrap();
         let fs = mount_with(&region, policy);
         Scene { region, fs, policy, files: Vec::new(), open: Vec::new(), value: Vec::new() }
     }
@@ -388,6 +392,22 @@ fn a_panic_in_housekeeping_stops_only_that_job() {
     panics_as_a_whole(Job::Reorder, with_equal_files(Policy::Inline), &reorder);
     let trim = |scene: &Scene| assert!(scene.fs.trim_step().unwrap());
     panics_as_a_whole(Job::Trim, with_equal_files(Policy::Inline), &trim);
+}
+
+#[test]
+fn a_panic_in_a_late_release_leaves_the_references_to_calls_and_the_next_mount() {
+    let mut scene = Scene::with(Policy::Inline, &MkfsOptions { index: IndexKind::Pm, ..MkfsOptions::default() });
+    (0..FILES).for_each(|file| scene.add(&format!("file {file}"), noise(20 * BLOCK)));
+    create(&scene.fs, "dropped", &noise(20 * BLOCK));
+    scene.fs.unlink(ROOT, b"dropped").unwrap();
+    let mut daemon = Daemon::new(scene.fs.clone());
+    scene.fs.core().panics.plan(Job::Release, None, Moment::Begin);
+    daemon.turn().unwrap();
+    assert!(scene.fs.panicked().last.is_some_and(|last| last.contains("releasing dropped references")));
+    daemon.turn().unwrap();
+    assert_eq!(scene.fs.panicked().count, 1, "it is not tried again");
+    scene.see(None);
+    scene.see_next_mount();
 }
 
 #[test]
