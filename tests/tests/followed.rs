@@ -98,7 +98,7 @@ fn assert_shared((written, shared): (u64, u64), percent: u64, what: &str) {
 fn short_records_that_a_program_copies_are_shared() {
     requires!(fuse, tool("cc"));
     for options in ["policy=icid,writeback=on", "policy=icid,writeback=off", "policy=icid+inline"] {
-        let mut house = House::new(options);
+        let mut house = House::new(&format!("{options},origin_min=64"));
         for way in ["records", "mapped"] {
             assert_shared(house.copy(way), 95, &format!("{way}, {options}"));
         }
@@ -117,7 +117,7 @@ fn copies_through_stdio_are_shared() {
 #[test]
 fn a_forked_child_shares_copies_of_data_that_its_parent_read() {
     requires!(fuse, tool("cc"));
-    let mut house = House::new("policy=icid");
+    let mut house = House::new("policy=icid,origin_min=64");
     assert_shared(house.copy("forks"), 95, "forks");
     house.mount.check();
 }

@@ -186,7 +186,7 @@ struct Secret {
 
 impl Secret {
     fn new(options: &str) -> Secret {
-        let house = House::new(&format!("policy=icid,allow_other,{options}"));
+        let house = House::new(&format!("policy=icid,origin_min=64,allow_other,{options}"));
         let (program, guess) = (house.mount.join("program"), house.mount.join("guess"));
         run::ok(Command::new("install").args(["-m", "755"]).args([&house.program, &program]));
         fs::write(&guess, &house.bytes[..GUESS_BYTES]).unwrap();

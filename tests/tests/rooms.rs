@@ -106,7 +106,7 @@ const HOUSES: [House; 9] = [
             ("utab", "mounts"),
             ("traffic", "size"),
             ("device", "dedup_options option_list mounts size failure"),
-            ("dedup_options", "option_list failure"),
+            ("dedup_options", "option_list size failure"),
             ("problems", "stop mounts failure text"),
             ("stop", "failure"),
             ("output", "progress"),

@@ -20,7 +20,7 @@ use nvfold::{File, Origin};
 use nvfold_causality::{CopySource, FileToken, RecTree, TreeOptions};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Made when the first device that follows origins is opened.
@@ -38,6 +38,75 @@ const KEPT_MAX: usize = 64;
 /// Files of which bytes lie in memory. While there are none a copy has nothing to tell.
 static READ: AtomicUsize = AtomicUsize::new(0);
 
+/// Which of a program's copies are worth a record.
+static SHORT_COPIES: ShortCopies = ShortCopies::new();
+
+/// So many written bytes are watched, to learn whether short copies pay.
+const WATCHED_BYTES: u64 = 4 << 20;
+/// For so many written bytes, short copies are not recorded; then they are watched again.
+const SKIPPED_BYTES: u64 = 64 << 20;
+
+/// Which copies are recorded: all, or only those as long as a run that devices share.
+///
+/// The problem: a shorter copy pays only if others continue it, as when a program copies a file by lines. The values that
+/// the compaction of an LSM tree merges lie in another order than before, and none of them is shared: then a record costs
+/// more than the copy itself.
+///
+/// The idea: the bytes of writes tell. If not a fourth of those with a known source lie in runs that are long enough,
+/// short copies are not recorded for a while. Counts are relaxed: a lost one moves the decision by a request.
+struct ShortCopies {
+    /// The shortest run that a device shares, bytes; of several devices the least. 0: no device yet.
+    bytes_min: AtomicUsize,
+    /// Shorter copies are not recorded, bytes.
+    noted_from: AtomicUsize,
+    written: AtomicU64,
+    in_long: AtomicU64,
+    in_short: AtomicU64,
+}
+
+impl ShortCopies {
+    const fn new() -> ShortCopies {
+        ShortCopies {
+            bytes_min: AtomicUsize::new(0),
+            noted_from: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            in_long: AtomicU64::new(0),
+            in_short: AtomicU64::new(0),
+        }
+    }
+
+    fn device_shares_from(&self, bytes_min: usize) {
+        let before = self.bytes_min.load(Ordering::Relaxed);
+        if before == 0 || bytes_min < before {
+            self.bytes_min.store(bytes_min, Ordering::Relaxed);
+            self.noted_from.store(0, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn is_noted(&self, length: usize) -> bool {
+        length >= self.noted_from.load(Ordering::Relaxed)
+    }
+
+    /// A request of `length` bytes is written, and these are its known sources.
+    fn written(&self, length: u64, sources: &[CopySource]) {
+        let least = self.bytes_min.load(Ordering::Relaxed);
+        for CopySource { length, .. } in sources {
+            let to = if *length >= least as u64 { &self.in_long } else { &self.in_short };
+            to.fetch_add(*length, Ordering::Relaxed);
+        }
+        let written = self.written.fetch_add(length, Ordering::Relaxed) + length;
+        let skips = self.noted_from.load(Ordering::Relaxed) > 0;
+        if written < if skips { SKIPPED_BYTES } else { WATCHED_BYTES } {
+            return;
+        }
+        let [_, in_long, in_short] =
+            [&self.written, &self.in_long, &self.in_short].map(|count| count.swap(0, Ordering::Relaxed));
+        let pays = skips || in_long * 3 >= in_short;
+        self.noted_from.store(if pays { 0 } else { least }, Ordering::Relaxed);
+    }
+}
+
 /// A file of which the bytes are followed. Dropped, they are forgotten.
 pub struct Followed {
     token: FileToken,
@@ -53,12 +122,14 @@ pub struct Followed {
 pub struct Follows(Option<usize>);
 
 impl Follows {
-    /// A device with this handle is opened, and follows origins or not.
-    pub fn begin(device: usize, follows: bool) -> Follows {
-        if follows {
+    /// A device with this handle is opened. `bytes_min`: the shortest run that it shares with what it was copied from;
+    /// `None` if it follows no origins.
+    pub fn begin(device: usize, bytes_min: Option<u64>) -> Follows {
+        if let Some(bytes_min) = bytes_min {
             TREE.get_or_init(RecTree::default);
+            SHORT_COPIES.device_shares_from(bytes_min as usize);
         }
-        Follows(follows.then_some(device))
+        Follows(bytes_min.map(|_| device))
     }
 }
 
@@ -164,9 +235,10 @@ pub fn has_sources() -> bool {
     READ.load(Ordering::Relaxed) != 0
 }
 
-/// As `note_copy`, from within a program's own memcpy: neither waits nor allocates, and drops what it cannot note so.
+/// As `note_copy`, from within a program's own memcpy: neither waits nor allocates, and drops what it cannot note so. Short
+/// copies are left out where they do not pay.
 pub fn try_note_copy(target: usize, source: usize, length: usize) {
-    if let Some(tree) = TREE.get() {
+    if let Some(tree) = TREE.get().filter(|_| SHORT_COPIES.is_noted(length)) {
         tree.try_record_copy(target as u64, source as u64, length as u64);
     }
 }
@@ -229,6 +301,7 @@ impl Sources {
         let (mut found, mut before) = (Vec::new(), 0);
         for (address, length) in ranges {
             tree.origins(address as u64, length as u64, &mut found);
+            SHORT_COPIES.written(length as u64, &found);
             if !found.is_empty() {
                 let upgrade = |source: &CopySource| {
                     let files = FOLLOWED.read();
@@ -254,5 +327,47 @@ impl Sources {
             Origin { at, length, source: &followed.file, source_offset }
         };
         self.0.iter().map(origin).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sources(length: u64, count: u64) -> Vec<CopySource> {
+        (0..count).map(|at| CopySource { at: at * 2 * length, length, ..CopySource::NONE }).collect()
+    }
+
+    #[test]
+    fn short_copies_are_left_out_while_they_join_to_no_long_run() {
+        let copies = ShortCopies::new();
+        copies.device_shares_from(2048);
+        assert!(copies.is_noted(1));
+        let watched = WATCHED_BYTES / 65_536;
+        let write = |sources: &[CopySource], requests: u64| (0..requests).for_each(|_| copies.written(65_536, sources));
+        // Three of four bytes lie in long runs; then a fourth; then less.
+        write(&[sources(3 * 2048, 1), sources(512, 4)].concat(), watched);
+        assert!(copies.is_noted(32), "a program that copies by lines");
+        write(&[sources(2048, 2), sources(1024, 12)].concat(), watched);
+        assert!(copies.is_noted(32), "a fourth is enough");
+        write(&sources(100, 300), watched - 1);
+        assert!(copies.is_noted(32), "not yet");
+        write(&sources(100, 300), 1);
+        assert!(!copies.is_noted(32) && !copies.is_noted(2047) && copies.is_noted(2048));
+        // They are watched again some time later.
+        write(&sources(4096, 1), SKIPPED_BYTES / 65_536 - 1);
+        assert!(!copies.is_noted(32));
+        write(&[], 1);
+        assert!(copies.is_noted(32));
+    }
+
+    #[test]
+    fn the_shortest_run_of_several_devices_counts() {
+        let copies = ShortCopies::new();
+        copies.device_shares_from(2048);
+        copies.device_shares_from(64);
+        copies.device_shares_from(512);
+        (0..WATCHED_BYTES / 65_536).for_each(|_| copies.written(65_536, &sources(100, 300)));
+        assert!(copies.is_noted(32), "64 bytes are long enough");
     }
 }

@@ -101,6 +101,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         compression: options.compression,
         deext: DeExtOptions { classes: options.cut, ..DeExtOptions::default() },
         denova: DeNovaOptions { mode: options.mode, ..DeNovaOptions::default() },
+        origin_bytes_min: options.origin_bytes_min,
         // What a thread owes to an emulated device has passed too.
         stopwatch: Some(Arc::new(move || pmem::clock::device_ns(start))),
         read_only: options.read_only,
@@ -110,6 +111,8 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         ..MountOptions::default()
     };
     let fs = FileSystem::mount(region, mount)?;
+    let follows_origins = options.origins.unwrap_or(options.policy.follows_origins());
+    let origin_bytes_min = follows_origins.then(|| fs.origin_bytes_min());
     let broken = Arc::new(AtomicBool::new(false));
     let background = background::start(fs.clone(), broken.clone()).map_err(|error| {
         Failure::new(error.raw_os_error().unwrap_or(libc::EAGAIN), format!("start a thread: {error}"))
@@ -123,7 +126,7 @@ pub fn open(path: &[u8], options: &Options) -> Outcome<usize> {
         uid,
         gid,
         umask: AtomicU32::new(process_umask()),
-        follows_origins: Follows::begin(handle, options.origins.unwrap_or(options.policy.follows_origins())),
+        follows_origins: Follows::begin(handle, origin_bytes_min),
         written_bytes: AtomicU64::new(0),
         closing: AtomicBool::new(false),
         broken,

@@ -4,11 +4,11 @@
 #![forbid(unsafe_code)]
 
 use crate::failure::{Failure, Outcome};
-use nvfold::{Classes, Compression, DedupMode, IndexKind, Pack, Policy, Prefer};
+use nvfold::{Classes, Compression, DedupMode, IndexKind, ORIGIN_BYTES_MIN_RANGE, Pack, Policy, Prefer};
 use pmem::Profile;
 
 const SYNTAX: &str = "ro create format size=SIZE label=NAME index=dram|pm policy=NAME \
-                         prefer=balanced|space|speed|wear origins=auto|on|off pack=auto|on|off \
+                         prefer=balanced|space|speed|wear origins=auto|on|off origin_min=auto|BYTES pack=auto|on|off \
                          compress=off|lz4|zstd[:LEVEL] cut=auto|content|fixed \
                          mode=immediate|inline|delayed:MS:ENTRIES threads=N discard nodiscard profile=NAME";
 
@@ -30,6 +30,8 @@ pub struct Options {
     pub policy: Policy,
     /// Follow where bytes were copied from; `None`: if the policy does.
     pub origins: Option<bool>,
+    /// The shortest run that is shared with what it was copied from; `None`: by what the device costs.
+    pub origin_bytes_min: Option<u64>,
     /// What policy `auto` saves.
     pub prefer: Prefer,
     pub pack: Pack,
@@ -55,6 +57,7 @@ impl Default for Options {
             index: IndexKind::default(),
             policy: Policy::default(),
             origins: None,
+            origin_bytes_min: None,
             prefer: Prefer::default(),
             pack: Pack::default(),
             compression: Compression::default(),
@@ -113,6 +116,12 @@ impl Options {
                     _ => return Err("neither auto nor on nor off".into()),
                 }
             }
+            "origin_min" => {
+                self.origin_bytes_min = match value {
+                    "auto" => None,
+                    bytes => Some(parse_origin_bytes_min(bytes)?),
+                }
+            }
             "prefer" => self.prefer = Prefer::from_name(value).ok_or("none of balanced, space, speed, wear")?,
             "pack" => self.pack = Pack::from_name(value).ok_or("neither auto nor on nor off")?,
             "compress" => self.compression = Compression::named(value.as_bytes()).ok_or("not a compression")?,
@@ -127,6 +136,12 @@ impl Options {
         }
         Ok(())
     }
+}
+
+fn parse_origin_bytes_min(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).ok().filter(|bytes| ORIGIN_BYTES_MIN_RANGE.contains(bytes));
+    let (least, most) = (ORIGIN_BYTES_MIN_RANGE.start(), ORIGIN_BYTES_MIN_RANGE.end());
+    bytes.ok_or_else(|| format!("neither auto nor a number of bytes from {least} to {most}"))
 }
 
 /// Bytes, with K, M, G or T (KiB, ...) for powers of 1024.
@@ -154,7 +169,9 @@ mod tests {
         let options = Options::parse(b"size=1M, size=64MiB,create,policy=off,,threads=7,index=pm,nodiscard").unwrap();
         assert_eq!((options.size_bytes, options.create, options.format), (Some(64 << 20), true, false));
         assert_eq!((options.policy, options.threads, options.index), (Policy::Off, 7, IndexKind::Pm));
-        assert_eq!(options.discard, Some(false));
+        assert_eq!((options.discard, options.origin_bytes_min), (Some(false), None));
+        let of = |list: &[u8]| Options::parse(list).unwrap().origin_bytes_min;
+        assert_eq!([of(b"origin_min=4K"), of(b"origin_min=64,origin_min=auto")], [Some(4096), None]);
     }
 
     #[test]
@@ -175,6 +192,9 @@ mod tests {
             "pack=maybe",
             "compress=rar",
             "mode=later",
+            "origin_min=63",
+            "origin_min=2M",
+            "origin_min=much",
             "profile=floppy",
             "ro,create",
         ] {

@@ -128,7 +128,7 @@ fn concurrent_appends_are_atomic() {
 #[test]
 fn a_merge_in_cpp_shares_the_records_of_both_files() {
     let expected = "merged 131072 bytes: 131072 shared, stored bytes grew by 0\nthe merged file is right\n";
-    prints("merge.cpp", "size=64M,policy=icid", expected);
+    prints("merge.cpp", "size=64M,policy=icid,origin_min=64", expected);
 }
 
 #[test]

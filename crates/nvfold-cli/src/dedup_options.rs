@@ -2,10 +2,11 @@
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::option_list::{Group, listed};
+use crate::size;
 use nvfold::{
     AutoOptions, Classes, Compression, DeExtOptions, DeNovaOptions, DedupMode, FileSystem, Generators, IndexKind,
-    MethodChoice, MountOptions, NvDedupOptions, Pack, Policy, Prefer, ReorderOptions, StrongFunction, Verify,
-    WeakFunction,
+    MethodChoice, MountOptions, NvDedupOptions, ORIGIN_BYTES_MIN_RANGE, Pack, Policy, Prefer, ReorderOptions,
+    StrongFunction, Verify, WeakFunction,
 };
 use pmem::Region;
 
@@ -39,7 +40,7 @@ pub(crate) const GROUP: Group = Group {
 };
 
 /// The options for experiments.
-pub(crate) static RESEARCH_GROUPS: [Group; 4] = [
+pub(crate) static RESEARCH_GROUPS: [Group; 5] = [
     Group {
         heading: "All policies",
         options: &[
@@ -86,6 +87,15 @@ pub(crate) static RESEARCH_GROUPS: [Group; 4] = [
         ],
     },
     Group {
+        heading: "Policies icid",
+        options: &[(
+            "origin_min=auto|BYTES",
+            "The shortest run of bytes that is shared with the bytes that it was copied from: 64 as in the paper, at most 1M. \
+             auto (default) goes by what writing and sharing cost on the device, and shares less while sharing makes the \
+             store larger than its files",
+        )],
+    },
+    Group {
         heading: "Policy deext",
         options: &[(
             "cut=auto|content|fixed",
@@ -115,6 +125,7 @@ pub(crate) struct DedupOptions {
     pub nv_dedup: NvDedupOptions,
     pub denova: DeNovaOptions,
     pub auto: AutoOptions,
+    pub origin_bytes_min: Option<u64>,
     pub generators: Generators,
 }
 
@@ -139,6 +150,7 @@ impl DedupOptions {
             "period" => "50000",
             "method" => "auto",
             "generators" => "per-core",
+            "origin_min" => "64",
             "mode" => "delayed:750:20000",
             "cpu" => "25",
             "guard" => "5",
@@ -182,6 +194,7 @@ impl DedupOptions {
                 nv_dedup.period = period.ok_or_else(|| "must be a number of chunks, 1 at least".to_owned())?;
             }
             "method" => nv_dedup.method = parse_method(value)?,
+            "origin_min" => self.origin_bytes_min = parse_origin_bytes_min(value)?,
             "generators" => self.generators = named(value, generators, &["per-core", "global"])?,
             "mode" => denova.mode = parse_mode(value)?,
             "cpu" => denova.cpu_percent = percent(value, 1)?,
@@ -204,8 +217,18 @@ impl DedupOptions {
 
     /// Mounts a device with these options and those of `mount`. Fails if they do not fit the device.
     pub(crate) fn mount(&self, region: Region, mount: MountOptions, name: &str) -> Outcome<FileSystem> {
-        let DedupOptions { policy, pack, compression, cut, weak, mut nv_dedup, denova, auto, generators } =
-            self.clone();
+        let DedupOptions {
+            policy,
+            pack,
+            compression,
+            cut,
+            weak,
+            mut nv_dedup,
+            denova,
+            auto,
+            origin_bytes_min,
+            generators,
+        } = self.clone();
         let (superblock, _) = nvfold::read_superblock(&region).doing(name)?;
         if let (Some(function), Some((IndexKind::Pm, own))) = (weak, superblock.index())
             && function != own
@@ -221,7 +244,18 @@ impl DedupOptions {
         }
         nv_dedup.weak = weak.unwrap_or_default();
         let deext = DeExtOptions { classes: cut, ..mount.deext };
-        let options = MountOptions { policy, pack, compression, nv_dedup, denova, deext, auto, generators, ..mount };
+        let options = MountOptions {
+            policy,
+            pack,
+            compression,
+            nv_dedup,
+            denova,
+            deext,
+            auto,
+            origin_bytes_min,
+            generators,
+            ..mount
+        };
         FileSystem::mount(region, options).doing(name)
     }
 }
@@ -229,6 +263,16 @@ impl DedupOptions {
 /// Parses a policy.
 pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
     Policy::named(text.as_bytes()).ok_or_else(|| format!("must be one of {}", Policy::names()))
+}
+
+/// Parses the shortest run that is shared with what it was copied from; `None` for auto.
+fn parse_origin_bytes_min(text: &str) -> Result<Option<u64>, String> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let bytes = size::parse(text).ok().filter(|bytes| ORIGIN_BYTES_MIN_RANGE.contains(bytes));
+    let (least, most) = (ORIGIN_BYTES_MIN_RANGE.start(), ORIGIN_BYTES_MIN_RANGE.end());
+    bytes.map(Some).ok_or_else(|| format!("must be auto, or a number of bytes from {least} to {most}"))
 }
 
 /// Parses a compression and its level.

@@ -178,13 +178,16 @@ pub(crate) fn drain(fs: &FileSystem) -> nvfold::Result<Vec<u8>> {
     Ok(format!("{} {entries} {bytes}", u8::from(is_done)).into_bytes())
 }
 
-/// Frees a part of the dead space, for at most `WORK_FOR`, and returns what is left. The file system is mounted by
-/// this process.
+/// Frees a part of the dead space, for at most `WORK_FOR`, and returns what is left. At the end it gives free memory back
+/// to the host. The file system is mounted by this process.
 pub fn reclaim_some(fs: &FileSystem) -> nvfold::Result<ReclaimLeft> {
     let started = Instant::now();
     let mut is_done = false;
     while !is_done && started.elapsed() < WORK_FOR {
         is_done = fs.reclaim_step(Victims::All)?;
+    }
+    if is_done {
+        fs.trim()?;
     }
     Ok(ReclaimLeft { is_done, dead_bytes: fs.stats().reclaim.dead_bytes })
 }

@@ -1,12 +1,16 @@
 //! The device to which paths below the prefix lead.
 
 use crate::process;
+use nvfold::Victims;
 use nvfold_c::device::Device;
 use nvfold_c::failure::Failure;
 use nvfold_c::shared;
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// At exit, dead chunks in packed segments are taken back if they are a larger part of what is stored.
+const MUCH_DEAD_PART: u64 = 32;
 
 static PREFIX: OnceLock<Vec<u8>> = OnceLock::new();
 static LAST_NAME: OnceLock<Vec<u8>> = OnceLock::new();
@@ -63,6 +67,21 @@ pub(crate) fn sync() {
         // The program exits or executes whatever happens; no return value could report the error.
         let _ = shared::write_back_all();
         let _ = device.run(|fs| Ok(fs.sync()?));
+    }
+}
+
+/// Takes back what sharing parts of blocks has left, and gives free memory back to the host. What fails costs space, and
+/// the next mount tries again.
+pub(crate) fn tidy_up() {
+    if let Some(device) = device() {
+        let _ = device.run(|fs| {
+            while !fs.reclaim_step(Victims::Worthwhile)? {}
+            let stats = fs.figures();
+            if stats.reclaim.dead_bytes > stats.stored_bytes / MUCH_DEAD_PART {
+                while !fs.reclaim_step(Victims::All)? {}
+            }
+            Ok(fs.trim()?)
+        });
     }
 }
 

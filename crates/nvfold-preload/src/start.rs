@@ -108,6 +108,7 @@ extern "C" fn at_exit(_: *mut c_void) {
     if let Some(device) = device::device() {
         mappings::leave(device.handle);
     }
+    device::tidy_up();
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
     }

@@ -92,6 +92,7 @@ pub use panics::panic_is_contained;
 pub use chunk::generators::Generators;
 pub use chunking::{Chunker, PieceLengths};
 pub use compression::{COMPRESSION_ATTRIBUTE, Compression};
+pub use dedup::ORIGIN_BYTES_MIN_RANGE;
 pub use dedup::auto::options::{AutoOptions, Prefer};
 pub use dedup::denova::options::{DeNovaOptions, DedupMode};
 pub use dedup::nv_dedup::options::{Costs, Method, MethodChoice, NvDedupOptions, Thresholds};

@@ -7,6 +7,7 @@ use nvfold::*;
 use pmem::Region;
 use std::sync::Barrier;
 
+const BLOCK: usize = BLOCK_BYTES as usize;
 const FOLLOWING: [Policy; 3] = [Policy::Icid, Policy::IcidInline, Policy::IcidDeExt];
 
 fn mount(region: &Region, policy: Policy) -> FileSystem {
@@ -68,6 +69,149 @@ fn bytes_after_a_changed_byte_are_shared_too() {
         assert!(read(&target) == changed && read(&source) == content);
         unmount(region, fs);
     });
+}
+
+#[test]
+fn runs_that_are_too_short_for_the_device_are_stored() {
+    for policy in FOLLOWING {
+        let region = device(64, IndexKind::Dram);
+        let origin_bytes_min = Some(2048);
+        let fs =
+            FileSystem::mount(region.clone(), MountOptions { policy, origin_bytes_min, ..MountOptions::default() });
+        let fs = fs.unwrap();
+        assert_eq!(fs.origin_bytes_min(), 2048);
+        let source = create(&fs, "source");
+        let content = noise(100_000, 41);
+        source.write_at(0, &content).unwrap();
+        settle(&fs);
+        // A record that is too short, two halves of one that is long enough, and two that are not neighbours in the source.
+        let parts = [0..2047, 10_000..11_000, 11_000..12_048, 20_000..21_500, 40_000..41_500];
+        let data: Vec<u8> =
+            parts.iter().flat_map(|part| [&noise(100, part.start as u64), &content[part.clone()]].concat()).collect();
+        let data = [data, noise(100, 44)].concat();
+        let mut at = 0;
+        let mut origins = Vec::new();
+        for part in &parts {
+            at += 100;
+            origins.push(origin(at, part.len(), &source, part.start as u64));
+            at += part.len() as u64;
+        }
+        let target = create(&fs, "target");
+        assert_eq!(target.write_at_from(0, &data, &origins).unwrap(), 0, "{policy:?}: noise lies between the halves");
+        let noises = [noise(100, 42), noise(100, 43)];
+        let pieces = [&noises[0], &content[10_000..11_000], &content[11_000..12_048], &content[..2_047], &noises[1]];
+        let joined = pieces.concat();
+        let halves = [
+            origin(100, 1_000, &source, 10_000),
+            origin(1_100, 1_048, &source, 11_000),
+            origin(2_148, 2_047, &source, 0),
+        ];
+        let other = create(&fs, "other");
+        assert_eq!(other.write_at_from(0, &joined, &halves).unwrap(), 2_048, "{policy:?}: the halves are one run");
+        let all = create(&fs, "all");
+        for at in (0..10_000).step_by(1_000) {
+            let part = &content[at..at + 1_000];
+            let shared = all.write_at_from(at as u64, part, &[origin(0, 1_000, &source, at as u64)]).unwrap();
+            assert_eq!(shared, 1_000, "{policy:?}: a run that goes on in the next request");
+        }
+        assert!(read(&target) == data && read(&other) == joined && read(&all) == content[..10_000]);
+        drop((source, target, other, all));
+        unmount(&region, fs);
+    }
+}
+
+/// Files that are made of the others' blocks, a part of each, and the others then go: of the blocks, half is dead.
+#[test]
+fn sharing_parts_of_blocks_does_not_make_the_store_grow_without_bound() {
+    const FILE_BYTES: usize = 1 << 20;
+    const PART: usize = 2048;
+    let halves =
+        |content: &[u8]| -> Vec<u8> { content.chunks(BLOCK).flat_map(|block| &block[..PART]).copied().collect() };
+    for (origin_bytes_min, most) in [(None, 120), (Some(64), 210)] {
+        for policy in FOLLOWING {
+            let region = device(256, IndexKind::Dram);
+            let fs =
+                FileSystem::mount(region.clone(), MountOptions { policy, origin_bytes_min, ..MountOptions::default() });
+            let fs = fs.unwrap();
+            let mut expected = Vec::new();
+            for number in 0..64 {
+                let source = create(&fs, "source");
+                let content = noise(FILE_BYTES, 1000 + number);
+                source.write_at(0, &content).unwrap();
+                settle(&fs);
+                let target = create(&fs, &format!("target {number}"));
+                let data = halves(&content);
+                let origins: Vec<Origin<'_>> = (0..FILE_BYTES / BLOCK)
+                    .map(|block| origin((block * PART) as u64, PART, &source, (block * BLOCK) as u64))
+                    .collect();
+                target.write_at_from(0, &data, &origins).unwrap();
+                drop(source);
+                fs.unlink(ROOT, b"source").unwrap();
+                expected.push(data);
+                settle(&fs);
+            }
+            let stats = fs.stats();
+            // Up to 4 MiB beyond what files map are no growth.
+            let beyond = stats.stored_bytes.saturating_sub(4 << 20);
+            assert!(beyond * 100 <= stats.logical_bytes * most, "{policy:?} {origin_bytes_min:?}: {stats:?}");
+            assert!(origin_bytes_min.is_none() || beyond * 100 > stats.logical_bytes * 170, "{policy:?}: no limits");
+            while !fs.reclaim_step(Victims::All).unwrap() {}
+            let stats = fs.stats();
+            assert!(
+                stats.stored_bytes * 100 <= stats.logical_bytes * 105,
+                "{policy:?} {origin_bytes_min:?}: {stats:?}"
+            );
+            let moved_bytes = stats.reclaim.moved_bytes;
+            assert!(
+                moved_bytes <= stats.stored_bytes,
+                "segments are emptied after the collection: {moved_bytes} moved"
+            );
+            for (number, data) in expected.iter().enumerate() {
+                assert!(read(&open(&fs, &format!("target {number}"))) == *data, "{policy:?}: target {number}");
+            }
+            unmount(&region, fs);
+        }
+    }
+}
+
+/// With much growth, a collection begins in the background although operations go on.
+#[test]
+fn much_growth_is_collected_while_operations_run() {
+    let region = device(256, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let mut expected = Vec::new();
+    let small = create(&fs, "small");
+    // Whole blocks are shared, and are then overwritten in part: no limit of what is shared holds that back.
+    for number in 0..32 {
+        let source = create(&fs, "source");
+        let content = noise(1 << 20, 2000 + number);
+        source.write_at(0, &content).unwrap();
+        let target = create(&fs, &format!("target {number}"));
+        target.write_at_from(0, &content, &[origin(0, content.len(), &source, 0)]).unwrap();
+        let mut data = content;
+        for block in 0..256 {
+            let over = noise(3000, block);
+            target.write_at(block * BLOCK_BYTES + 500, &over).unwrap();
+            data[block as usize * BLOCK + 500..][..3000].copy_from_slice(&over);
+        }
+        drop(source);
+        fs.unlink(ROOT, b"source").unwrap();
+        expected.push(data);
+        // Something changes before each step, so the device is never at rest.
+        let mut is_done = false;
+        while !is_done {
+            small.write_at(0, &[number as u8; 100]).unwrap();
+            is_done = fs.reclaim_step(Victims::Worthwhile).unwrap();
+        }
+    }
+    let stats = fs.stats();
+    assert!(stats.reclaim.collected_chunks > 1000, "{:?}", stats.reclaim);
+    assert!(stats.stored_bytes * 100 <= stats.logical_bytes * 140, "{stats:?}");
+    for (number, data) in expected.iter().enumerate() {
+        assert!(read(&open(&fs, &format!("target {number}"))) == *data, "target {number}");
+    }
+    drop(small);
+    unmount(&region, fs);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The segment table: what a segment is used for does not depend on how worn it is, wear outlives every change of the
 //! use, and no segment changes hands while somebody stands on it.
 
+use crate::deext::{create, device, noise, open, read, unmount};
 use nvfold::check::{CheckOptions, check};
 use nvfold::internals::media::SEGMENT_BYTES;
 use nvfold::internals::media::segment::{KIND_BLOCKS, SegmentEntry, SegmentUse};
@@ -377,4 +378,28 @@ fn without_levelling_the_first_free_segment_wears_most() {
     };
     let (with, without) = (most(true), most(false));
     assert!(2 * with < without, "{with} with levelling, {without} without");
+}
+
+/// A program that replaces its files faster than rounds give memory back leaves every segment half free.
+#[test]
+fn scattered_free_blocks_are_used_before_the_host_gives_more_memory() {
+    let region = device(256, IndexKind::Dram);
+    let options = MountOptions { policy: Policy::Off, discard: Some(true), ..MountOptions::default() };
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
+    let part = noise(128 << 10, 1);
+    let name = |what: &str, at: u64| format!("{what} {at}");
+    for at in 0..256 {
+        create(&fs, &name("kept", at)).write_at(0, &part).unwrap();
+        create(&fs, &name("removed", at)).write_at(0, &part).unwrap();
+    }
+    (0..256).for_each(|at| fs.unlink(ROOT, name("removed", at).as_bytes()).unwrap());
+    let before = region.allocated_bytes();
+    (0..112).for_each(|at| {
+        create(&fs, &name("new", at)).write_at(0, &part).unwrap();
+    });
+    let grown = region.allocated_bytes().saturating_sub(before);
+    assert!(grown < 3 << 20, "14 MiB were written beside 32 MiB of free blocks, and the host gave {grown} bytes more");
+    (0..256).for_each(|at| assert!(read(&open(&fs, &name("kept", at))) == part));
+    (0..112).for_each(|at| assert!(read(&open(&fs, &name("new", at))) == part));
+    unmount(&region, fs);
 }

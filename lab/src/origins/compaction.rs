@@ -295,7 +295,12 @@ fn open(fs: &FileSystem, name: &str) -> Result<File> {
 
 fn mount(region: &Region) -> Result<FileSystem> {
     // One core, so that the number of open segments is the same on every machine.
-    Ok(remount(region.clone(), MountOptions { policy: Policy::Icid, cores: 1, ..MountOptions::default() })?)
+    // The paper shares runs of 64 bytes, whatever that costs.
+    let origin_bytes_min = Some(64);
+    Ok(remount(
+        region.clone(),
+        MountOptions { policy: Policy::Icid, cores: 1, origin_bytes_min, ..MountOptions::default() },
+    )?)
 }
 
 /// Collects until nothing more is gained.

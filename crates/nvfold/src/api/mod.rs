@@ -638,6 +638,13 @@ impl FileSystem {
         }
     }
 
+    /// Returns the shortest run of bytes that is shared with the bytes that it was copied from, in bytes:
+    /// [`MountOptions::origin_bytes_min`]. The first call may measure what the device costs.
+    pub fn origin_bytes_min(&self) -> u64 {
+        let core = self.core();
+        core.policies.origin_bytes_min.bytes(&core.ground())
+    }
+
     /// Makes all acknowledged operations durable, all or nothing. It costs nothing except at persistence level
     /// `file`: there each changed page is written twice, and the call waits for the disk once. Without a call, a sync
     /// happens a second after the changes stop, and at the latest 5 s after a change.

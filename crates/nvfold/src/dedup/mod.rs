@@ -11,6 +11,7 @@
 //! | `batch` | the pieces of one request, and how policies that use the index place them |
 //! | [`stream`], [`streams`] | files written in several requests: where to cut, and the tails that wait for more |
 //! | [`work`] | background work |
+//! | `origins` | the shortest run that is shared with what it was copied from |
 //! | `filler` | adds the fingerprints that stored blocks lack |
 //! | `serial` | how the statistics are serialized (feature `serde`) |
 //! | [`auto`] | chooses the policy that suits a directory's data now |
@@ -27,6 +28,7 @@ mod filler;
 mod inline;
 pub(crate) mod nv_dedup;
 mod off;
+mod origins;
 pub(crate) mod policy;
 #[cfg(feature = "serde")]
 pub(crate) mod serial;
@@ -37,6 +39,8 @@ pub(crate) mod work;
 pub use batch::{Looks, NewChunk, Piece, Place, Places};
 pub(crate) use denova::DeNova;
 pub use nv_dedup::NvDedup;
+pub(crate) use origins::ORIGIN_BYTES_LEAST;
+pub use origins::ORIGIN_BYTES_MIN_RANGE;
 
 use crate::chunk::transaction::Transaction;
 use crate::chunk::{Chunks, Released};
@@ -54,6 +58,7 @@ use denova::queue::Node;
 use filler::Filler;
 use inline::Inline;
 use off::Off;
+use origins::OriginBytesMin;
 use pmem::Region;
 use policy::{Policy, PolicyStats};
 use std::sync::Arc;
@@ -191,6 +196,8 @@ pub(crate) struct PolicyOptions<'o> {
     pub deext: stream::DeExtOptions,
     /// Options of that policy.
     pub auto: auto::options::AutoOptions,
+    /// See [`crate::MountOptions::origin_bytes_min`].
+    pub origin_bytes_min: Option<u64>,
     /// How packed chunks of the mount are compressed.
     pub compression: Compression,
     /// See [`crate::MountOptions::stopwatch`].
@@ -212,6 +219,8 @@ pub(crate) struct Policies {
     off: Off,
     /// Stores what policy `icid` could not share.
     only_origins: Off,
+    /// The shortest run that is shared with what it was copied from.
+    pub(crate) origin_bytes_min: OriginBytesMin,
     auto: Auto,
     custom_policy: Option<Arc<dyn Dedup>>,
     /// Adds the fingerprints that stored blocks lack.
@@ -221,8 +230,19 @@ pub(crate) struct Policies {
 impl Policies {
     /// Creates all policies of a mount, with the one that new data uses.
     pub(crate) fn new(options: PolicyOptions<'_>) -> Policies {
-        let PolicyOptions { policy, keys, nv_dedup, denova, deext, auto, compression, stopwatch, custom_policy } =
-            options;
+        let PolicyOptions {
+            policy,
+            keys,
+            nv_dedup,
+            denova,
+            deext,
+            auto,
+            origin_bytes_min,
+            compression,
+            stopwatch,
+            custom_policy,
+        } = options;
+        let origin_bytes_min = OriginBytesMin::new(origin_bytes_min, stopwatch.clone());
         let for_streams = stopwatch.clone();
         let denova = Arc::new(DeNova::new(keys, nv_dedup, denova, stopwatch.clone()));
         let deext = DeExt::new(nv_dedup.weak, nv_dedup.strong, nv_dedup.verify, deext, for_streams);
@@ -242,6 +262,7 @@ impl Policies {
             auto: Auto::new(auto, given, for_auto, concrete, compression),
             off: Off { keeps_zeros: true },
             only_origins: Off { keeps_zeros: false },
+            origin_bytes_min,
             custom_policy,
             filler,
         }

@@ -16,6 +16,7 @@
 //! | `write` | writing, by three plans |
 //! | `streams` | ending streams of pieces |
 //! | `usage` | what every stored byte is for |
+//! | `growth` | how much more is stored than files map |
 //!
 //! The lock order is in [`crate::store`].
 
@@ -27,6 +28,7 @@ mod charge_below;
 mod doomed;
 mod extents;
 mod free;
+mod growth;
 mod link_tree;
 mod names;
 mod owner;
@@ -50,6 +52,7 @@ pub(crate) use xattr::StoredValue;
 use crate::store::Store;
 use cache::{Cache, DamagedInodes};
 use doomed::Doomed;
+use growth::StoreGrowth;
 use nvfold_sync::Mutex;
 use std::ops::Deref;
 use write::OriginTally;
@@ -63,6 +66,7 @@ pub struct Core {
     pub(crate) damaged: DamagedInodes,
     pub(crate) doomed: Doomed,
     origin_tally: OriginTally,
+    growth: StoreGrowth,
 }
 
 impl Core {
@@ -74,6 +78,7 @@ impl Core {
             damaged: DamagedInodes::default(),
             doomed: Doomed::default(),
             origin_tally: OriginTally::default(),
+            growth: StoreGrowth::default(),
         }
     }
 }

@@ -24,7 +24,8 @@
 //!
 //! A collection runs on request, and before an operation fails for lack of space. It also runs in the background when
 //! much may have died since the last one: on a device that is nearly full, and under a policy that shares byte ranges
-//! with their origins, while no other operation runs (ICID 4.6).
+//! with their origins. There it begins while no other operation runs (ICID 4.6), and at any time once much more is stored
+//! than files map ([`crate::fs`]`::growth`).
 
 use super::Jobs;
 use super::effort::{Effort, Vain, Worked};
@@ -178,7 +179,9 @@ impl Jobs<'_> {
         let least = match victims {
             Victims::All => 1,
             Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,
-            Victims::Worthwhile if self.policies.follow_origins(None) && self.is_at_rest() => {
+            Victims::Worthwhile if !self.policies.follow_origins(None) => u64::MAX,
+            Victims::Worthwhile if self.has_grown_much() => 1,
+            Victims::Worthwhile if self.is_at_rest() => {
                 let used = self.space.total_blocks().saturating_sub(self.space.free_blocks()) * BLOCK_BYTES;
                 (used / LEAVINGS_PART).max(LEAVINGS_BYTES_MIN)
             }
@@ -224,7 +227,8 @@ impl Jobs<'_> {
         self.geometry.device_bytes / VAIN_PART
     }
 
-    fn is_collecting(&self) -> bool {
+    /// True if a round is under way.
+    pub(super) fn is_collecting(&self) -> bool {
         self.under_way.collector.round.try_lock().is_none_or(|round| round.is_some())
     }
 
@@ -242,7 +246,7 @@ impl Jobs<'_> {
         }
         let Some(mut at_work) = self.under_way.collector.round.try_lock() else { return Ok(Worked::Waits) };
         let round = at_work.get_or_insert_with(|| {
-            self.may_be_dead.clear();
+            self.may_be_dead.begin_collection();
             CollectRound::from(ChunkRef::NONE)
         });
         let is_over = match round.phase {
@@ -263,10 +267,14 @@ impl Jobs<'_> {
             },
             Err(error) => {
                 self.end_round(&mut at_work);
+                self.may_be_dead.end_collection();
                 return Err(error);
             }
         };
         self.end_round(&mut at_work);
+        if next.is_none() {
+            self.end_collection();
+        }
         *at_work = next;
         Ok(Worked::GoesOn)
     }

@@ -10,12 +10,17 @@ use nvfold_sync::atomic::{AtomicU64, Ordering};
 
 impl Jobs<'_> {
     /// Does one step of emptying segments, of at most a millisecond. If no segment is worth emptying, it does a step
-    /// of collecting byte ranges. Nothing moves before counts are exact.
+    /// of collecting byte ranges. A collection that has begun is finished first: it leaves dead chunks in every segment,
+    /// and emptying them meanwhile would move the same data again and again. Nothing moves before counts are exact.
     ///
     /// # Errors
     /// EROFS; those of the device.
     pub(crate) fn reclaim_step(&self, victims: Victims) -> Result<Worked> {
         self.change_in_background("reclaim space", || {
+            let first = if self.is_collecting() { self.collect_some()? } else { Worked::Nothing };
+            if first == Worked::GoesOn {
+                return Ok(first);
+            }
             let worked = match self.reclaim_some(victims) {
                 Worked::Nothing if self.may_collect(victims) => self.collect_some()?,
                 worked => worked,

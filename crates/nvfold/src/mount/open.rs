@@ -200,6 +200,7 @@ fn store_options(region: &Region, options: &MountOptions, superblock: &Superbloc
             denova: &options.denova,
             deext: options.deext,
             auto: options.auto,
+            origin_bytes_min: options.origin_bytes_min,
             compression: options.compression,
             stopwatch: options.stopwatch.clone(),
             custom_policy: options.custom_policy.clone(),

@@ -64,6 +64,11 @@ pub struct MountOptions {
     pub deext: DeExtOptions,
     /// Options of policy `auto`.
     pub auto: AutoOptions,
+    /// The shortest run of bytes that the policies `icid` share with the bytes that it was copied from, in bytes, within
+    /// [`ORIGIN_BYTES_MIN_RANGE`](crate::ORIGIN_BYTES_MIN_RANGE); 64 as in the paper. `None`: by what writing and sharing
+    /// cost on the device, at most half a block; without a `stopwatch`, 64. If a value is given, such runs are shared even
+    /// if more is stored than files hold because of them.
+    pub origin_bytes_min: Option<u64>,
     /// Clock for measuring costs (NV-Dedup 4.4.1). The core has no clock, so without one costs are not measured.
     pub stopwatch: Option<Stopwatch>,
     /// Mount read-only: the device is not changed.
@@ -96,6 +101,7 @@ impl Default for MountOptions {
             denova: DeNovaOptions::default(),
             deext: DeExtOptions::default(),
             auto: AutoOptions::default(),
+            origin_bytes_min: None,
             stopwatch: None,
             read_only: false,
             cores: 2,

@@ -42,6 +42,9 @@ const SEGMENTS_A_STEP: u64 = 4096;
 /// The aim: this percentage of the blocks in use, plus `AIM_BYTES`.
 const AIM_PERCENT: u64 = 102;
 const AIM_BYTES: u64 = 4 << 20;
+/// Too much: this percentage of the blocks in use, plus `TOO_MUCH_BYTES`.
+const TOO_MUCH_PERCENT: u64 = 120;
+const TOO_MUCH_BYTES: u64 = 8 << 20;
 /// The number of blocks whose chunk entries fill a page.
 const ENTRIES_A_PAGE: u64 = BLOCK_BYTES / ENTRY_BYTES;
 
@@ -136,9 +139,18 @@ impl Space {
 
     /// Returns what to give back now: single blocks only if the host holds more than the aim.
     fn wanted_level(&self) -> u32 {
+        if self.holds_more_than(AIM_PERCENT, AIM_BYTES) { ALL_RUNS } else { LONG_RUNS }
+    }
+
+    /// True if the host holds so much for free blocks that these are to be used before further segments, although they lie
+    /// scattered: a program that replaces its files faster than rounds give memory back would take any amount.
+    pub(super) fn holds_too_much(&self) -> bool {
+        self.gives_back() && self.holds_more_than(TOO_MUCH_PERCENT, TOO_MUCH_BYTES)
+    }
+
+    fn holds_more_than(&self, percent: u64, bytes: u64) -> bool {
         let used_bytes = self.total_blocks().saturating_sub(self.free_blocks()) * BLOCK_BYTES;
-        let aim = used_bytes / 100 * AIM_PERCENT + AIM_BYTES;
-        if self.region.allocated_bytes() > aim { ALL_RUNS } else { LONG_RUNS }
+        self.region.allocated_bytes() > used_bytes / 100 * percent + bytes
     }
 
     /// Visits a segment in a round; returns how many holes it punched.

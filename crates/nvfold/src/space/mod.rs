@@ -645,13 +645,18 @@ impl Space {
     }
 
     /// Chooses a segment and returns a cursor at its start. First choice is an empty marked segment, for which the
-    /// host already holds memory; then an empty one; then one that is at most three quarters full; then any that no
-    /// cursor is in. If there is none, the cursor shares a segment. Marks the segment.
+    /// host already holds memory; while the host holds too much, then one that is at most half full; then an empty one;
+    /// then one that is at most three quarters full; then any that no cursor is in. If there is none, the cursor shares a
+    /// segment. Marks the segment.
     fn choose_segment(&self) -> Cursor {
         let mut search_from = self.search_from.lock();
         let from = self.own_of(&mut search_from);
         let chosen = self
             .find_segment(from, 1, |free, marked| free == SEGMENT_BLOCKS && marked)
+            .or_else(|| {
+                let is_half_free = |free, marked| free >= SEGMENT_BLOCKS / 2 && marked;
+                if self.holds_too_much() { self.find_segment(from, 1, is_half_free) } else { None }
+            })
             .or_else(|| self.find_whole(from))
             // Another segment, for long runs; without disk for it, what is there will do.
             .or_else(|| self.back_whole().unwrap_or(false).then(|| self.find_whole(from)).flatten())

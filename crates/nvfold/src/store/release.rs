@@ -17,24 +17,33 @@ use std::ops::Range;
 pub(super) type EmptiedEntries = SmallVec<[BlockNumber; 1]>;
 
 /// The number of bytes that may have died in chunks that are still referenced, since they were last collected.
-pub(crate) struct MayBeDead(AtomicU64);
+pub(crate) struct MayBeDead {
+    bytes: AtomicU64,
+    /// Those that the collection under way looks for.
+    under_collection: AtomicU64,
+}
 
 impl Default for MayBeDead {
     fn default() -> MayBeDead {
         // Bytes may have died before this mount, so the first collection has something to look for.
-        MayBeDead(AtomicU64::new(1))
+        MayBeDead { bytes: AtomicU64::new(1), under_collection: AtomicU64::new(0) }
     }
 }
 
 impl MayBeDead {
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the same together with those that a collection under way looks for.
+    pub(crate) fn bytes_in_all(&self) -> u64 {
+        self.bytes().saturating_add(self.under_collection.load(Ordering::Relaxed))
     }
 
     /// Records that extents dropped `bytes` bytes of chunks that may have other references.
     pub(crate) fn add(&self, bytes: u64) {
         if bytes > 0 {
-            self.0.fetch_add(bytes, Ordering::Relaxed);
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -42,12 +51,17 @@ impl MayBeDead {
     pub(crate) fn forget(&self, ranges: &[Range<u64>]) {
         let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let less = |dead: u64| Some(dead.saturating_sub(bytes));
-        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Begins to count anew.
-    pub(crate) fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+    /// A collection begins to look for them; those that die from now on are counted anew.
+    pub(crate) fn begin_collection(&self) {
+        self.under_collection.store(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The collection has ended.
+    pub(crate) fn end_collection(&self) {
+        self.under_collection.store(0, Ordering::Relaxed);
     }
 }
 

@@ -40,7 +40,7 @@ use crate::store::placer::{Placer, own};
 use crate::store::zeros::becomes_hole;
 use crate::words::{OriginStats, Times};
 use blocks::InBlocks;
-use origins::{CannotShare, WithOrigins, in_order, offered_bytes};
+use origins::{CannotShare, WithOrigins, Worth, in_order, leave_short_out, offered_bytes};
 use stream::InPieces;
 
 /// True for a request of one whole block.
@@ -134,15 +134,18 @@ impl Core {
         ladder: &Ladder,
     ) -> Result<(u64, u64)> {
         range_end("write", at.unwrap_or(0), data.len() as u64)?;
-        let mut origins = match self.follows_origins(inode) {
-            true => in_order(origins, data.len() as u64),
-            false => Vec::new(),
-        };
+        if !self.follows_origins(inode) || origins.is_empty() {
+            return Ok((self.write(inode, at, data, times, ladder)?, 0));
+        }
+        let bytes_min = self.policies.origin_bytes_min.bytes(&self.ground());
+        let worth = Worth { bytes_min, only_whole: self.has_grown() };
+        let mut origins = in_order(origins, data.len() as u64);
+        leave_short_out(&mut origins, data.len() as u64, worth);
         // Not even compared: the time that a comparison takes tells how much is equal.
         origins.retain(|origin| origin.source.domain() == inode.domain());
         let mut compares = 0;
         let (offset, shared) = loop {
-            let Some(mut copied) = WithOrigins::compared(self, data, &origins) else {
+            let Some(mut copied) = WithOrigins::compared(self, data, &origins, worth) else {
                 break (self.write(inode, at, data, times, ladder)?, 0);
             };
             compares += 1;

@@ -22,7 +22,7 @@
 //! that the other bytes of the block stay shared.
 
 use super::plan::Plan;
-use crate::dedup::Piece;
+use crate::dedup::{ORIGIN_BYTES_LEAST, Piece};
 use crate::error::Result;
 use crate::inode::extents::Extent;
 use crate::inode::{Inode, State};
@@ -39,8 +39,39 @@ use nvfold_sync::Sum;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Runs of equal bytes shorter than this are not worth an extent.
-const EQUAL_BYTES_MIN: u64 = 64;
+/// What a run of equal bytes must have to be shared.
+#[derive(Clone, Copy)]
+pub(super) struct Worth {
+    /// The number of bytes at least. A shorter run is not worth an extent.
+    pub(super) bytes_min: u64,
+    /// Only whole blocks and packed chunks are shared, because too much is kept for parts of them already.
+    pub(super) only_whole: bool,
+}
+
+impl Worth {
+    /// True if this part of a request of `length` bytes can be a run, or a part of one: at an end of the request a run may
+    /// go on in the request before it or after it.
+    fn is_enough(self, run: Range<u64>, length: u64) -> bool {
+        run.end - run.start >= self.bytes_min || run.start == 0 || run.end == length
+    }
+
+    /// Returns the part of an extent of equal bytes that can be shared, and how far it begins behind the beginning.
+    fn part_of(self, store: &Store, extent: Extent) -> (u64, Extent) {
+        match extent.location {
+            _ if !self.only_whole => (0, extent),
+            Location::Media(address) => {
+                let first = address.next_multiple_of(BLOCK_BYTES);
+                let end = (address + extent.length) / BLOCK_BYTES * BLOCK_BYTES;
+                let length = end.saturating_sub(first);
+                (first - address, Extent { length, location: Location::Media(first), ..extent })
+            }
+            Location::Packed(chunk, _) => {
+                let is_whole = store.chunks.packed_bytes(chunk).is_some_and(|bytes| bytes.content == extent.length);
+                (0, Extent { length: if is_whole { extent.length } else { 0 }, ..extent })
+            }
+        }
+    }
+}
 
 /// A range of a request that was copied from a file.
 #[derive(Clone, Copy)]
@@ -60,12 +91,19 @@ impl InodeOrigin<'_> {
     /// Extends the origin backwards to `at`, in request and source, if that gap is too short for an extent. The few
     /// bytes in front of a record are often written again with the same content.
     fn with_gap_from(self, at: u64) -> Self {
-        if self.at - at >= EQUAL_BYTES_MIN {
+        if self.at - at >= ORIGIN_BYTES_LEAST {
             return self;
         }
         let gap = (self.at - at).min(self.source_offset);
         let (length, source_offset) = (self.length + gap, self.source_offset - gap);
         InodeOrigin { at: self.at - gap, length, source_offset, ..self }
+    }
+
+    /// True if `next` continues this origin, in the request and in the source.
+    fn continues(&self, next: &InodeOrigin<'_>) -> bool {
+        self.end() == next.at
+            && self.source.ino == next.source.ino
+            && self.source_offset.checked_add(self.length) == Some(next.source_offset)
     }
 
     /// Returns the part of the origin from `at` on.
@@ -148,7 +186,7 @@ impl Compared {
         } else {
             self.equal.push(next);
         }
-        if let Some(last) = self.equal.last().filter(|last| last.extent.length >= EQUAL_BYTES_MIN) {
+        if let Some(last) = self.equal.last().filter(|last| last.extent.length >= ORIGIN_BYTES_LEAST) {
             self.end = last.end();
         }
     }
@@ -181,8 +219,9 @@ impl<'d, 'o> WithOrigins<'d, 'o> {
         store: &Store,
         data: &'d [u8],
         origins: &'o [InodeOrigin<'o>],
+        worth: Worth,
     ) -> Option<WithOrigins<'d, 'o>> {
-        let compared = compare(store, data, origins);
+        let compared = compare(store, data, origins, worth);
         let new = new_ranges(&compared.equal, data.len() as u64);
         let has_equal = !compared.equal.is_empty();
         has_equal.then(|| WithOrigins { data, origins, compared, new, offset: 0, whole: Whole::default() })
@@ -265,15 +304,20 @@ impl Plan for WithOrigins<'_, '_> {
 }
 
 /// Finds the bytes of a request that are equal to their origins, in runs that are long enough for an extent.
-fn compare(store: &Store, data: &[u8], origins: &[InodeOrigin<'_>]) -> Compared {
+fn compare(store: &Store, data: &[u8], origins: &[InodeOrigin<'_>], worth: Worth) -> Compared {
     let mut compared = Compared::default();
     let mut parts: SmallVec<[(u64, Extent); 4]> = SmallVec::new();
     let mut runs = Vec::new();
     for (number, origin) in origins.iter().enumerate() {
         compared.drops.push(parts_of(&origin.from(compared.end), &mut parts));
         for (at, extent) in parts.drain(..) {
+            let (skipped, extent) = worth.part_of(store, extent);
+            if extent.length == 0 {
+                continue;
+            }
+            let at = at + skipped;
             let bytes = &data[at as usize..(at + extent.length) as usize];
-            store.chunks.equal_runs(extent.location, bytes, EQUAL_BYTES_MIN as usize, &mut runs);
+            store.chunks.equal_runs(extent.location, bytes, ORIGIN_BYTES_LEAST as usize, &mut runs);
             for Range { start, end } in runs.drain(..) {
                 let (start, length) = (start as u64, (end - start) as u64);
                 let extent = Extent { length, location: extent.location.plus(start), unwritten: false };
@@ -281,7 +325,11 @@ fn compare(store: &Store, data: &[u8], origins: &[InodeOrigin<'_>]) -> Compared 
             }
         }
     }
-    compared.equal.retain(|equal| equal.extent.length >= EQUAL_BYTES_MIN);
+    compared.equal.retain_mut(|equal| {
+        let (skipped, extent) = worth.part_of(store, equal.extent);
+        *equal = Equal { at: equal.at + skipped, extent, ..*equal };
+        extent.length >= ORIGIN_BYTES_LEAST && worth.is_enough(equal.at..equal.end(), data.len() as u64)
+    });
     compared
 }
 
@@ -333,6 +381,13 @@ pub(super) fn in_order<'f>(origins: &[InodeOrigin<'f>], length: u64) -> Vec<Inod
         true
     });
     sorted
+}
+
+/// Leaves out sorted origins that are too short to be shared, together with those that continue them.
+pub(super) fn leave_short_out(origins: &mut Vec<InodeOrigin<'_>>, length: u64, worth: Worth) {
+    let range = |run: &[InodeOrigin<'_>]| run[0].at..run[run.len() - 1].end();
+    let runs = origins.chunk_by(InodeOrigin::continues).filter(|run| worth.is_enough(range(run), length));
+    *origins = runs.flatten().copied().collect();
 }
 
 /// Returns the number of bytes that sorted origins cover.
