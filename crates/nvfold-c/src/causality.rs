@@ -91,10 +91,10 @@ impl ShortCopies {
     /// A request of `length` bytes is written, and these are its known sources.
     fn written(&self, length: u64, sources: &[CopySource]) {
         let least = self.bytes_min.load(Ordering::Relaxed);
-        for CopySource { length, .. } in sources {
-            let to = if *length >= least as u64 { &self.in_long } else { &self.in_short };
-            to.fetch_add(*length, Ordering::Relaxed);
-        }
+        let in_all: u64 = sources.iter().map(|source| source.length).sum();
+        let in_long: u64 = sources.iter().map(|source| source.length).filter(|length| *length >= least as u64).sum();
+        self.in_long.fetch_add(in_long, Ordering::Relaxed);
+        self.in_short.fetch_add(in_all - in_long, Ordering::Relaxed);
         let written = self.written.fetch_add(length, Ordering::Relaxed) + length;
         let skips = self.noted_from.load(Ordering::Relaxed) > 0;
         if written < if skips { SKIPPED_BYTES } else { WATCHED_BYTES } {

@@ -88,7 +88,7 @@ impl Core {
 
     /// Frees what these inodes referenced, and their numbers. Their slots are durably free.
     pub(super) fn free_parts(&self, freed: impl IntoIterator<Item = FreedInode>, mut dropped: Dropped) {
-        self.postpone(self.split_postponed(&mut dropped, false));
+        self.split_postponed(&mut dropped, false).into_iter().for_each(|later| self.postpone(later));
         self.chunks.fetch_entries(&dropped.blocks);
         self.release(&dropped, &[], 0);
         for FreedInode { ino, tree, mapped, xattr_blocks, log } in freed {

@@ -87,12 +87,16 @@ impl Postponed {
 impl Store {
     /// Splits off what a change may not release under its locks, or need not. What was `moved` has equal data elsewhere by
     /// now, which searches must find instead, so it waits only if it must.
-    pub(crate) fn split_postponed(&self, dropped: &mut Dropped, moved: bool) -> Dropped {
+    #[inline]
+    pub(crate) fn split_postponed(&self, dropped: &mut Dropped, moved: bool) -> Option<Dropped> {
+        if dropped.is_empty() {
+            return None;
+        }
         if !moved && self.is_released_late(dropped) {
-            return std::mem::take(dropped);
+            return Some(std::mem::take(dropped));
         }
         let is_bounded = dropped.references() <= AT_ONCE || self.is_reconciling();
-        if is_bounded { Dropped::default() } else { dropped.split_off(AT_ONCE) }
+        (!is_bounded).then(|| dropped.split_off(AT_ONCE))
     }
 
     /// True if all of it may wait on the list, because a release would store to the index on the media.
@@ -113,9 +117,9 @@ impl Store {
     /// Releases what a call may not leave behind. The caller holds no lock.
     #[inline]
     pub(crate) fn release_postponed(&self) {
-        let Bounds { left, step } = self.bounds();
-        if self.postponed.waiting.load(Ordering::Acquire) > left {
-            self.release_in_steps(Bounds { left, step });
+        let bounds = self.bounds();
+        if self.postponed.waiting.load(Ordering::Acquire) > bounds.left {
+            self.release_in_steps(bounds);
         }
     }
 

@@ -144,7 +144,7 @@ impl Store {
         }
         self.installed(inode, state, before, charged);
         changing.done();
-        self.postpone(later);
+        later.into_iter().for_each(|later| self.postpone(later));
         claims.published(inode.ino, &dropped)
     }
 
@@ -161,8 +161,7 @@ impl Store {
         let mut dropped = self.plan(state, remap, claims)?;
         let drops = !dropped.is_empty();
         // The daemon changes little at once.
-        let may_postpone = L::IS_EXCLUSIVE;
-        let later = if may_postpone { self.split_later(&mut dropped, remap, claims) } else { Dropped::default() };
+        let later = if L::IS_EXCLUSIVE { self.split_later(&mut dropped, remap, claims) } else { None };
         let (mut entries, kept) = entries_of(inode, state, remap, claims.dedupe());
         if entries.iter().any(|entry| matches!(entry, LogEntry::Vector(_))) {
             self.require_feature(VECTOR_ENTRIES)?;
@@ -229,16 +228,16 @@ impl Store {
         if is_daemons {
             self.complete(locked.state(), queued, &logged);
         }
-        self.postpone(later);
+        later.into_iter().for_each(|later| self.postpone(later));
         Ok(claims.published(inode.ino, &dropped))
     }
 
     /// Splits off what a change drops and releases later: none where reserved blocks are filled, because they are kept.
     #[inline]
-    fn split_later(&self, dropped: &mut Dropped, remap: &Remap<'_>, claims: &Claims<'_>) -> Dropped {
+    fn split_later(&self, dropped: &mut Dropped, remap: &Remap<'_>, claims: &Claims<'_>) -> Option<Dropped> {
         match claims.reserved().is_empty() {
             true => self.split_postponed(dropped, remap.stamp.keeps_content()),
-            false => Dropped::default(),
+            false => None,
         }
     }
 

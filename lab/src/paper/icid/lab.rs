@@ -49,15 +49,17 @@ pub(crate) struct Wishes {
     pub keeps_writes: bool,
 }
 
-/// The paper shares runs of 64 bytes, whatever that costs.
-const AS_IN_THE_PAPER: &str = "origin_min=64";
+/// Returns the options of a policy. The paper shares runs of 64 bytes, whatever that costs.
+fn of_policy(policy: &str) -> String {
+    format!("policy={policy},origin_min=64")
+}
 
 impl Wishes {
     /// Returns options for a device in the memory of the process.
     pub(crate) fn in_memory(policy: &str, mebibytes: u64) -> Wishes {
         Wishes {
             device: "mem:".into(),
-            options: format!("size={mebibytes}M,policy={policy},{AS_IN_THE_PAPER}"),
+            options: format!("size={mebibytes}M,{}", of_policy(policy)),
             variant: Variant::Icid,
             keeps_writes: false,
         }
@@ -65,11 +67,7 @@ impl Wishes {
 
     /// Returns options for an existing device.
     pub(crate) fn on(device: &Path, policy: &str) -> Wishes {
-        Wishes {
-            device: device.into(),
-            options: format!("policy={policy},{AS_IN_THE_PAPER}"),
-            ..Wishes::in_memory(policy, 0)
-        }
+        Wishes { device: device.into(), options: of_policy(policy), ..Wishes::in_memory(policy, 0) }
     }
 
     /// Adds a record of its writes.
@@ -196,10 +194,7 @@ impl Lab {
     pub(crate) fn new_device(&self, policy: &str, mebibytes: u64) -> Wishes {
         let device = self.path("device");
         let _ = fs::remove_file(&device);
-        Wishes {
-            options: format!("create,size={mebibytes}M,policy={policy},{AS_IN_THE_PAPER}"),
-            ..Wishes::on(&device, policy)
-        }
+        Wishes { options: format!("create,size={mebibytes}M,{}", of_policy(policy)), ..Wishes::on(&device, policy) }
     }
 
     /// Mounts nvfold on a device (`mem:` is a memory device).
