@@ -8,7 +8,10 @@
 
 use std::time::Instant;
 
-use nvfold_tests::crash::workload::{ABSENT_PARTS, GROWTH, OF_TREES, Workload, pair, random, singles};
+use nvfold_tests::crash::workload::{
+    ABSENT_PARTS, Base, COLLECTED_BETWEEN, GROWTH, OF_TREES, Workload, collection_alone, pair, random,
+    random_collected, singles,
+};
 use nvfold_tests::crash::{self, Bounds, Effort, Job, SUBJECTS, Tally};
 use nvfold_tests::random::{Seed, soak_factor};
 use nvfold_tests::show;
@@ -21,6 +24,10 @@ const SAMPLE: u64 = 12_210_664_842_314_253_633;
 const RANDOM_SEQUENCES: usize = 20;
 const RANDOM_SEQUENCES_SHORT: usize = 10;
 const RANDOM_OPS: usize = 12;
+/// The same for those with a collection under way.
+const RANDOM_COLLECTED: usize = 20;
+const RANDOM_COLLECTED_SHORT: usize = 2;
+const RANDOM_COLLECTED_OPS: usize = 8;
 const VIOLATIONS_SHOWN: usize = 10;
 /// The beginning of the names of the workloads with parts of pieces.
 const PARTS_OF_PIECES: &str = "part of a piece";
@@ -129,8 +136,9 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
     // The sample of `make test` stays the same when parts of pieces, zeros or absent parts are added. Two pairs of other samples are
     // known to save less or more after a crash than the oracle expects, and lose nothing: policy denova, "drain of what
     // was unlinked, in a new file, clone of fragments over data" and "undedup of shared data, empty segments".
-    let is_left_out =
-        |name: &str| [PARTS_OF_PIECES, ZEROS, ABSENT_PARTS, GROWTH].iter().any(|prefix| name.starts_with(prefix));
+    let is_left_out = |name: &str| {
+        [PARTS_OF_PIECES, ZEROS, ABSENT_PARTS, GROWTH, COLLECTED_BETWEEN].iter().any(|prefix| name.starts_with(prefix))
+    };
     // Those of trees make what they need first, and crashes in that are of other workloads.
     let is_of_trees = |name: &str| name.starts_with(OF_TREES);
     let in_pairs =
@@ -159,6 +167,10 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
             Some(Job { subject, workload: pair, effort: LONGER })
         }));
     }
+    // Drawn last, as above.
+    let collected = if soak_factor() == 1 { RANDOM_COLLECTED_SHORT } else { RANDOM_COLLECTED * soak_factor() as usize };
+    let collected: Vec<Workload> = (0..collected).map(|_| random_collected(generator, RANDOM_COLLECTED_OPS)).collect();
+    jobs.extend(each_wanted(collected.into_iter(), LONGER));
     // The long jobs come first, so that no thread is left with one at the end.
     for (number, workload) in singles.into_iter().enumerate() {
         let is_for_all = workload.only.is_none();
@@ -171,6 +183,21 @@ fn all(generator: &mut fastrand::Rng) -> Vec<Job> {
 /// Returns whether `make test` leaves out a workload of length 1 for a subject, both by number.
 fn is_spared(workload: usize, subject: usize) -> bool {
     (workload + subject).is_multiple_of(SPARED_ONE_IN)
+}
+
+/// A collection that finds nothing worth it, or no room, would test nothing.
+#[test]
+fn workloads_with_collections_collect_under_every_policy_that_shares_with_origins() {
+    let is_between = |workload: &Workload| workload.name.starts_with(COLLECTED_BETWEEN);
+    let workloads: Vec<Workload> = singles().into_iter().filter(is_between).collect();
+    for subject in SUBJECTS.iter().filter(|subject| subject.wants(&collection_alone())) {
+        let base = Base::new(subject);
+        assert!(base.collected(&collection_alone()) > 0, "{}", subject.name);
+        // In some of them something else names what was chosen, so it stays.
+        let collects = |workload: &&Workload| base.collected(workload) > 0;
+        let collecting = workloads.iter().filter(collects).count();
+        assert!(collecting * 2 > workloads.len(), "{}: only {collecting} collect", subject.name);
+    }
 }
 
 #[test]

@@ -247,6 +247,16 @@ impl Base {
         trace
     }
 
+    /// Returns how many chunks a workload collects.
+    pub fn collected(&self, workload: &Workload) -> u64 {
+        let mut library = Library::on(self.image.region(self.device_bytes()), self.options());
+        for op in &workload.ops {
+            // As in a recording, what an operation has dropped is released after it.
+            let _ = (library.apply(op), library.fs().statfs());
+        }
+        library.fs().stats().reclaim.collected_chunks
+    }
+
     /// Returns the trees before, between and after the operations of a workload. A separate run reads them, because
     /// reading fills caches that must be cold in the recorded run.
     fn trees(&self, workload: &Workload) -> Trees {
@@ -276,18 +286,25 @@ impl Base {
     }
 
     /// Returns the tree after these operations, which `library` holds. If the library does not know its totals after
-    /// a crash, a separate run finds them: nothing may be reconciled yet, and a crash frees files without a name.
+    /// a crash, a separate run finds them: nothing may be reconciled yet, a crash frees files without a name, and it ends
+    /// a round of collecting, with the references of that round.
     fn tree_now(&self, library: &Library, ops: &[Op]) -> Arc<Tree> {
         let tree = Tree::of(library.fs()).expect("a mounted file system can be read");
         let queues = self.setting.policy == Policy::DeNova;
-        if !self.setting.after_crash && !library.holds_nameless() && !queues {
+        if library.collects() && library.has_open_slots() {
+            // A crash of the model closes them, which ends streams; a real one does not.
+            return Arc::new(tree.without_space());
+        }
+        if !self.setting.after_crash && !library.holds_nameless() && !queues && !library.collects() {
             return Arc::new(tree);
         }
         let mut settled = Library::on(self.image.region(self.device_bytes()), self.options());
         // Closing a file that has a name ends its stream, which no crash does.
         let slots = if library.holds_nameless() { 0..op::SLOTS } else { 0..0 };
         let close = slots.map(|slot| Op::Close { slot });
-        ops.iter().cloned().chain(close).chain([Op::Reconcile]).for_each(|op| drop(settled.apply(&op)));
+        let ends_round = library.collects().then_some(Op::Crash);
+        let last = close.chain(ends_round).chain([Op::Reconcile]);
+        ops.iter().cloned().chain(last).for_each(|op| drop(settled.apply(&op)));
         let space = Space::of(settled.fs());
         let drained = queues.then(|| {
             settled.apply(&Op::Fill);
@@ -344,7 +361,7 @@ fn longer(image: &Image) -> Image {
 
 /// Returns whether an operation changes only the stored form, not the content, and does so in several steps.
 fn in_steps(op: &Op) -> bool {
-    let moves = matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments);
+    let moves = matches!(op, Op::DrainStep | Op::Drain | Op::Reclaim | Op::EmptySegments | Op::CollectSteps { .. });
     moves || matches!(op, Op::Convert | Op::Grow | Op::GrowMounted)
 }
 
@@ -513,7 +530,13 @@ pub fn singles() -> Vec<Workload> {
         name: name.to_owned(),
         ops,
         crashes_from,
-        only: Some(&[Policy::Icid, Policy::IcidInline, Policy::IcidDeExt]),
+        only: Some(&FOLLOWING),
+    });
+    let of_collections = collected_between().into_iter().map(|(name, ops)| Workload {
+        name: format!("{COLLECTED_BETWEEN}{name}"),
+        ops: [parts_of_blocks(), ops].concat(),
+        crashes_from: parts_of_blocks().len(),
+        only: Some(&FOLLOWING),
     });
     of_all
         .chain(of_late)
@@ -524,6 +547,7 @@ pub fn singles() -> Vec<Workload> {
         .chain(of_deext)
         .chain(of_pieces)
         .chain(of_icid)
+        .chain(of_collections)
         .collect()
 }
 
@@ -1460,14 +1484,7 @@ fn reclaimed() -> Vec<(&'static str, usize, Vec<Op>)> {
 
 /// Returns workloads that write data copied from files, unchanged and with bytes changed.
 fn copied() -> Vec<(&'static str, usize, Vec<Op>)> {
-    let copy = |from: u8, from_offset, to: u8, to_offset, len, changed| Op::Copy {
-        from: at(from),
-        from_offset,
-        to: at(to),
-        to_offset,
-        len,
-        changed,
-    };
+    let copy = changed_copy;
     let whole = |changed| copy(UNSHARED, 0, EMPTY, 0, 3 * BLOCK + 1000, changed);
     let unlink = |name| Op::Unlink { path: at(name) };
     let reclaimed = |ops: &[Op]| [&[Op::Reconcile], ops, &[unlink(UNSHARED), Op::Reclaim]].concat();
@@ -1524,6 +1541,92 @@ fn collected() -> Vec<(&'static str, usize, Vec<Op>)> {
     ]
 }
 
+/// The policies that share data with what it was copied from.
+const FOLLOWING: [Policy; 3] = [Policy::Icid, Policy::IcidInline, Policy::IcidDeExt];
+
+/// The beginning of the names of the workloads that do something between the steps of a collection.
+pub const COLLECTED_BETWEEN: &str = "collected between writes: ";
+
+/// Returns what comes before them: parts of the blocks of a file are shared with three others.
+fn parts_of_blocks() -> Vec<Op> {
+    vec![
+        Op::Reconcile,
+        create(NEW),
+        write(NEW, 0, 4 * BLOCK, distinct(20)),
+        create(MORE),
+        copy(NEW, 100, MORE, 0, 700),
+        copy(NEW, 3000, MORE, 700, BLOCK),
+        copy(NEW, 200, EMPTY, 9, 300),
+        copy(NEW, 250, CLONE, 100, 400),
+        // New chunks need whole segments, which a full device does not have.
+        Op::Unlink { path: at(FILLER) },
+    ]
+}
+
+/// Returns a workload whose last operation is a whole collection, with crashes only in that.
+pub fn collection_alone() -> Workload {
+    let overwrite = write(NEW, 0, 4 * BLOCK, distinct(21));
+    let before = [parts_of_blocks(), vec![overwrite]].concat();
+    let crashes_from = before.len();
+    let ops = [before, vec![Op::CollectSteps { steps: u8::MAX }]].concat();
+    Workload { name: "a collection".to_owned(), ops, crashes_from, only: Some(&FOLLOWING) }
+}
+
+/// Returns what is done then. A collection has these steps: it marks (1), it chooses (2), it re-points the three files
+/// that map parts, one after the other (3: `CLONE`, 4: `EMPTY`, 5: `MORE`), and it ends.
+fn collected_between() -> Vec<(&'static str, Vec<Op>)> {
+    let unlink = |name| Op::Unlink { path: at(name) };
+    let overwrite = |blocks| write(NEW, 0, blocks * BLOCK, distinct(21));
+    let steps = |steps| Op::CollectSteps { steps };
+    let rest = || steps(u8::MAX);
+    let truncate = |name, size| Op::Truncate { path: at(name), size };
+    vec![
+        (
+            "the source dies after the marks",
+            vec![overwrite(1), steps(1), overwrite(4), steps(1), unlink(NEW), rest(), rest()],
+        ),
+        (
+            "into what is chosen, and into what has moved",
+            vec![
+                unlink(NEW),
+                steps(2),
+                write(MORE, 300, 900, distinct(9)),
+                steps(1),
+                write(CLONE, 200, 100, distinct(22)),
+                truncate(EMPTY, 100),
+                steps(1),
+                truncate(CLONE, 150),
+                rest(),
+            ],
+        ),
+        (
+            "what is chosen and what has moved is unlinked",
+            vec![overwrite(4), steps(2), unlink(EMPTY), steps(1), unlink(CLONE), rest()],
+        ),
+        (
+            "a clone of what is chosen, a copy of what has moved",
+            vec![
+                unlink(NEW),
+                steps(2),
+                clone(MORE, 50, SHARED, 10, 500),
+                steps(1),
+                copy(CLONE, 120, SHARED, BLOCK, 300),
+                unlink(MORE),
+                rest(),
+            ],
+        ),
+        (
+            "what was overwritten is written again",
+            vec![overwrite(4), steps(3), write(SHARED, 0, 4 * BLOCK, distinct(20)), rest()],
+        ),
+        (
+            "segments are emptied",
+            vec![unlink(NEW), steps(3), Op::EmptySegments, write(MORE, 300, 900, distinct(9)), rest()],
+        ),
+        ("unmount", vec![unlink(NEW), steps(3), Op::Remount, write(MORE, 300, 900, distinct(9)), rest()]),
+    ]
+}
+
 /// Returns workloads that empty segments of blocks: log pages, values, reserved, private and shared blocks move.
 fn emptied() -> Vec<(&'static str, usize, Vec<Op>)> {
     let then = |ops: &[Op]| [&[Op::Reconcile, Op::EmptySegments], ops].concat();
@@ -1570,13 +1673,56 @@ pub fn pair(first: &Workload, second: &Workload) -> Workload {
 /// Returns a random sequence of `count` operations.
 pub fn random(random: &mut fastrand::Rng, count: usize) -> Workload {
     let seed = random.u64(..);
-    let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step).collect();
+    let mut steps = fastrand::Rng::with_seed(!seed);
+    // Drawn by itself, so that the other operations of a seed stay the same.
+    let collects = |op| match steps.u8(0..16) {
+        drawn @ 1..4 => vec![Op::CollectSteps { steps: drawn }, op],
+        _ => vec![op],
+    };
+    let ops = op::generate(&mut fastrand::Rng::with_seed(seed), count, 0).into_iter().map(in_one_step);
+    let ops = ops.flat_map(collects).collect();
     let name = format!("random operations of seed {seed}");
     Workload {
         name: if seed.is_multiple_of(2) { name } else { format!("{LATE}{name}") },
         ops,
         crashes_from: 0,
         only: None,
+    }
+}
+
+/// Returns a random sequence of about `count` operations that share parts of blocks, replace them and collect, in any
+/// order.
+pub fn random_collected(random: &mut fastrand::Rng, count: usize) -> Workload {
+    let seed = random.u64(..);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let before = parts_of_blocks();
+    let crashes_from = before.len();
+    let ops = before.into_iter().chain((0..count).flat_map(|_| one_collected(&mut random))).collect();
+    let name = format!("{COLLECTED_BETWEEN}random operations of seed {seed}");
+    Workload { name, ops, crashes_from, only: Some(&FOLLOWING) }
+}
+
+/// Draws what is done next in a file, after a few steps of a collection or none.
+fn one_collected(random: &mut fastrand::Rng) -> Vec<Op> {
+    const FILES: [u8; 5] = [NEW, MORE, EMPTY, CLONE, SHARED];
+    let [from, to] = [random.usize(0..FILES.len()), random.usize(0..FILES.len())].map(|at| FILES[at]);
+    let [from_offset, to_offset] = [random.u64(0..5 * BLOCK), random.u64(0..3 * BLOCK)];
+    let (len, seed) = (random.u64(64..2 * BLOCK), random.usize(18..24));
+    let op = match random.u8(0..16) {
+        0..3 => write(to, to_offset, len, distinct(seed)),
+        3 => write(to, to_offset / BLOCK * BLOCK, 2 * BLOCK, distinct(seed)),
+        4 => append(to, len, distinct(seed)),
+        5..9 => changed_copy(from, from_offset, to, to_offset, len, random.u8(0..2)),
+        9 => clone(from, from_offset, to, to_offset, len),
+        10..12 => Op::Truncate { path: at(to), size: to_offset },
+        12 => allocate(to, to_offset, len, AllocateMode::PunchHole),
+        13..15 => Op::Unlink { path: at(to) },
+        _ => create(to),
+    };
+    match random.u8(0..5) {
+        steps @ 1..4 => vec![Op::CollectSteps { steps }, op],
+        4 => vec![Op::CollectSteps { steps: u8::MAX }, op],
+        _ => vec![op],
     }
 }
 
@@ -1616,6 +1762,16 @@ fn allocate(name: u8, offset: u64, len: u64, mode: AllocateMode) -> Op {
 
 fn clone(from: u8, from_offset: u64, to: u8, to_offset: u64, len: u64) -> Op {
     Op::Clone { from: at(from), from_offset, to: at(to), to_offset, len }
+}
+
+/// Returns the write of data that was copied from a file.
+fn copy(from: u8, from_offset: u64, to: u8, to_offset: u64, len: u64) -> Op {
+    changed_copy(from, from_offset, to, to_offset, len, 0)
+}
+
+/// As `copy`, with so many bytes changed.
+fn changed_copy(from: u8, from_offset: u64, to: u8, to_offset: u64, len: u64, changed: u8) -> Op {
+    Op::Copy { from: at(from), from_offset, to: at(to), to_offset, len, changed }
 }
 
 fn xattr(name: u8, xattr: u8, len: u64) -> Op {

@@ -175,6 +175,7 @@ pub fn is_job(op: &Op) -> bool {
             op,
             Op::FillStep
                 | Op::ReclaimStep { .. }
+                | Op::CollectSteps { .. }
                 | Op::EmptySegments
                 | Op::DrainStep
                 | Op::ReorderStep

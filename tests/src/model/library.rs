@@ -101,6 +101,16 @@ impl Library {
         self.slots.iter().flatten().any(|file| file.attr().nlink == 0)
     }
 
+    /// Returns whether a slot holds a file.
+    pub fn has_open_slots(&self) -> bool {
+        self.slots.iter().any(Option::is_some)
+    }
+
+    /// Returns whether a round of collecting may be under way.
+    pub fn collects(&self) -> bool {
+        self.collects
+    }
+
     /// Closes all slots and unmounts in order.
     pub fn unmount(mut self) -> Region {
         self.slots = Default::default();
@@ -384,6 +394,11 @@ impl Library {
                 self.collects = false;
                 let step = || self.fs().reclaim_step(Victims::All);
                 done(std::iter::repeat_with(step).find(|step| !matches!(step, Ok(false))).expect("without end"))
+            }
+            Op::CollectSteps { steps } => {
+                let mut steps = (0..*steps).map(|_| number(self.fs().collect_step()));
+                self.collects = !steps.find(|step| *step != Ok(false)).unwrap_or(Ok(false))?;
+                Ok(Answer::Done)
             }
             Op::EmptySegments => {
                 self.fs().empty_segments_of_blocks();

@@ -348,6 +348,11 @@ pub enum Op {
     ReclaimStep {
         victims: Victims,
     },
+    /// Does so many steps of a collection, which begins if none is under way, and may end before. Nothing that can be
+    /// read changes.
+    CollectSteps {
+        steps: u8,
+    },
     /// Empties segments of blocks, as an operation does that needs a whole segment. Nothing that can be read changes.
     EmptySegments,
     /// Grows the inode table up to a part, to which new inodes go then. Nothing that can be read changes.

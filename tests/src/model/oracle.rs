@@ -269,6 +269,7 @@ impl Oracle {
             | Op::FillStep
             | Op::Reclaim
             | Op::ReclaimStep { .. }
+            | Op::CollectSteps { .. }
             | Op::EmptySegments
             | Op::GrowTable { .. }
             | Op::GrowMounted

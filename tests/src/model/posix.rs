@@ -232,6 +232,7 @@ impl Posix {
             Op::Fill
             | Op::FillStep
             | Op::ReclaimStep { .. }
+            | Op::CollectSteps { .. }
             | Op::EmptySegments
             | Op::GrowTable { .. }
             | Op::GrowMounted

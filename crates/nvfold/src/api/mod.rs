@@ -638,6 +638,16 @@ impl FileSystem {
         }
     }
 
+    /// For tests: does one step of a collection, which begins if none is under way, whatever [`FileSystem::reclaim_step`]
+    /// has to do before. Returns true when none is under way any more.
+    ///
+    /// # Errors
+    /// EROFS; errors of the device.
+    #[doc(hidden)]
+    pub fn collect_step(&self) -> Result<bool> {
+        Ok(self.jobs().collect_step()? != Worked::GoesOn || !self.jobs().is_collecting())
+    }
+
     /// Returns the shortest run of bytes that is shared with the bytes that it was copied from, in bytes:
     /// [`MountOptions::origin_bytes_min`]. The first call may measure what the device costs.
     pub fn origin_bytes_min(&self) -> u64 {

@@ -228,7 +228,7 @@ impl Jobs<'_> {
     }
 
     /// True if a round is under way.
-    pub(super) fn is_collecting(&self) -> bool {
+    pub(crate) fn is_collecting(&self) -> bool {
         self.under_way.collector.round.try_lock().is_none_or(|round| round.is_some())
     }
 

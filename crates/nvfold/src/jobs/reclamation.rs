@@ -32,6 +32,16 @@ impl Jobs<'_> {
         })
     }
 
+    /// Does one step of collecting byte ranges and of nothing else, for tests that do something between its steps.
+    ///
+    /// # Errors
+    /// EROFS; those of the device.
+    pub(crate) fn collect_step(&self) -> Result<Worked> {
+        self.change_in_background("reclaim space", || {
+            if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) }
+        })
+    }
+
     /// Returns what every stored byte is for: see [`Core::usage`](crate::fs::Core::usage).
     ///
     /// # Errors
