@@ -11,6 +11,7 @@
 //! becoming visible one by one.
 
 mod collect;
+mod collect_copies;
 mod data;
 mod dedup;
 mod denova;
