@@ -10,6 +10,7 @@
 mod backup;
 mod badinput;
 mod book;
+mod broken_collections;
 mod cgroup;
 mod clones;
 mod copies;

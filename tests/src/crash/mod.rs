@@ -29,7 +29,9 @@
 //! | [`defect`] | corrupted states and file systems: the oracle must notice |
 //! | [`power`] | level `file`: power cuts in syncs of the same recordings |
 //! | [`mutation`] | the same recordings with a flush or fence left out: the harness must notice |
+//! | [`collection`] | a collection that is broken at one place: the harness must notice |
 
+pub mod collection;
 pub mod defect;
 mod disk;
 pub mod mutation;

@@ -8,6 +8,8 @@
 //! drop flush   the lines stay in the cache: a stream becomes a store
 //! drop fence   the flushes it waited for stay in flight until the next fence; holes that it settled stay open
 //! swap         stores after a fence are durable before those that the fence waits for
+//! forget       the stores are left out              (of a collection only: see `collection`)
+//! early        the stores are durable before all others of the operation           (the same)
 //! ```
 //!
 //! The recording is fixed: the program does not react to the mutation. So a mutation affects only durability and
@@ -25,7 +27,7 @@ use pmem::{Action, Event, Site};
 
 use crate::random::soak_factor;
 
-use super::workload::{Base, Step, Trace, Workload, singles};
+use super::workload::{Base, COLLECTED_BETWEEN, Step, Trace, Workload, singles};
 use super::{Bounds, Case, Disk, Effort, Explorer, SUBJECTS, Seen, is_barrier, lock, on_all_cores};
 
 /// How a recording is changed.
@@ -37,6 +39,10 @@ pub enum Mutation {
     DropFence,
     /// The stores behind the fence are durable before those that it waits for.
     Swap,
+    /// The stores are left out, as if the program forgot the step.
+    Forget,
+    /// The stores are durable before all others, as if the program took the step too early.
+    Early,
 }
 
 impl fmt::Display for Mutation {
@@ -45,6 +51,8 @@ impl fmt::Display for Mutation {
             Mutation::DropFlush => "drop flush",
             Mutation::DropFence => "drop fence",
             Mutation::Swap => "swap",
+            Mutation::Forget => "forget",
+            Mutation::Early => "early",
         })
     }
 }
@@ -141,7 +149,9 @@ impl Choice {
     fn records(&self, subject: usize, workload: &Workload) -> bool {
         let subject = &SUBJECTS[subject];
         let is_chosen = self.subject.as_ref().map_or(subject.mutated, |name| subject.name == name);
-        is_chosen && subject.wants(workload)
+        // These would add no line of code; `super::collection` has the mutations of a collection.
+        let adds_lines = !workload.name.starts_with(COLLECTED_BETWEEN);
+        is_chosen && adds_lines && subject.wants(workload)
     }
 }
 
@@ -248,7 +258,7 @@ fn try_mutation(
     looks: &[Effort],
     mut random: fastrand::Rng,
 ) -> Option<Verdict> {
-    let comes_by = |recorded: &&Recorded| first(recorded, sites, mutation).is_some();
+    let comes_by = |recorded: &&Recorded| first(&recorded.trace.steps, sites, mutation).is_some();
     let (mut operations, mut recoveries): (Vec<_>, Vec<_>) =
         recorded.iter().filter(comes_by).partition(|recorded| recorded.state.is_none());
     let recordings = operations.len() + recoveries.len();
@@ -278,35 +288,49 @@ fn try_mutation(
     Some(verdict)
 }
 
-/// Returns the first step of a recording that the mutation could change.
-fn first(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<usize> {
-    recorded.trace.steps.iter().position(|step| match step {
+/// Returns the first step that the mutation could change.
+fn first(steps: &[Step], sites: &[Site], mutation: Mutation) -> Option<usize> {
+    steps.iter().position(|step| match step {
         Step::Event(event) if sites.contains(&event.site) => match mutation {
             Mutation::DropFlush => matches!(event.action, Action::Flush { .. } | Action::Stream { .. }),
             Mutation::DropFence => is_barrier(event),
             Mutation::Swap => event.action == Action::Fence,
+            Mutation::Forget | Mutation::Early => is_store(event),
         },
         _ => false,
     })
 }
 
+pub(super) fn is_store(event: &Event) -> bool {
+    matches!(event.action, Action::Store { .. } | Action::Stream { .. })
+}
+
 /// Returns the recording with the mutation; `None` if the mutation changes nothing.
 fn mutate(recorded: &Recorded, sites: &[Site], mutation: Mutation) -> Option<Trace> {
     let trace = &recorded.trace;
-    let is_here = |event: &Event| sites.contains(&event.site);
-    let first = first(recorded, sites, mutation)?;
-    let steps = match mutation {
-        Mutation::DropFlush => trace.steps.iter().filter_map(|step| without_flush(step, is_here)).collect(),
-        Mutation::DropFence => {
-            let dropped = |step: &Step| matches!(step, Step::Event(event) if is_barrier(event) && is_here(event));
-            trace.steps.iter().filter(|step| !dropped(step)).cloned().collect()
-        }
-        Mutation::Swap => swapped(&trace.steps, &is_here)?,
-    };
+    let first = first(&trace.steps, sites, mutation)?;
+    let steps = mutated(&trace.steps, sites, mutation)?;
     // A swap changes states from the previous fence on, so crashes begin at the start; the other two mutations act
     // only from their first step on.
     let from = if mutation == Mutation::Swap { 0 } else { first };
     Some(Trace { name: trace.name.clone(), steps, crashes_from: trace.crashes_from.max(from) })
+}
+
+/// Returns the steps with the mutation; `None` if it changes nothing.
+pub(super) fn mutated(steps: &[Step], sites: &[Site], mutation: Mutation) -> Option<Vec<Step>> {
+    let is_here = |event: &Event| sites.contains(&event.site);
+    first(steps, sites, mutation)?;
+    let without = |is_dropped: fn(&Event) -> bool| {
+        let dropped = |step: &&Step| matches!(step, Step::Event(event) if is_dropped(event) && is_here(event));
+        Some(steps.iter().filter(|step| !dropped(step)).cloned().collect())
+    };
+    match mutation {
+        Mutation::DropFlush => Some(steps.iter().filter_map(|step| without_flush(step, is_here)).collect()),
+        Mutation::DropFence => without(is_barrier),
+        Mutation::Swap => swapped(steps, &is_here),
+        Mutation::Forget => without(is_store),
+        Mutation::Early => early(steps, &is_here),
+    }
 }
 
 fn without_flush(step: &Step, is_here: impl Fn(&Event) -> bool) -> Option<Step> {
@@ -328,10 +352,7 @@ fn without_flush(step: &Step, is_here: impl Fn(&Event) -> bool) -> Option<Step> 
 fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step>> {
     let is_fence = |step: &Step| matches!(step, Step::Event(event) if event.action == Action::Fence);
     let ends = |step: &Step| is_fence(step) || matches!(step, Step::Outcomes(_));
-    let stores = |steps: &[Step]| {
-        let is_store = |event: &Event| matches!(event.action, Action::Store { .. } | Action::Stream { .. });
-        steps.iter().any(|step| matches!(step, Step::Event(event) if is_store(event)))
-    };
+    let stores = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::Event(event) if is_store(event)));
     let mut swapped = steps.to_vec();
     let mut any = false;
     for at in 0..steps.len() {
@@ -353,12 +374,28 @@ fn swapped(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step
     any.then_some(swapped)
 }
 
+/// Returns the steps with the stores and flushes of a place before all others, and a fence after them.
+fn early(steps: &[Step], is_here: &impl Fn(&Event) -> bool) -> Option<Vec<Step>> {
+    let is_fence = |step: &&Step| matches!(step, Step::Event(event) if event.action == Action::Fence);
+    let is_early = |step: &&Step| matches!(step, Step::Event(event) if is_here(event) && !is_barrier(event));
+    let begin = steps.iter().position(|step| matches!(step, Step::Event(_)))?;
+    let fence = steps.iter().find(is_fence)?;
+    let taken = steps.iter().filter(is_early).chain([fence]);
+    let rest = steps[begin..].iter().filter(|step| !is_early(step));
+    Some(steps[..begin].iter().chain(taken).chain(rest).cloned().collect())
+}
+
 /// Returns the places of all events, each with its lines of code. Lines of tests and of other crates are left out.
-fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
-    let sites: BTreeSet<Site> = events
-        .filter(|event| !matches!(event.action, Action::Store { .. } | Action::Punch { .. }))
-        .map(|event| event.site)
-        .collect();
+pub(super) fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) -> BTreeMap<Place, Vec<Site>> {
+    places_of(sources, events.filter(|event| !matches!(event.action, Action::Store { .. } | Action::Punch { .. })))
+}
+
+/// As `places`, of just these events.
+pub(super) fn places_of<'e>(
+    sources: &mut Sources,
+    events: impl Iterator<Item = &'e Event>,
+) -> BTreeMap<Place, Vec<Site>> {
+    let sites: BTreeSet<Site> = events.map(|event| event.site).collect();
     let mut numbers: HashMap<(String, String), usize> = HashMap::new();
     let mut last: HashMap<(String, String), u32> = HashMap::new();
     let mut places: BTreeMap<Place, Vec<Site>> = BTreeMap::new();
@@ -377,7 +414,7 @@ fn places<'e>(sources: &mut Sources, events: impl Iterator<Item = &'e Event>) ->
 
 /// The source files, for finding the function that contains a line.
 #[derive(Default)]
-struct Sources {
+pub(super) struct Sources {
     files: HashMap<String, Vec<String>>,
 }
 
