@@ -716,3 +716,45 @@ fn a_crash_right_after_a_write_with_origins_keeps_it() {
         unmount(region, fs);
     });
 }
+
+/// A collection that finds much dead and nothing worth moving ends, and does not begin again before as much has died anew,
+/// although more is stored than files map.
+#[test]
+fn a_collection_in_vain_does_not_begin_again_while_operations_run() {
+    const PARTS: usize = 32;
+    const PART: usize = 64;
+    const BLOCKS: usize = 5000;
+    let region = device(256, IndexKind::Dram);
+    let fs = mount(&region, Policy::Icid);
+    let (source, target) = (create(&fs, "source"), create(&fs, "target"));
+    let content = noise(BLOCKS * BLOCK, 77);
+    source.write_at(0, &content).unwrap();
+    // Half of each block stays in use, in so many parts that new extents would cost as much as they save.
+    let mut copied = Vec::new();
+    for blocks in content.chunks(16 * BLOCK) {
+        let at = copied.len() * 2;
+        let parts: Vec<usize> = (0..blocks.len()).step_by(BLOCK / PARTS).collect();
+        let data: Vec<u8> = parts.iter().flat_map(|part| &blocks[*part..][..PART]).copied().collect();
+        let part_of =
+            |(number, part): (usize, &usize)| origin((number * PART) as u64, PART, &source, (at + part) as u64);
+        let origins: Vec<Origin<'_>> = parts.iter().enumerate().map(part_of).collect();
+        target.write_at_from(copied.len() as u64, &data, &origins).unwrap();
+        copied.extend(data);
+    }
+    assert_eq!(fs.stats().origins.shared_bytes, copied.len() as u64);
+    drop(source);
+    fs.unlink(ROOT, b"source").unwrap();
+    // A part of a block dies before each step, so the device is never at rest, and something can be looked for.
+    let mut blocks = 0..BLOCKS;
+    let mut step = || {
+        let at = blocks.next().expect("it ends before") * PARTS * PART;
+        target.write_at(at as u64, &[7; PART / 2]).unwrap();
+        fs.reclaim_step(Victims::Worthwhile).unwrap()
+    };
+    let steps = (0..).take_while(|_| !step()).count();
+    assert!(steps > 10, "no collection began");
+    let again = (0..100).filter(|_| !step()).count();
+    assert_eq!(again, 0, "after {steps} steps");
+    drop(target);
+    unmount(&region, fs);
+}
