@@ -751,8 +751,9 @@ fn a_collection_in_vain_does_not_begin_again_while_operations_run() {
         target.write_at(at as u64, &[7; PART / 2]).unwrap();
         fs.reclaim_step(Victims::Worthwhile).unwrap()
     };
+    // To mark the extents takes 79 steps. What the writes free would end the growth after some 900.
     let steps = (0..).take_while(|_| !step()).count();
-    assert!(steps > 10, "no collection began");
+    assert!((10..200).contains(&steps), "{steps} steps are none or more than one collection");
     let again = (0..100).filter(|_| !step()).count();
     assert_eq!(again, 0, "after {steps} steps");
     drop(target);
