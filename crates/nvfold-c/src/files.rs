@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::paths::{self, LastLink, Start};
 use crate::shared;
 use crate::status::MODE_BITS;
-use crate::written::note_write;
+use crate::written::{note_open, note_write};
 use nvfold::{AllocateMode, Attr, File, FileKind, FileSystem, NewInode, Origin, Whence};
 use parking_lot::Mutex;
 use std::ffi::c_int;
@@ -83,6 +83,9 @@ pub fn open<'p>(
         // What is reserved behind the end of an empty file goes too.
         if flags & libc::O_TRUNC != 0 && (attr.size > 0 || attr.blocks > 0) {
             shared::change(device, attr.ino, || Ok((file.set_len(0)?, 0..0)))?;
+        }
+        if attr.kind == FileKind::Regular {
+            note_open(attr.ino, path);
         }
         let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
         let appends = AtomicBool::new(flags & libc::O_APPEND != 0);
@@ -265,16 +268,16 @@ impl Open {
     pub fn write(&self, target: Target, data: &[u8], origins: &[Origin<'_>]) -> Outcome<u64> {
         let write = |offset: Option<u64>| {
             self.run(|_| {
-                let at = match offset {
-                    Some(offset) if origins.is_empty() => self.file.write_at(offset, data).map(|()| offset)?,
-                    Some(offset) => self.file.write_at_from(offset, data, origins).map(|_| offset)?,
-                    None if origins.is_empty() => self.file.append(data)?,
-                    None => self.file.append_from(data, origins)?.0,
+                let (at, shared) = match offset {
+                    Some(offset) if origins.is_empty() => self.file.write_at(offset, data).map(|()| (offset, 0))?,
+                    Some(offset) => (offset, self.file.write_at_from(offset, data, origins)?),
+                    None if origins.is_empty() => (self.file.append(data)?, 0),
+                    None => self.file.append_from(data, origins)?,
                 };
                 if self.access.syncs {
                     self.file.sync()?;
                 }
-                note_write(&self.device, self.file.ino(), at, data);
+                note_write(&self.device, self.file.ino(), at, data, shared);
                 Ok(at)
             })
         };

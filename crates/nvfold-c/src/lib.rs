@@ -20,7 +20,7 @@
 //! | `shared` | pages of files that several mappings have in common, and that are written back (`nvfold run`) |
 //! | `listing` | directories that are being read |
 //! | `files` | open files: reads, writes, positions |
-//! | `written` | how much a program writes, and a watcher of each write |
+//! | `written` | how much a program writes, and a watcher of each file opened and each write |
 //! | `table` | which descriptor is which open file |
 //! | `causality` | which memory came from which file |
 //! | `names` | what is asked of a path |

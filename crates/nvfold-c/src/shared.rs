@@ -332,7 +332,7 @@ impl Pages {
 
     fn write_run(&self, at: u64, data: &[u8]) -> Outcome<()> {
         self.device.run(|_| Ok(self.file.write_at(at, data)?))?;
-        note_write(&self.device, self.file.ino(), at, data);
+        note_write(&self.device, self.file.ino(), at, data, 0);
         Ok(())
     }
 }
