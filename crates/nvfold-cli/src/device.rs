@@ -23,7 +23,7 @@ const READ_BYTES: usize = 1 << 20;
 /// How to treat the device; the same for every command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct DeviceOptions {
-    /// Emulate a device: native, nvdimm-8x, optane, pcm, rram, stt-ram, or custom:NAME=VALUE,...
+    /// Emulate a device: native, nvdimm-8x, nvdimm-600, optane, pcm, rram, stt-ram, or custom:NAME=VALUE,...
     #[arg(long, value_parser = parse_profile, help_heading = RESEARCH, hide = true)]
     pub profile: Option<Profile>,
     /// When to issue cache-line flushes: auto (where they make data power-safe) or always
