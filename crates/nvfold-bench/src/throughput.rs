@@ -110,9 +110,28 @@ fn measure(
     let bytes = (bytes_a_lane * threads) as f64;
     let raw = median(&seconds[0]);
     for (target, seconds) in targets.iter().zip(&seconds) {
+        if direction == Direction::Write && bytes >= JUDGED_FROM_BYTES {
+            check(&target.name, target.percent, raw / median(seconds))?;
+        }
         report.rows.push(Row::new(&target.name, block as u64, threads as u64, target.percent, bytes, seconds, raw));
     }
     Ok(())
+}
+
+/// Between runs, ratios move by a tenth; those of short passes by more.
+const NOISE: f64 = 1.1;
+const JUDGED_FROM_BYTES: f64 = (64u64 << 20) as f64;
+
+/// Refuses a write that is faster than a copy of the same bytes to the same memory: `ratio` is to that limit. Duplicates
+/// and mounts need not store each byte before the clock stops.
+fn check(name: &str, percent: u64, ratio: f64) -> Result<()> {
+    let stores_all = name.starts_with("embedded") && percent == 0;
+    match stores_all && ratio > NOISE {
+        true => {
+            Err(BenchError::Impossible(format!("{name} runs at {ratio:.2} of the raw limit, which it cannot exceed")))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Returns the seconds of one pass over the buffer. Before and after it every lane proves its target; written data is
@@ -167,4 +186,18 @@ fn timed(target: &Target, parts: &[&[u8]], work: impl Fn(&dyn Lane, &[u8]) -> Re
         let ended = ends.iter().map(|(_, ended)| *ended).max().expect("one lane at least");
         Ok((ended - began).as_secs_f64())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_above_the_raw_limit_is_refused() {
+        check("embedded off", 0, 1.05).unwrap();
+        check("embedded inline 75 %", 75, 1.6).unwrap();
+        check("mounted nvfold off", 0, 1.2).unwrap();
+        let error = check("embedded off", 0, 1.2).unwrap_err().to_string();
+        assert!(error.contains("embedded off runs at 1.20 of the raw limit"), "{error}");
+    }
 }
