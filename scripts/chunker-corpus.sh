@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# chunker-corpus.sh DIR: real data for `nvfold-lab chunkers` (make chunkers): two versions of some packages as tar files
-# in DIR/versions/NAME/, and the packages as they were downloaded in DIR/packages/. What is there already is kept.
+# chunker-corpus.sh DIR [--kernels]: real data for `nvfold-lab chunkers` (make chunkers): two versions of some packages as tar files
+# in DIR/versions/NAME/, and the packages as they were downloaded in DIR/packages/. With --kernels also releases of Debian's
+# Linux sources in DIR/kernels/, which `nvfold-lab paper icid` patches (some 140 MB each to fetch, 1.4 GB unpacked). What
+# is there already is kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -69,3 +71,21 @@ for package in hicolor-icon-theme adwaita-icon-theme fonts-dejavu-core debian-ar
     (cd "$work" && apt-get download -q "$package" 2>/dev/null >&2)
     mv "$work/$package"_*.deb "$DIR/packages/"
 done
+
+# Linux sources as Debian patches them: the last revision of each of the three newest upstream releases on offer, so that
+# there are two steps from one release to the next.
+if [ "${2:-}" = --kernels ]; then
+    scripts/need.sh xz=xz-utils
+    mkdir -p "$DIR/kernels"
+    all=$(apt-cache madison linux-source-6.1 | awk '{ print $3 }' | sort -uV)
+    for upstream in $(sed 's/-.*//' <<<"$all" | uniq | tail -3); do
+        version=$(grep "^$upstream-" <<<"$all" | tail -1)
+        [ -f "$DIR/kernels/$version.tar" ] && continue
+        echo "corpus: Linux $version"
+        (cd "$work" && apt-get download -q "linux-source-6.1=$version" >/dev/null 2>&1)
+        dpkg-deb --fsys-tarfile "$work"/linux-source-6.1_*.deb |
+            tar -xO ./usr/src/linux-source-6.1.tar.xz | xz -dc >"$DIR/kernels/$version.tar.part"
+        mv "$DIR/kernels/$version.tar.part" "$DIR/kernels/$version.tar"
+        rm "$work"/linux-source-6.1_*.deb
+    done
+fi

@@ -72,7 +72,7 @@ for ((pass = 0; pass < REPEATS; pass++)); do
             bytes=${load%:*}
             make_device
             measure "LevelDB, values of $bytes bytes" "$policy" \
-                "$WORK/leveldb" /nvfold/db $((PAIRS / ${load#*:})) "$bytes" 0 2 0
+                "$WORK/leveldb" /nvfold/db $((PAIRS / ${load#*:})) "$bytes" 0 fillrandom,overwrite 0
         done
         make_device tar -C /nvfold -xf "$WORK/tree.tar"
         measure "tar of a tree of headers" "$policy" tar -C /nvfold -cf /nvfold/tree.tar a

@@ -31,7 +31,7 @@ trap cleanup EXIT
 c++ -O2 -o "$WORK/leveldb" lab/src/paper/icid/leveldb.cc -lleveldb
 
 measure() { # name
-    "$WORK/leveldb" "$PLACE/db" "$PAIRS" 100 1 2 "$PAIRS" | sed "s|^|$1\t|" >>"$WORK/figures"
+    "$WORK/leveldb" "$PLACE/db" "$PAIRS" 100 1 fillrandom,overwrite "$PAIRS" | sed "s|^|$1\t|" >>"$WORK/figures"
 }
 
 for ((pass = 0; pass <= REPEATS; pass++)); do

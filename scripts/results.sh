@@ -51,8 +51,8 @@ paper() {
     printf '\n== %s on %s\n' "$paper" "$profiles"
     "$LAB" paper "$paper" --profile "$profiles" --out "$OUT/$paper" "${resume[@]}" "$@" "${extra[@]}"
 }
-# The paper's own setting has three times the requests of the others, and what is the same on all of them.
-paper nv-dedup nvdimm-8x
+# The paper's own settings have three times the requests of the others, and what is the same on all of them.
+paper nv-dedup nvdimm-8x,nvdimm-600
 paper nv-dedup optane,native,pcm --requests 10000 \
     --figure 1,2,6,7,8,9,10,11,12,13,table-4,table-5,costs,skew
 paper denova optane,native
@@ -65,7 +65,7 @@ if [ "$(uname -m)" = x86_64 ]; then
         tar=tar sed=sed vi=vim-tiny fusermount3=fuse3
     [ -f /usr/include/leveldb/db.h ] || scripts/need.sh leveldb-headers=libleveldb-dev
     scripts/preload-library.sh target/release/libnvfold_preload.a target/results-preload
-    scripts/chunker-corpus.sh target/chunkers
+    scripts/chunker-corpus.sh target/chunkers --kernels
     printf '\n== icid\n'
     NVFOLD_PRELOAD=$PWD/target/results-preload/libnvfold_preload.so \
         "$LAB" paper icid --out "$OUT/icid" "${resume[@]}" "${extra[@]}"

@@ -9,7 +9,7 @@
 
 use crate::experiment::{Common, Head, Publish};
 use crate::font::font;
-use crate::{Doing, LabError, Result};
+use crate::{Doing, LabError, Result, bounds};
 use clap::Args;
 use nvfold::{AutoOptions, Compression, FileKind, InodeNumber, MkfsOptions, MountOptions, NewInode, Policy, Prefer};
 use nvfold_bench::data::{Unshared, fill};
@@ -182,6 +182,13 @@ fn rows_of(profile: &Profile, at: usize, phase: &Phase, runners: &[Runner], pass
     runners.iter().enumerate().map(row).collect()
 }
 
+/// Refuses less stored than is neither a duplicate nor compressible, in bytes a byte written.
+fn check(what: &str, phase: &Phase, stored: f64) -> Result<()> {
+    let unique = if phase.is_compressible { 0.0 } else { 1.0 - phase.duplicates_percent as f64 / 100.0 };
+    let why = "only duplicates are shared, and the data does not compress";
+    bounds::at_least(format!("{what}: bytes stored a byte written"), stored, unique, "", why)
+}
+
 /// Writes all phases on a new device, each into a new file that replaces the previous one.
 fn phases(profile: &Profile, (policy, prefer): Runner, bytes: u64, pass: u64) -> Result<Vec<Done>> {
     let device = Device::new(profile, 3 * bytes + (64 << 20));
@@ -205,6 +212,7 @@ fn phases(profile: &Profile, (policy, prefer): Runner, bytes: u64, pass: u64) ->
         }
         let ns = (pmem::clock::cost_ns() - cost) / (bytes / BLOCK as u64) as f64;
         let stored = fs.stats().stored_bytes.saturating_sub(before) as f64 / bytes as f64;
+        check(&format!("auto, {}, phase {}", policy.name(), done.len() + 1), &phase, stored)?;
         let chosen = fs.chosen_policy_of(ino).doing("ask for the policy")?.name();
         done.push(Done { ns, stored, chosen });
         drop(file);
@@ -308,4 +316,17 @@ fn page(report: &Report) -> String {
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_phase_that_stores_less_than_its_unique_data_is_refused() {
+        check("off", &phase(50, 4096, false), 0.5).unwrap();
+        check("off", &phase(0, 4096, true), 0.4).unwrap();
+        let error = check("inline", &phase(50, 4096, false), 0.49).unwrap_err().to_string();
+        assert!(error.contains("inline: bytes stored a byte written: 0.49 was measured"), "{error}");
+    }
 }

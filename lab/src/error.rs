@@ -19,6 +19,26 @@ pub enum LabError {
         /// Bytes to share.
         expected: u64,
     },
+    /// What was measured cannot be, so it is no result.
+    #[error(
+        "{what}: {measured} was measured, which cannot be: {why}; measure again, and if it stays, the benchmark is wrong"
+    )]
+    Impossible {
+        /// What was measured.
+        what: String,
+        /// The value.
+        measured: String,
+        /// Why it cannot be, with the bound.
+        why: String,
+    },
+    /// A figure shows a value of its paper, and does not say how it is judged.
+    #[error("{figure}: `{row}` has a value of the paper that is neither an aim nor said to be not comparable")]
+    Unjudged {
+        /// Which figure.
+        figure: String,
+        /// Its row.
+        row: String,
+    },
     /// The counts cannot be right.
     #[error("the counts are wrong: {0}")]
     Miscounted(String),

@@ -19,6 +19,7 @@
 //! | `wear` | `nvfold-lab wear`: how evenly lines and segments are worn, with wear levelling and without |
 //! | `reclaim` | `nvfold-lab reclaim`: random overwrites on a device that is nearly full |
 //! | `auto` | `nvfold-lab auto`: policy `auto` compared with those that it chooses from |
+//! | `bounds` | what a benchmark refuses because it cannot be |
 //! | `experiment` | what all of these have in common: options, the head of a report, where it goes |
 //! | `program` | the `nvfold` command that is measured |
 //! | `font` | the font of all pictures |
@@ -28,6 +29,7 @@
 #![warn(missing_docs)]
 
 mod auto;
+mod bounds;
 mod chunkers;
 pub mod cost;
 mod error;

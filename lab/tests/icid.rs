@@ -42,14 +42,23 @@ fn the_icid_paper_benchmark_runs_and_verifies_its_files() {
     let scratch = Scratch::new();
     let (library, lab) = (library(&scratch.path("preload")), env!("CARGO_BIN_EXE_nvfold-lab"));
     let preload = format!("NVFOLD_PRELOAD={}", library.display());
-    let paper = ["--json", "paper", "icid", "--smoke", "--figure", "14,table-5,mount", "--out", "out"];
+    let paper =
+        ["--json", "paper", "icid", "--smoke", "--figure", "9,10,12,13,table-6,14,table-5,mount", "--out", "out"];
     let report = scratch.run("env", &[&[&preload[..], lab], &paper[..]].concat()).ok().json();
     let figures = report["figures"].as_array().expect("figures");
     let ids: Vec<&str> = figures.iter().filter_map(|figure| figure["id"].as_str()).collect();
-    assert_eq!(ids, ["figure-14", "table-5", "mount"]);
-    let memory = figures[1]["charts"][0]["series"][0]["y"][0].as_f64().expect("memory of the rec-tree");
+    let of_values = ["figure-9", "figure-10", "figure-12", "figure-13", "table-6"];
+    assert_eq!(ids, [&of_values[..], &["figure-14", "table-5", "mount"]].concat());
+    let share = |name: &str| {
+        let series = figures[0]["charts"][0]["series"].as_array().expect("series");
+        let found = series.iter().find(|series| series["name"] == name).unwrap_or_else(|| panic!("{name}"));
+        found["y"].as_array().and_then(|shares| shares.last()?.as_f64()).expect("a share with values of 4 KiB")
+    };
+    assert!(share("ICID, of the tables") > share("ICID"), "logs are copied from no file");
+    assert!(share("ICID, of the tables") > 10.0, "compactions copy from tables");
+    let memory = figures[6]["charts"][0]["series"][0]["y"][0].as_f64().expect("memory of the rec-tree");
     assert!((5.0..5.8).contains(&memory), "{memory} MB");
-    let shared = &figures[2]["charts"][0];
+    let shared = &figures[7]["charts"][0];
     assert_eq!(shared["series"][0]["name"], "icid, cold");
     let percent = shared["series"][0]["y"][0].as_f64().expect("what dd copied and shares");
     assert!(percent > 90.0, "{percent} %");

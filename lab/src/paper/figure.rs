@@ -3,6 +3,9 @@
 //! The problem: a paper gives some of its results as text and most as pictures, and a reader wants to know for each
 //! claim whether it holds here. The idea: a [`Figure`] has three parts: the [`Chart`]s (everything that was
 //! measured), the [`Row`]s (the paper's statements next to our values) and the [`Aim`]s (what we set out to reach).
+//!
+//! **One rule: every number of a paper is an aim, or the row says why it is not comparable.** [`Figure::unjudged`] finds
+//! rows that have neither; a run refuses them (`turn`).
 
 use super::chart::{Chart, Kind};
 use super::machine::Machine;
@@ -76,6 +79,19 @@ pub(super) struct Row {
     pub ratio: Option<f64>,
     /// Unit, or empty.
     pub unit: String,
+    /// How the paper's value is judged, if it has one.
+    #[serde(default)]
+    pub judged: Option<Judged>,
+}
+
+/// How a value of the paper is judged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Judged {
+    /// It is this aim.
+    Aim(String),
+    /// It is not comparable, because of this.
+    NotComparable(String),
 }
 
 /// An aim, and whether it was met.
@@ -137,7 +153,34 @@ impl Row {
 
     /// Makes a row that the paper does not have.
     pub(super) fn own(what: impl Into<String>, ours: f64, unit: &str) -> Row {
-        Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into() }
+        Row { what: what.into(), paper: None, picture_only: false, ours, ratio: None, unit: unit.into(), judged: None }
+    }
+
+    /// Says why the paper's value, if it has one, is not comparable.
+    pub(super) fn not_comparable(self, because: impl Into<String>) -> Row {
+        let judged = self.paper.map(|_| Judged::NotComparable(because.into()));
+        Row { judged, ..self }
+    }
+
+    /// Says which aim judges the paper's value.
+    pub(super) fn judged_by(self, aim: &Aim) -> Row {
+        Row { judged: Some(Judged::Aim(aim.aim.clone())), ..self }
+    }
+
+    /// Returns the aim to have at least the paper's value, or the lowest of its range.
+    pub(super) fn reach(&self, by: Measure) -> Aim {
+        let (least, _) = self.paper.expect("an aim is for a value of the paper");
+        Aim::at_least(format!("{}: at least {}", self.what, self.text(least)), self.ours, least).by(by)
+    }
+
+    /// Returns the aim to have at most the paper's value, or the highest of its range.
+    pub(super) fn stay_below(&self, by: Measure) -> Aim {
+        let (_, most) = self.paper.expect("an aim is for a value of the paper");
+        Aim::at_most(format!("{}: at most {}", self.what, self.text(most)), self.ours, most).by(by)
+    }
+
+    fn text(&self, value: f64) -> String {
+        if self.unit.is_empty() { number(value) } else { format!("{} {}", number(value), self.unit) }
     }
 }
 
@@ -170,6 +213,30 @@ impl Aim {
 }
 
 impl Figure {
+    /// Adds a row whose value of the paper is this aim.
+    pub(super) fn claim(&mut self, row: Row, aim: Aim) {
+        self.rows.push(row.judged_by(&aim));
+        self.aims.push(aim);
+    }
+
+    /// Returns the rows whose value of the paper is neither an aim of this figure nor explained.
+    pub(super) fn unjudged(&self) -> impl Iterator<Item = &Row> {
+        let is_judged = |row: &Row| match &row.judged {
+            Some(Judged::Aim(name)) => self.aims.iter().any(|aim| aim.aim == *name),
+            Some(Judged::NotComparable(_)) => true,
+            None => false,
+        };
+        self.rows.iter().filter(move |row| row.paper.is_some() && !is_judged(row))
+    }
+
+    /// Says why the values of the paper that are no aims are not comparable.
+    pub(super) fn explain(&mut self, because: &str) {
+        let names: Vec<String> = self.unjudged().map(|row| row.what.clone()).collect();
+        for row in self.rows.iter_mut().filter(|row| row.paper.is_some() && names.contains(&row.what)) {
+            row.judged = Some(Judged::NotComparable(because.into()));
+        }
+    }
+
     /// Returns whether there is a picture.
     pub(super) fn is_drawn(&self) -> bool {
         self.charts.iter().any(|chart| chart.kind != Kind::Table)
@@ -192,7 +259,10 @@ impl Figure {
             profile: profile.into(),
             settings: "Run once.".into(),
             charts: vec![Chart::new(Kind::Bars, "speed", "x", "requests/s", ["a".into()]).with("ours", [2.0])],
-            rows: vec![Row::range("ours to theirs", 1.0, 1.5, 3.0, "x"), Row::picture("more", 1.0, "")],
+            rows: vec![
+                Row::range("ours to theirs", 1.0, 1.5, 3.0, "x").not_comparable("theirs is older"),
+                Row::picture("more", 1.0, ""),
+            ],
             aims: vec![
                 Aim::new("be fast", "2", met).by(Measure::Cost).with_floor("Copying alone takes 3 us."),
                 Aim::new("be small", "2", met),
@@ -206,6 +276,26 @@ impl Figure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_number_of_a_paper_is_an_aim_or_is_explained() {
+        let mut figure = Figure { rows: Vec::new(), aims: Vec::new(), ..Figure::example("a", true) };
+        let row = Row::value("ours to theirs", 2.0, 3.0, "x");
+        let aim = row.reach(Measure::Cost);
+        assert_eq!((aim.aim.as_str(), aim.met), ("ours to theirs: at least 2.00 x", true));
+        assert!(!row.stay_below(Measure::Cost).met);
+        figure.claim(row, aim);
+        figure.rows.push(Row::own("not the paper's", 1.0, ""));
+        figure.rows.push(Row::value("of another machine", 2.0, 3.0, "us").not_comparable("it is another machine"));
+        assert_eq!(figure.unjudged().count(), 0);
+        figure.rows.push(Row::value("forgotten", 2.0, 3.0, "us"));
+        figure.rows.push(Row::value("no aim", 2.0, 3.0, "us").judged_by(&Aim::new("of another figure", "", true)));
+        let unjudged: Vec<&str> = figure.unjudged().map(|row| row.what.as_str()).collect();
+        assert_eq!(unjudged, ["forgotten", "no aim"]);
+        figure.explain("the paper has another device");
+        assert_eq!(figure.unjudged().count(), 0);
+        assert!(matches!(&figure.rows[0].judged, Some(Judged::Aim(_))), "what is judged stays so");
+    }
 
     #[test]
     fn a_ratio_to_a_range_uses_the_nearer_end() {

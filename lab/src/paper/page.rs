@@ -2,7 +2,7 @@
 //! one profile or on all, and the page shows the newest of each.
 
 use super::chart::Chart;
-use super::figure::{Aim, Figure, Row};
+use super::figure::{Aim, Figure, Judged, Row};
 use super::folder::Folder;
 use super::number::number;
 use crate::{Doing, Result};
@@ -22,6 +22,8 @@ pub(super) struct Page {
     pub figures: &'static [&'static str],
     /// Profiles, in order.
     pub profiles: &'static [&'static str],
+    /// The profiles to which the paper's values apply.
+    pub papers: &'static [&'static str],
 }
 
 /// Reads the figures in `out` and writes `README.md` next to them.
@@ -128,7 +130,7 @@ fn section(figure: &Figure) -> String {
         write!(text, "![{title}, {profile}]({profile}/{id}.svg)\n\n").expect("a string takes it");
     }
     if !figure.rows.is_empty() {
-        text.push_str("| | paper | ours | ours / paper |\n|---|---|---|---|\n");
+        text.push_str("| | paper | ours | ours / paper | the paper's value is |\n|---|---|---|---|---|\n");
         figure.rows.iter().for_each(|row| text.push_str(&compared(row)));
         text.push('\n');
     }
@@ -153,7 +155,12 @@ fn compared(row: &Row) -> String {
         Some((low, high)) => format!("{} to {}{unit}", number(low), number(high)),
     };
     let ratio = row.ratio.map_or("-".into(), number);
-    format!("| {} | {paper} | {}{unit} | {ratio} |\n", row.what, number(row.ours))
+    let judged = match &row.judged {
+        None => String::new(),
+        Some(Judged::Aim(_)) => "an aim".into(),
+        Some(Judged::NotComparable(because)) => format!("not comparable, because {because}"),
+    };
+    format!("| {} | {paper} | {}{unit} | {ratio} | {judged} |\n", row.what, number(row.ours))
 }
 
 fn values(chart: &Chart) -> String {
@@ -189,7 +196,13 @@ mod tests {
 
     #[test]
     fn figures_that_are_made_one_by_one_share_one_page() {
-        let page = Page { title: "A paper", introduction: &["Words."], figures: &["figure-1"], profiles: &["b", "a"] };
+        let page = Page {
+            title: "A paper",
+            introduction: &["Words."],
+            figures: &["figure-1"],
+            profiles: &["b", "a"],
+            papers: &["b"],
+        };
         let out = tempfile::tempdir().unwrap();
         Folder(out.path()).save(&Figure::example("a", true)).unwrap();
         write(&page, out.path()).unwrap();
@@ -203,8 +216,8 @@ mod tests {
         place("| be small | 2 | count | **missed** | - | [figure 1](#figure-1-speed), b |");
         place("| be fast | 2 | cost | met |  | [figure 1](#figure-1-speed), a |");
         assert_eq!(text.matches("0123456789ab").count(), 1, "one commit is named once");
-        place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 |");
-        place("| more | picture only | 1.00 | - |");
+        place("| ours to theirs | 1.00 to 1.50 x | 3.00 x | 2.00 | not comparable, because theirs is older |");
+        place("| more | picture only | 1.00 | - |  |");
         place("| speed, requests/s | a |");
         for picture in ["a/figure-1.svg", "b/figure-1.svg"] {
             assert!(fs::metadata(out.path().join(picture)).unwrap().len() > 1000, "{picture} is drawn");

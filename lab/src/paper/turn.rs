@@ -20,7 +20,7 @@ pub(super) struct Turn {
     pub name: String,
     /// The emulated device.
     pub profile: Profile,
-    /// True if it is the paper's profile, to which its values apply.
+    /// True if it is a profile of the paper, to which its values apply.
     pub is_the_papers: bool,
     /// True for a smoke test, which only checks that the code runs.
     pub smoke: bool,
@@ -115,7 +115,8 @@ impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
                     continue;
                 }
                 let made = on_a_new_thread(|| (group.run)(&run))?;
-                for figure in made.into_iter().filter(|figure| ids.contains(&figure.id.as_str())) {
+                for mut figure in made.into_iter().filter(|figure| ids.contains(&figure.id.as_str())) {
+                    judge(&mut figure, self.page.papers)?;
                     folder.save(&figure)?;
                     report.figures.push(figure);
                 }
@@ -140,7 +141,7 @@ impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
         Ok(Turn {
             name: name.into(),
             profile: name.parse().expect("the names of profiles are checked"),
-            is_the_papers: self.page.profiles[0] == name,
+            is_the_papers: self.page.papers.contains(&name),
             smoke: self.smoke,
             paper: self.paper,
             machine: Machine::here()?,
@@ -158,6 +159,17 @@ impl<R: AsRef<Turn> + Sync> Plan<'_, R> {
     fn are_there(&self, turn: &Turn, ids: &[&str], commit: &str) -> bool {
         ids.iter().all(|id| Folder(self.out).has(&turn.name, id, commit))
     }
+}
+
+/// Refuses a figure with a value of the paper that is neither an aim nor explained. On another profile than the paper's,
+/// its values are explained by that.
+fn judge(figure: &mut Figure, papers: &[&str]) -> Result<()> {
+    if !papers.contains(&figure.profile.as_str()) {
+        figure.explain(&format!("the paper's device is {}", papers.join(" or ")));
+    }
+    let unjudged = figure.unjudged().next().map(|row| row.what.clone());
+    let refuse = |row| LabError::Unjudged { figure: figure.id.clone(), row };
+    unjudged.map_or(Ok(()), |row| Err(refuse(row)))
 }
 
 /// Does the work on a new thread. A thread keeps what emulated devices have charged it, and its clock of device time
@@ -193,6 +205,18 @@ mod tests {
 
     fn device_time_ahead() -> Result<std::time::Duration> {
         Ok(std::time::Duration::from_nanos(pmem::clock::device_ns(Instant::now())))
+    }
+
+    #[test]
+    fn a_figure_with_a_value_of_the_paper_that_nothing_judges_is_refused() {
+        use super::super::figure::Row;
+        let mut figure = Figure::example("native", true);
+        judge(&mut figure, &["native"]).unwrap();
+        figure.rows.push(Row::value("forgotten", 2.0, 3.0, "us"));
+        let error = judge(&mut figure, &["native"]).unwrap_err().to_string();
+        assert!(error.contains("figure-1") && error.contains("forgotten"), "{error}");
+        judge(&mut figure, &["optane"]).unwrap();
+        assert_eq!(figure.unjudged().count(), 0, "another device explains it");
     }
 
     /// It had: Figure 10 of DeNOVA counted every wait as 0, because an earlier figure had used a slow device.

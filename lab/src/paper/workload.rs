@@ -1,10 +1,14 @@
 //! The requests of the papers' workloads: which block of a file is written, and with which content.
 //!
 //! A request is one block of 4 KiB. Of each hundred requests exactly the given number repeats a block; all others
-//! write unique content. A repeated block is one that is stored in the files at that moment, **drawn from all of
-//! them**. The draw is uniform, or follows Zipf's law (the place of rank r has a weight of 1/r; ranks are spread over
-//! the files). So a duplicate rarely repeats a recently written block, and the block it repeats is rarely in the
-//! processor's cache.
+//! write unique content. Which block is repeated is a choice ([`Draw`]):
+//!
+//! | draw | a duplicate repeats | its source in the processor's cache |
+//! |---|---|---|
+//! | `LastBuffer` | the last new block again, as fio does (`dedupe_percentage`) | always |
+//! | `Sets` | one of a few sets of equal blocks, as vdbench does (`dedupsets`): every twentieth new block begins one | often |
+//! | `Evenly` | a block that is stored at that moment, each with the same probability | rarely |
+//! | `Zipf` | a stored block by Zipf's law: the place of rank r has a weight of 1/r; ranks are spread over the files | sometimes |
 //!
 //! | workload | place of its writes |
 //! |---|---|
@@ -36,7 +40,14 @@ pub(super) enum Draw {
     Evenly,
     /// By Zipf's law with exponent 1: few of them very often.
     Zipf,
+    /// Always the last new block.
+    LastBuffer,
+    /// One of the sets of the file.
+    Sets,
 }
+
+/// New blocks for each set of equal blocks: vdbench has a set for 5 % of them.
+const NEW_BLOCKS_OF_SET: u64 = 20;
 
 /// An endless stream of requests.
 pub(super) struct Workload {
@@ -50,6 +61,10 @@ pub(super) struct Workload {
     stored: Vec<u64>,
     /// Blocks of the files that are kept and not written.
     beside: usize,
+    /// Seeds of the content of the last new block, and of the sets; and how many new blocks there were.
+    last: Option<u64>,
+    sets: Vec<u64>,
+    new: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +85,8 @@ impl Workload {
     pub(super) fn vdbench(percent: u64, seed: u64) -> Workload {
         let random = Random(seed << 40);
         let (draw, order) = (Draw::default(), Order::Sequential);
-        Workload { random, percent, draw, owed: 0, order, stored: Vec::new(), beside: 0 }
+        let (stored, sets) = (Vec::new(), Vec::new());
+        Workload { random, percent, draw, owed: 0, order, stored, beside: 0, last: None, sets, new: 0 }
     }
 
     /// Keeps the file of a `fio` workload unchanged and writes new files in addition; their duplicates repeat blocks
@@ -102,6 +118,8 @@ impl Workload {
             Order::Random => (0..requests).map(|_| self.random.next_u64() % self.stored.len() as u64).collect(),
             Order::Sequential => {
                 self.stored.truncate(self.beside);
+                // The file before this one is gone, and with it what its duplicates repeat.
+                (self.last, self.sets, self.new) = (None, Vec::new(), 0);
                 (0..requests as u64).collect()
             }
         };
@@ -125,19 +143,45 @@ impl Workload {
     /// Returns the seed of the next block: equal seeds give equal blocks.
     fn next_content(&mut self) -> u64 {
         self.owed += self.percent;
-        if self.owed < 100 || self.stored.is_empty() {
-            return self.random.next_u64();
+        let repeated = if self.owed < 100 { None } else { self.draw_content() };
+        match repeated {
+            Some(content) => {
+                self.owed -= 100;
+                content
+            }
+            None => self.new_content(),
         }
-        self.owed -= 100;
-        let place = self.draw_place();
-        self.stored[place]
+    }
+
+    fn new_content(&mut self) -> u64 {
+        let content = self.random.next_u64();
+        self.last = Some(content);
+        if self.new.is_multiple_of(NEW_BLOCKS_OF_SET) {
+            self.sets.push(content);
+        }
+        self.new += 1;
+        content
+    }
+
+    /// Returns the content that a duplicate repeats, if there is one yet.
+    fn draw_content(&mut self) -> Option<u64> {
+        match self.draw {
+            Draw::LastBuffer => self.last,
+            Draw::Sets if self.sets.is_empty() => None,
+            Draw::Sets => Some(self.sets[self.random.next_u64() as usize % self.sets.len()]),
+            Draw::Evenly | Draw::Zipf if self.stored.is_empty() => None,
+            Draw::Evenly | Draw::Zipf => {
+                let place = self.draw_place();
+                Some(self.stored[place])
+            }
+        }
     }
 
     fn draw_place(&mut self) -> usize {
         let places = self.stored.len() as u64;
         let drawn = self.random.next_u64();
         let place = match self.draw {
-            Draw::Evenly => drawn % places,
+            Draw::Evenly | Draw::LastBuffer | Draw::Sets => drawn % places,
             // The share of the first r ranks grows with the logarithm of r.
             Draw::Zipf => {
                 let share = (drawn >> 11) as f64 / (1u64 << 53) as f64;
@@ -184,6 +228,36 @@ mod tests {
             workload.set_percent(100 - percent);
             workload.next(1000, &mut batch);
             assert_eq!(duplicates(&batch, &mut file), 1000 - percent as usize * 10, "100 - {percent} %");
+        }
+    }
+
+    #[test]
+    fn duplicates_as_fio_makes_them_repeat_the_last_new_block() {
+        let mut workload = Workload::fio(1000, 50, 7).drawn(Draw::LastBuffer);
+        let mut batch = Batch::default();
+        workload.lay_out(&mut batch);
+        workload.next(1000, &mut batch);
+        let blocks: Vec<&[u8]> = batch.data.chunks(BLOCK).collect();
+        let equal = blocks.windows(2).filter(|pair| pair[0] == pair[1]).count();
+        assert!((499..=501).contains(&equal), "{equal}");
+        assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), 1000 - equal);
+    }
+
+    #[test]
+    fn duplicates_as_vdbench_makes_them_repeat_a_few_sets_of_their_own_file() {
+        let mut workload = Workload::vdbench(50, 7).drawn(Draw::Sets);
+        let mut batch = Batch::default();
+        let mut seen = HashSet::new();
+        for _ in 0..2 {
+            workload.next(2000, &mut batch);
+            let mut counts: HashMap<&[u8], usize> = HashMap::new();
+            batch.data.chunks(BLOCK).for_each(|block| *counts.entry(block).or_default() += 1);
+            let repeated = counts.values().filter(|count| **count > 1).count();
+            assert_eq!(counts.len(), 1000, "half of the blocks are new");
+            assert!((45..=50).contains(&repeated), "a set for twenty new blocks: {repeated}");
+            let before = seen.len();
+            seen.extend(counts.into_keys().map(<[u8]>::to_vec));
+            assert_eq!(seen.len() - before, 1000, "no set is that of another file");
         }
     }
 

@@ -17,7 +17,7 @@ mod load;
 mod page;
 
 use crate::experiment::{Common, Head, Publish};
-use crate::{Doing, LabError, Result};
+use crate::{Doing, LabError, Result, bounds};
 use clap::Args;
 use load::{Load, Part, Took, background};
 use nvfold::check::{CheckOptions, check};
@@ -186,6 +186,7 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
 
     let written_bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     let moved_bytes = reclaimed.moved_bytes - moved_before.moved_bytes;
+    check_media(written_bytes, lines * LINE_BYTES)?;
     let speeds = |time: fn(&Part) -> Duration| -> Vec<f64> {
         parts.iter().map(|part| part.bytes as f64 / 1e6 / time(part).as_secs_f64()).collect()
     };
@@ -217,6 +218,12 @@ fn overwrite(options: &Options, live_percent: u64, has_background: bool) -> Resu
         in_blocks_max_bytes: parts.iter().map(|part| part.in_blocks_max_bytes).max().unwrap_or(0),
         no_space: warm_up.no_space + parts.iter().map(|part| part.no_space).sum::<u64>(),
     })
+}
+
+/// Refuses fewer bytes written to the device than to its files.
+fn check_media(written_bytes: u64, media_bytes: u64) -> Result<()> {
+    let why = "no two pieces are equal, so each is stored";
+    bounds::at_least("bytes written to the device", media_bytes as f64, written_bytes as f64, "", why)
 }
 
 /// Returns the bytes moved per byte written at random if the oldest segment is emptied first. If a share `v` of that
@@ -272,5 +279,12 @@ mod tests {
         let Latency { writes, p50_us, p99_us, max_us } = Latency::of((0..1000).rev().map(Duration::from_micros));
         assert_eq!((writes, p50_us.round(), p99_us.round(), max_us.round()), (1000, 500.0, 990.0, 999.0));
         assert_eq!(Latency::of(std::iter::empty()).max_us, 0.0);
+    }
+
+    #[test]
+    fn fewer_bytes_on_the_device_than_were_written_are_refused() {
+        check_media(1000, 1500).unwrap();
+        let error = check_media(1000, 900).unwrap_err().to_string();
+        assert!(error.contains("bytes written to the device: 900 was measured"), "{error}");
     }
 }

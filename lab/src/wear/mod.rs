@@ -19,7 +19,7 @@ mod page;
 mod tally;
 
 use crate::experiment::{Common, Head, Publish};
-use crate::{Doing, Result};
+use crate::{Doing, Result, bounds};
 use clap::Args;
 use load::{Load, Pattern};
 use nvfold::{FileSystem, MkfsOptions, MountOptions, Policy, SegmentWear};
@@ -143,6 +143,7 @@ fn overwrite(options: &Options, load: &Load, pattern: Pattern, levelled: bool) -
     let (_, geometry) = nvfold::read_superblock(fs.region()).doing("read the superblock")?;
     let tally = Tally::of(fs.region(), &geometry);
     let counters = fs.region().counters();
+    check(done.written_bytes, counters.lines_written(), tally.pools.most_to_mean)?;
     let fulls = done.written_bytes as f64 / device.bytes as f64;
     let lifetime = |hottest: u32| {
         let endurance = options.profile.endurance_writes.filter(|_| hottest > 0);
@@ -164,4 +165,26 @@ fn overwrite(options: &Options, load: &Load, pattern: Pattern, levelled: bool) -
         pools: tally.pools,
         kinds: tally.kinds,
     })
+}
+
+/// Refuses fewer lines on the device than the files take, and a most worn segment below the mean.
+fn check(written_bytes: u64, lines: u64, most_to_mean: f64) -> Result<()> {
+    let least = (written_bytes / pmem::LINE_BYTES) as f64;
+    let why = "all that is written to files differs, so it is stored";
+    bounds::at_least("lines written to the device", lines as f64, least, "", why)?;
+    let why = "no mean is above all of its values";
+    bounds::at_least("wear of the most worn segment to the mean", most_to_mean, 1.0, "x", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fewer_lines_than_were_written_and_a_maximum_below_the_mean_are_refused() {
+        check(64_000, 1200, 1.1).unwrap();
+        let error = check(64_000, 900, 1.1).unwrap_err().to_string();
+        assert!(error.contains("lines written to the device: 900 was measured"), "{error}");
+        assert!(check(64_000, 1200, 0.9).is_err());
+    }
 }

@@ -80,6 +80,8 @@ const PAGE: Page = Page {
          gave 39.5 % at 50 %. So it is not a result that the space saved is close to the paper's. The results are: \
          how much of that saving carries over to latency and energy, the cost of metadata, and how the ways of \
          chunking differ on one set. Real trees were not chosen for what they save.",
+        "**Aims** are only what arithmetic allows. A system that compares bytes reads each duplicate once, and no system \
+         can save on reading back. What such reads make impossible is no aim; the rows say so.",
         "**Systems.** *ext4*: the same files in an image that `mke2fs -d` makes, without a journal. Every block in \
          use is written once and read once; unused parts of inode tables are left out. That is the minimum for ext4. \
          *DeEXT (as in the paper)*: pieces of 16 KiB on average, and a salted MD5 is trusted. *DeEXT (ours)*: \
@@ -88,6 +90,7 @@ const PAGE: Page = Page {
     ],
     figures: &IDS,
     profiles: &PROFILES,
+    papers: &[PROFILES[0]],
 };
 
 const IDS: [&str; 6] = ["figure-8", "figure-9", "figure-10", "figure-11", "figure-12", "trees"];

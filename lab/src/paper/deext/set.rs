@@ -35,11 +35,14 @@ pub(super) struct Set {
     pub name: String,
     /// Their contents, in the order in which they are written.
     pub files: Vec<Vec<u8>>,
+    /// Bytes that are no copy of others, in generated files; 0 where that is not known.
+    pub unique_bytes: u64,
 }
 
-/// A file, and the number of its original.
+/// A file, the number of its original, and how many of its bytes are no copy of others.
 struct Made {
     origin: usize,
+    unique_bytes: usize,
     content: Vec<u8>,
 }
 
@@ -53,7 +56,11 @@ impl Set {
         add_class(&mut made, &mut random, compressible, COMPRESSIBLE, &|random, length| text(random, &words, length));
         add_class(&mut made, &mut random, bytes - compressible, ENCODED, &encoded);
         shuffle(&mut made, &mut random);
-        Set { name: format!("{compressible_percent} %"), files: made.into_iter().map(|file| file.content).collect() }
+        Set {
+            name: format!("{compressible_percent} %"),
+            unique_bytes: made.iter().map(|file| file.unique_bytes as u64).sum(),
+            files: made.into_iter().map(|file| file.content).collect(),
+        }
     }
 
     /// Returns the bytes of all files.
@@ -93,7 +100,7 @@ fn add_class(
     let mut left = bytes - share(duplicates.copies) - share(duplicates.shifted);
     while left > 0 {
         let length = file_bytes(random).min(left);
-        made.push(Made { origin: made.len(), content: new(random, length) });
+        made.push(Made { origin: made.len(), unique_bytes: length, content: new(random, length) });
         left -= length;
     }
     let originals = made.len() - first;
@@ -108,8 +115,9 @@ fn add_class(
             // The last copy is truncated, so that the share is exact.
             let content = &content[..content.len().min(left)];
             left -= content.len();
+            let copied = content.len();
             let content = if is_shifted { shifted(random, content) } else { content.to_vec() };
-            made.push(Made { origin, content });
+            made.push(Made { origin, unique_bytes: content.len() - copied, content });
         }
     }
 }
@@ -188,6 +196,9 @@ mod tests {
             let set = Set::made_up(2 << 20, percent);
             let bytes = set.bytes() as f64 / f64::from(2 << 20);
             assert!((1.0..1.01).contains(&bytes), "{percent} %: {bytes}");
+            let unique = set.unique_bytes as f64 / set.bytes() as f64;
+            let made = [0.74, 0.51, 0.28][percent / 50];
+            assert!((unique - made).abs() < 0.01, "{percent} %: {unique} is no copy");
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::ext4;
 use super::set::Set;
 use super::space::{Space, of_mounted, total};
-use crate::{Doing, LabError, Result};
+use crate::{Doing, LabError, Result, bounds};
 use nvfold::{
     Classes, DeExtOptions, File, FileKind, FileSystem, InodeNumber, Mean, MkfsOptions, MountOptions, NewInode,
     NvDedupOptions, Policy, StrongFunction, Verify,
@@ -153,7 +153,17 @@ fn of_nvfold(system: System, set: &Set, profile: &Profile) -> Result<Outcome> {
     let space = of_mounted(&fs)?;
     drop(files);
     fs.unmount().doing("unmount")?;
-    Ok(Outcome { space, write, read })
+    let outcome = Outcome { space, write, read };
+    check(&format!("{}, {}", system.name(), set.name), set.unique_bytes, &outcome)?;
+    Ok(outcome)
+}
+
+/// Refuses less stored data than there are bytes that are no copy of others, and fewer bytes written than stored.
+fn check(what: &str, unique_bytes: u64, outcome: &Outcome) -> Result<()> {
+    let (stored, written) = (outcome.space[0] as f64, outcome.write.bytes_written as f64);
+    let why = "only bytes that repeat others are shared, and nothing is compressed";
+    bounds::at_least(format!("{what}: bytes stored"), stored, unique_bytes as f64, "", why)?;
+    bounds::at_least(format!("{what}: bytes written"), written, stored, "", "what is stored was written")
 }
 
 /// Does some work; returns its cost.
@@ -225,6 +235,18 @@ mod tests {
             assert!(read.bytes_read >= set.bytes() && read.bytes_written == 0, "{system:?}: {read:?}");
             assert!(space[0] < set.bytes() && write.bytes_written > space[0], "{system:?}: {space:?}");
         }
+    }
+
+    #[test]
+    fn a_saved_share_above_the_share_of_copies_is_refused() {
+        let outcome = |stored, bytes_written| {
+            let write = Spent { bytes_written, ..Spent::default() };
+            Outcome { space: [stored, 0, 0, 0, 0], write, read: Spent::default() }
+        };
+        check("ours", 1000, &outcome(1000, 1100)).unwrap();
+        let error = check("ours", 1000, &outcome(900, 1100)).unwrap_err().to_string();
+        assert!(error.contains("ours: bytes stored: 900 was measured"), "{error}");
+        assert!(check("ours", 1000, &outcome(1000, 900)).is_err(), "less was written than is stored");
     }
 
     #[test]

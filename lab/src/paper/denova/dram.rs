@@ -1,7 +1,7 @@
 //! DRAM of deduplication (III): processes that write the same unique chunks, with each index and without sharing.
 
 use super::super::dram::{self, ChildOptions, Grown};
-use super::super::figure::{Aim, Figure, Row};
+use super::super::figure::{Aim, Figure, Measure, Row};
 use super::super::number::number;
 use super::Run;
 use crate::Result;
@@ -31,24 +31,28 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let a_chunk = |grown: &Grown| (grown.process_bytes - off) / chunks;
     let an_entry = denova.queue_bytes / denova.queue_entries.max(1.0);
     // The paper: 6 GB for 1 TB in an index as in NV-Dedup, and none in its own.
+    // Without a queue there is only the table.
+    let aim = format!("the pm index takes no DRAM per chunk (measured: below {UNRELATED_BYTES_A_CHUNK} B)");
+    let aim = Aim::at_most(aim, a_chunk(&inline), UNRELATED_BYTES_A_CHUNK);
+    let in_dram_row =
+        Row::value("dram index, process with denova less process with off", 24.0, a_chunk(&in_dram), "B/chunk");
+    let in_dram_aim = in_dram_row.stay_below(Measure::Count);
     figure.rows = vec![
         Row::own("pm index, its own account: locks, however many chunks there are", denova.index_bytes, "B in all"),
-        Row::value("pm index, process with denova less process with off", 0.0, a_chunk(&denova), "B/chunk"),
-        Row::value("pm index, process with inline less process with off", 0.0, a_chunk(&inline), "B/chunk"),
-        Row::value("dram index, process with denova less process with off", 24.0, a_chunk(&in_dram), "B/chunk"),
+        Row::value("pm index, process with denova less process with off", 0.0, a_chunk(&denova), "B/chunk")
+            .not_comparable("the process also has the queue, which the paper counts apart"),
+        Row::value("pm index, process with inline less process with off", 0.0, a_chunk(&inline), "B/chunk")
+            .judged_by(&aim),
+        in_dram_row.judged_by(&in_dram_aim),
         Row::own("dram index, its own account", in_dram.index_bytes / chunks, "B/chunk"),
         Row::own("process with off", off / chunks, "B/chunk"),
         Row::own("queue, an entry of it while it waits", an_entry, "B"),
         Row::own("queue, longest", denova.queue_entries, "entries"),
     ];
-    // Without a queue there is only the table.
-    let inline_aim = format!("the pm index takes no DRAM per chunk (measured: below {UNRELATED_BYTES_A_CHUNK} B)");
-    figure.aims = vec![Aim::at_most(inline_aim, a_chunk(&inline), UNRELATED_BYTES_A_CHUNK)];
+    figure.aims = vec![aim, in_dram_aim];
     figure.reading = format!(
-        "With the pm index, deduplication takes {} bytes of DRAM per chunk without a queue, and {} with a queue that \
-         is drained every 64 MiB; with the dram index it takes {}.",
-        number(a_chunk(&inline)),
-        number(a_chunk(&denova)),
+        "With the pm index, deduplication takes no DRAM for a chunk but in the queue; with the dram index it takes {} \
+         bytes.",
         number(a_chunk(&in_dram))
     );
     Ok(vec![figure])

@@ -70,21 +70,23 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     Ok(vec![figure])
 }
 
-/// Describes the results: for each device, the smallest share of duplicates from which inline pays.
+/// Describes the results, by the smallest share of duplicates from which inline pays on each device.
 fn reading(devices: &[(String, Option<f64>)]) -> String {
     let list = |parts: Vec<String>| match parts.split_last() {
         Some((last, [])) => last.clone(),
         Some((last, before)) => format!("{} and {last}", before.join(", ")),
         None => "no device".into(),
     };
-    let from = |(name, share): &(String, Option<f64>)| {
-        share.map(|share| format!("from {} % duplicates on {name}", number(100.0 * share)))
+    let names = |pays: bool| {
+        list(devices.iter().filter(|(_, from)| from.is_some() == pays).map(|(name, _)| name.clone()).collect())
     };
-    let never = devices.iter().filter(|(_, share)| share.is_none()).map(|(name, _)| name.clone());
+    let latest = devices.iter().filter_map(|(_, from)| *from).fold(0.0, f64::max);
     format!(
-        "With the fingerprint that pays first, inline pays {}; on {}, none pays at any share.",
-        list(devices.iter().filter_map(from).collect()),
-        list(never.collect())
+        "Inline pays on {}: with the fingerprint that pays first, from {} % duplicates at the latest. On {}, none pays at \
+         any share.",
+        names(true),
+        number(100.0 * latest),
+        names(false)
     )
 }
 
@@ -130,8 +132,8 @@ mod tests {
     fn the_caption_of_the_equations_mentions_each_device_once() {
         let devices = [("slow", Some(0.05)), ("slower", Some(0.01)), ("fast", None)];
         let devices = devices.map(|(name, share)| (name.to_string(), share));
-        let expected = "With the fingerprint that pays first, inline pays from 5.00 % duplicates on slow and from \
-                        1.00 % duplicates on slower; on fast, none pays at any share.";
+        let expected = "Inline pays on slow and slower: with the fingerprint that pays first, from 5.00 % duplicates at the \
+                        latest. On fast, none pays at any share.";
         assert_eq!(reading(&devices), expected);
     }
 

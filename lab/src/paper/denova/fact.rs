@@ -11,7 +11,7 @@ use super::super::figure::{Aim, Figure, Row};
 use super::super::number::number;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::{Doing, LabError, Result};
+use crate::{Doing, LabError, Result, bounds};
 use nvfold::{DedupMode, Error, File, IndexStats, ReorderOptions};
 use nvfold_bench::data::Random;
 use nvfold_bench::device::Device;
@@ -83,8 +83,9 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     let chart = Chart::new(Drawn::Bars, "FACT: entries read for a lookup", "blocks looked up", "entries", x);
     let reads = |shown: &Shown| [shown.absent.each, shown.uniform.each, shown.zipf.each];
     figure.charts.push(chart.with("chains ordered", reads(&ordered)).with("never ordered", reads(&unordered)));
+    let size = Aim::at_most("the table takes at most 3.2 % of the device", ordered.share, 3.2);
     figure.rows = vec![
-        Row::value("chunk table and direct area, of the device", 3.2, ordered.share, "%"),
+        Row::value("chunk table and direct area, of the device", 3.2, ordered.share, "%").judged_by(&size),
         Row::own("entries to places of the direct area when the device is full", 100.0 * ordered.load, "%"),
         Row::own("entries read for a block that is there, evenly drawn", ordered.uniform.each, "entries"),
         Row::own("entries read for a block that is not, while the device is filled", ordered.absent.each, "entries"),
@@ -103,16 +104,14 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
             "at this load a chain has on average {} entries before the one that is looked up",
             number(ordered.load / 2.0)
         )),
-        Aim::at_most("the table takes at most 3.2 % of the device", ordered.share, 3.2),
+        size,
         Aim::at_most("ordering chains saves reads in a skewed workload", ordered.zipf.each / unordered.zipf.each, 1.0),
     ];
     figure.reading = format!(
-        "On a full device, a lookup of a stored block reads {} entries; in a skewed workload it reads {} with ordered \
-         chains and {} without. The table takes {} % of the device.",
+        "Even on a full device, a lookup of a stored block reads {} entries. In a skewed workload, ordered chains save {} \
+         % of the reads.",
         number(ordered.uniform.each),
-        number(ordered.zipf.each),
-        number(unordered.zipf.each),
-        number(ordered.share)
+        number(100.0 * (1.0 - ordered.zipf.each / unordered.zipf.each))
     );
     Ok(vec![figure])
 }
@@ -146,6 +145,8 @@ fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
     let before_zipf = index(&volume);
     write_all(&volume, &drawn, sizes.draws, &half())?;
     let after = index(&volume);
+    check("evenly drawn", &uniform, full.entries, sizes.device_bytes / BLOCK as u64)?;
+    check("by Zipf's law", &reads(before_zipf, after), full.entries, sizes.device_bytes / BLOCK as u64)?;
     let blocks = sizes.device_bytes / BLOCK as u64;
     let table_bytes = blocks * CHUNK_ENTRY_BYTES + after.media_bytes;
     drop(drawn);
@@ -158,6 +159,13 @@ fn show(run: &Run, sizes: &Sizes, reorder: ReorderOptions) -> Result<Shown> {
         zipf: reads(before_zipf, after),
         reordered: after.reordered,
     })
+}
+
+/// Refuses fewer than one entry read for a block that is there, and more entries than blocks.
+fn check(what: &str, reads: &Reads, entries: u64, blocks: u64) -> Result<()> {
+    let why = "a look-up reads at least the entry that it finds";
+    bounds::at_least(format!("{what}: entries read for a block that is there"), reads.each, 1.0, "", why)?;
+    bounds::at_most("entries on the full device", entries as f64, blocks as f64, "", "a block has one entry")
 }
 
 fn index(volume: &Volume) -> IndexStats {
@@ -272,5 +280,14 @@ mod tests {
         for (content, expected) in [(1, 12_000), (2, 6000), (3, 4000), (4, 3000u32)] {
             assert!(counts[content].abs_diff(expected) < 400, "{content}: {counts:?}");
         }
+    }
+
+    #[test]
+    fn fewer_entries_read_than_found_and_more_entries_than_blocks_are_refused() {
+        let reads = |each| Reads { each, lookups: 100 };
+        check("evenly", &reads(1.0), 100, 100).unwrap();
+        let error = check("evenly", &reads(0.9), 100, 100).unwrap_err().to_string();
+        assert!(error.contains("evenly: entries read for a block that is there: 0.9 was measured"), "{error}");
+        assert!(check("evenly", &reads(1.0), 101, 100).is_err());
     }
 }

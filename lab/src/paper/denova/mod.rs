@@ -119,6 +119,7 @@ const PAGE: Page = Page {
     ],
     figures: &IDS,
     profiles: &PROFILES,
+    papers: &[PROFILES[0]],
 };
 
 const IDS: [&str; 13] = [

@@ -8,7 +8,7 @@ use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Cell, Grid, Shape, Speed, cells};
 use super::volume::{BLOCK, Hash, System};
-use super::write::{noise, noise_rows};
+use super::write::{NO_THINK, noise, noise_rows};
 use crate::Result;
 use nvfold::DedupMode;
 
@@ -130,32 +130,33 @@ fn claims(figure: &mut Figure, grid: &Grid, size: Size, think: Think, how: &str)
     let (faster, slower) = paper(size);
     let name = size.name();
     let gain = grid.of(&System::off(), |cell| cell.new.cost_us / over(cell).cost_us)[0];
-    figure.rows.push(Row::value(format!("off: {name} over to new, {how}"), faster, gain, "x"));
+    let row = Row::value(format!("off: {name} over to new, {how}"), faster, gain, "x");
+    figure.rows.push(row.not_comparable("it is what making a file costs in another file system"));
     noise_rows(figure, &format!("{name} over, {how}"), noise(grid, over));
     for hash in Hash::ALL {
         let system = System::denova(DedupMode::Immediate, hash);
         let drop = drop(grid, hash);
         let what = format!("immediate, {}: drop of {name} over, {how}", hash.name());
-        figure.rows.push(Row::value(what, slower, drop, "%"));
-        if think == Think::AsInPaper {
-            let blocks = size.bytes() / BLOCK;
-            let floor = format!(
-                "overwriting a file of private blocks costs {} us; releasing {blocks} shared block(s) and queueing the \
-                 file add {} us",
-                number(grid.of(&system, |cell| over(cell).base_us())[0]),
-                number(grid.of(&system, |cell| over(cell).more_us())[0])
-            );
-            let aim = |aim: String, most| Aim::at_most(aim, drop, most).by(Measure::Cost).with_floor(floor.clone());
-            figure.aims.push(aim(
-                format!("immediate, {}: overwriting {name} at most {} % slower", hash.name(), number(slower)),
-                slower,
-            ));
-            if hash == Hash::Ours {
-                figure.aims.push(aim(
-                    format!("immediate, ours: overwriting {name} at most half the paper's drop"),
-                    slower / 2.0,
-                ));
-            }
+        let row = Row::value(what, slower, drop, "%");
+        if think == Think::Never {
+            figure.rows.push(row.not_comparable(NO_THINK));
+            continue;
+        }
+        let blocks = size.bytes() / BLOCK;
+        let floor = format!(
+            "overwriting a file of private blocks costs {} us; releasing {blocks} shared block(s) and queueing the \
+             file add {} us",
+            number(grid.of(&system, |cell| over(cell).base_us())[0]),
+            number(grid.of(&system, |cell| over(cell).more_us())[0])
+        );
+        let aim = |aim: String, most| Aim::at_most(aim, drop, most).by(Measure::Cost).with_floor(floor.clone());
+        let most =
+            aim(format!("immediate, {}: overwriting {name} at most {} % slower", hash.name(), number(slower)), slower);
+        figure.claim(row, most);
+        if hash == Hash::Ours {
+            figure
+                .aims
+                .push(aim(format!("immediate, ours: overwriting {name} at most half the paper's drop"), slower / 2.0));
         }
     }
 }

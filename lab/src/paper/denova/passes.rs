@@ -18,11 +18,11 @@ use super::super::spent::Spent;
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, System, Volume, When};
-use crate::{Doing, Result};
+use crate::{Doing, Result, bounds};
 use nvfold::{FileSystem, InodeNumber};
 use nvfold_bench::device::populate;
 use nvfold_bench::samples::{median, middle_half};
-use pmem::Region;
+use pmem::{Profile, Region};
 use std::sync::Barrier;
 use std::time::Instant;
 
@@ -103,6 +103,7 @@ pub(super) fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec
     };
     let places = others.iter().map(place).collect::<Result<Vec<Place>>>()?;
     populate(&places.iter().map(|place| &place.region).collect::<Vec<&Region>>());
+    let limits = Limits { profile: &run.turn.profile, size: shape.size, is_smoke: run.turn.smoke };
     let cells = percents.iter().map(|percent| {
         run.turn.say(&format!(
             "{}, {percent} % duplicates, {} thread(s){}",
@@ -110,9 +111,57 @@ pub(super) fn cells(run: &Run, shape: Shape<'_>, percents: &[u64]) -> Result<Vec
             shape.threads,
             if shape.think == Think::Never { ", no think time" } else { "" }
         ));
-        at_one_share(&places, &mut work, *percent, shape.repeats)
+        let cells = at_one_share(&places, &mut work, *percent, shape.repeats)?;
+        limits.check(shape.systems, &cells, files)?;
+        Ok(cells)
     });
     cells.collect()
+}
+
+/// Differences that no cost on a shared machine resolves, percentage points.
+const RESOLUTION: f64 = 1.0;
+
+/// What cannot be measured with files of a size on a device.
+struct Limits<'a> {
+    profile: &'a Profile,
+    size: Size,
+    /// Passes of a smoke test are too short to compare times.
+    is_smoke: bool,
+}
+
+impl Limits<'_> {
+    /// Refuses cells with more blocks saved than there are duplicates, with files that cost less than the device charges
+    /// for the blocks that must be stored, and with a system that does more than off in less time. `files` is the
+    /// number of files of a pass.
+    fn check(&self, systems: &[System], cells: &[Cell], files: u64) -> Result<()> {
+        let itself = systems.iter().position(|system| system.when == When::NeverAgain);
+        let blocks = files * (self.size.bytes() / BLOCK) as u64;
+        for (system, cell) in systems.iter().zip(cells) {
+            let of = |what: &str| format!("{}, {}: {what}", system.name, self.size.name());
+            let (saved, duplicates) = (cell.saved_blocks as f64, cell.duplicates as f64);
+            bounds::at_most(of("blocks saved"), saved, duplicates, "", "only blocks that repeat another are shared")?;
+            let is_inline = !system.is_offline() && matches!(system.when, When::Mode(_));
+            let stored = blocks - if is_inline { cell.duplicates } else { 0 };
+            let charge_us = bounds::write_charge_ns(self.profile, (stored * BLOCK as u64) as f64 / files as f64) / 1e3;
+            let part: [(&str, fn(&Cell) -> Option<Speed>); 2] =
+                [("new", |cell| Some(cell.new)), ("written over", |cell| cell.over)];
+            for (what, speed_of) in part {
+                let Some(speed) = speed_of(cell) else { continue };
+                let what = of(&format!("a file {what}"));
+                let why = "the device charges the lines of the blocks that are stored";
+                bounds::at_least(format!("{what}, cost"), speed.cost_us, charge_us, "us", why)?;
+                if system.is_offline() && !self.is_smoke {
+                    let itself = itself.and_then(|at| speed_of(&cells[at]));
+                    let noise = itself.map_or(0.0, |itself| itself.cost.percent.abs());
+                    let least = -(noise + speed.cost.spread + RESOLUTION);
+                    let why = "it does all that off does; the noise is off's difference from itself and the spread of \
+                               the pairs";
+                    bounds::at_least(format!("{what}, drop by cost"), speed.cost.percent, least, "%", why)?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A device, and the two systems that use it in turn.
@@ -299,5 +348,54 @@ impl Grid {
         let chart = Chart::new(kind, title, self.x_label, unit, self.x.iter().cloned());
         let shown = self.systems.iter().filter(|system| base || system.when != When::Never);
         shown.fold(chart, |chart, system| chart.with(&system.name, self.of(system, &what)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::volume::Hash;
+    use super::*;
+    use nvfold::DedupMode;
+
+    /// Returns off, off again with a difference of 0.5 %, and a system with this drop; 100 large files, half of whose
+    /// blocks are duplicates.
+    fn cells(mode: DedupMode, percent: f64, cost_us: f64, saved_blocks: u64) -> (Vec<System>, Vec<Cell>) {
+        let cell = |percent: f64, cost_us: f64, saved_blocks: u64| {
+            let drop = Drop { percent, spread: 0.5 };
+            let new = Speed { cost: drop, wall: drop, cost_us, rate: 1.0 };
+            Cell { new, over: Some(new), saved_blocks, duplicates: 1600 }
+        };
+        let systems = vec![System::off(), System::off_again(), System::denova(mode, Hash::Ours)];
+        (systems, vec![cell(0.0, 50.0, 0), cell(0.5, 50.0, 0), cell(percent, cost_us, saved_blocks)])
+    }
+
+    fn refusal((systems, cells): (Vec<System>, Vec<Cell>)) -> Option<String> {
+        let profile = "optane".parse().unwrap();
+        let limits = Limits { profile: &profile, size: Size::Large, is_smoke: false };
+        limits.check(&systems, &cells, 100).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_saved_share_above_the_share_of_duplicates_is_refused() {
+        assert_eq!(refusal(cells(DedupMode::Immediate, 1.0, 50.0, 1600)), None);
+        let error = refusal(cells(DedupMode::Immediate, 1.0, 50.0, 1610)).unwrap();
+        assert!(error.contains("blocks saved: 1610 was measured") && error.contains("at most 1600"), "{error}");
+    }
+
+    #[test]
+    fn a_gain_beyond_the_noise_by_a_system_that_does_more_is_refused() {
+        assert_eq!(refusal(cells(DedupMode::Immediate, -1.9, 50.0, 1600)), None, "within the noise");
+        let error = refusal(cells(DedupMode::Immediate, -2.1, 50.0, 1600)).unwrap();
+        assert!(error.contains("a file new, drop by cost: -2.1 %"), "{error}");
+        assert_eq!(refusal(cells(DedupMode::Inline, -20.0, 40.0, 1600)), None, "it writes less than off");
+    }
+
+    #[test]
+    fn a_file_that_costs_less_than_its_lines_on_the_device_is_refused() {
+        // 2,048 lines of 19 ns are 38.9 us; inline stores half of them.
+        let error = refusal(cells(DedupMode::Immediate, 1.0, 38.0, 1600)).unwrap();
+        assert!(error.contains("a file new, cost: 38 us"), "{error}");
+        assert_eq!(refusal(cells(DedupMode::Inline, -20.0, 20.0, 1600)), None);
+        assert!(refusal(cells(DedupMode::Inline, -20.0, 19.0, 1600)).is_some());
     }
 }

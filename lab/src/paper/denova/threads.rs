@@ -6,8 +6,7 @@ use super::super::number::number;
 use super::Run;
 use super::files::{Size, Think};
 use super::passes::{Grid, Shape, cells};
-use super::volume::System;
-use super::write::{drops, systems, tables};
+use super::write::{above_off, claim_drop, drops, noise, noise_rows, systems, tables};
 use crate::Result;
 use nvfold_bench::samples::largest;
 
@@ -17,7 +16,7 @@ const FEW: [usize; 2] = [1, 2];
 
 /// Measures, and makes the figures.
 pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
-    let systems: Vec<System> = systems(run).into_iter().filter(|system| *system != System::off_again()).collect();
+    let systems = systems(run);
     let counts: &[usize] = if run.turn.smoke { &FEW } else { &THREADS };
     let title = "Figure 9: threads";
     let settings = format!(
@@ -47,11 +46,14 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
         let [at_once, later] = drops(&grid, size, title);
         figure.charts.extend([at_once, later.with_paper_everywhere(None, 0.0, 1.0)]);
         figure.charts.extend(tables(&grid, size));
+        let noise = noise(&grid, |cell| cell.new);
+        noise_rows(&mut figure, size.name(), noise);
         for system in systems.iter().filter(|system| system.is_offline()) {
             let drop = largest(&grid.of(system, |cell| cell.new.cost.percent));
             most = most.max(drop);
             let what = format!("{}: drop of {}, most over the threads", system.name, size.name());
-            figure.rows.push(Row::range(what, 0.0, 1.0, drop, "%"));
+            let row = Row::range(what, 0.0, 1.0, drop, "%");
+            claim_drop(&mut figure, row, noise[0], above_off(&grid, system));
         }
     }
     figure.reading = format!(

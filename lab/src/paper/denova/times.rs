@@ -5,13 +5,13 @@
 //! T_f during normal writes ([`Watched`]).
 
 use super::super::chart::{Chart, Kind as Drawn};
-use super::super::figure::{Figure, Row};
+use super::super::figure::{Figure, Measure, Row};
 use super::super::number::number;
 use super::super::spent::{Spent, in_groups};
 use super::Run;
 use super::files::{Lane, Size, Think};
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::{Doing, Result};
+use crate::{Doing, Result, bounds};
 use nvfold::custom_policy::{ChunkRef, Chunks, Dedup, Fingerprint, NewChunk, Piece, Transaction};
 use nvfold::internals::dedup::NvDedup;
 use nvfold::{
@@ -196,7 +196,22 @@ pub(super) fn write_ns(run: &Run, profile: &Profile, request_bytes: usize) -> Re
         Ok(spent.cost_ns / (bytes / request_bytes) as f64)
     };
     round(0)?;
-    Ok(median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?))
+    let ns = median(&(0..rounds).map(round).collect::<Result<Vec<f64>>>()?);
+    check_write(profile, request_bytes, ns)?;
+    Ok(ns)
+}
+
+/// Refuses a time to write that is shorter than what the device charges.
+fn check_write(profile: &Profile, bytes: usize, ns: f64) -> Result<()> {
+    let (what, least) =
+        (format!("T_w of {bytes} bytes on {}", profile.name()), bounds::write_charge_ns(profile, bytes as f64));
+    bounds::at_least(what, ns, least, "ns", "the device charges each line that is written")
+}
+
+/// Refuses parts of the time to share that exceed it by more than a tenth: they are measured in loops of their own.
+fn check_parts(what: &str, share: f64, read: f64, fingerprint: f64) -> Result<()> {
+    let why = "no part is longer than the whole; parts are measured apart, to a tenth";
+    bounds::at_most(format!("{what}: reading and fingerprints"), read + fingerprint, 1.1 * share, "us", why)
 }
 
 /// Returns the cost to read a block that is in no cache from a device of this profile, nanoseconds; the median of
@@ -313,23 +328,46 @@ pub(super) fn latencies(run: &Run) -> Result<Vec<Figure>> {
             let (read, fingerprint) = (blocks * reading, blocks * fingerprint);
             let kib = size.bytes() >> 10;
             let what = |what: &str| format!("{}: {what}, {kib} KiB", hash.name());
+            check_write(profile, size.bytes(), 1e3 * write)?;
+            check_parts(&what("sharing"), share, read, fingerprint)?;
             let other = share - read - fingerprint;
-            figure.rows.extend(match size {
-                Size::Small => [
-                    Row::value(what("write"), 2.85, write, "us"),
-                    Row::value(what("fingerprints"), 11.78, fingerprint, "us"),
-                    Row::own(what("reading the file"), read, "us"),
-                    Row::value(what("other operations"), 3.66, other, "us"),
-                    Row::value(what("sharing in all, times the write"), (11.78 + 3.66) / 2.85, share / write, "x"),
-                ],
-                Size::Large => [
-                    Row::value(what("write"), 39.86, write, "us"),
-                    Row::value(what("fingerprints"), 215.26, fingerprint, "us"),
-                    Row::own(what("reading the file"), read, "us"),
-                    Row::own(what("other operations"), other, "us"),
-                    Row::range(what("sharing in all, times the write"), 6.0, 7.0, share / write, "x"),
-                ],
-            });
+            const PROCESSOR: &str = "the paper's processor computes SHA-1 without instructions for it";
+            figure.rows.push(Row::own(what("reading the file"), read, "us"));
+            let (papers_write, papers_fingerprint) = match size {
+                Size::Small => (2.85, 11.78),
+                Size::Large => (39.86, 215.26),
+            };
+            let row = Row::value(what("write"), papers_write, write, "us");
+            let aim = row.stay_below(Measure::Cost).with_floor(format!(
+                "the device charges {} us for the blocks; the rest makes the file, in user space",
+                number(bounds::write_charge_ns(profile, size.bytes() as f64) / 1e3)
+            ));
+            let mut claims = vec![(row, aim)];
+            let row = Row::value(what("fingerprints"), papers_fingerprint, fingerprint, "us");
+            figure.rows.push(row.not_comparable(PROCESSOR));
+            let others = what("other operations");
+            match size {
+                Size::Small => {
+                    let row = Row::value(others, 3.66, other, "us");
+                    let aim = row.stay_below(Measure::Cost);
+                    claims.push((row, aim));
+                }
+                Size::Large => figure.rows.push(Row::own(others, other, "us")),
+            }
+            for (row, aim) in claims {
+                match run.turn.is_the_papers {
+                    true => figure.claim(row, aim),
+                    false => figure.rows.push(row),
+                }
+            }
+            let all = what("sharing in all, times the write");
+            figure.rows.push(
+                match size {
+                    Size::Small => Row::value(all, (11.78 + 3.66) / 2.85, share / write, "x"),
+                    Size::Large => Row::range(all, 6.0, 7.0, share / write, "x"),
+                }
+                .not_comparable(PROCESSOR),
+            );
             times.push((format!("{kib} KiB, {}", hash.name()), write, fingerprint, read, other.max(0.0)));
         }
     }
@@ -371,4 +409,24 @@ fn write_and_share(run: &Run, hash: Hash, size: Size) -> Result<(f64, f64)> {
     }
     volume.close()?;
     Ok((median(&write), median(&share)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_above_the_speed_of_the_device_is_refused() {
+        let optane = "optane".parse().unwrap();
+        check_write(&optane, BLOCK, 1_300.0).unwrap();
+        let error = check_write(&optane, BLOCK, 1_200.0).unwrap_err().to_string();
+        assert!(error.contains("T_w of 4096 bytes on optane: 1200 ns"), "{error}");
+    }
+
+    #[test]
+    fn parts_that_exceed_the_whole_are_refused() {
+        check_parts("ours", 3.0, 0.1, 2.9).unwrap();
+        let error = check_parts("ours", 3.0, 1.0, 2.9).unwrap_err().to_string();
+        assert!(error.contains("3.9 us") && error.contains("no part is longer"), "{error}");
+    }
 }

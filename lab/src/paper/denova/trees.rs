@@ -9,7 +9,7 @@ use super::super::number::number;
 use super::super::tree::Tree;
 use super::Run;
 use super::volume::{BLOCK, Hash, System, Volume};
-use crate::{Doing, LabError, Result};
+use crate::{Doing, LabError, Result, bounds};
 use nvfold::internals::chunking::is_zero;
 use nvfold::internals::fingerprint::weak64;
 use nvfold::{DedupMode, InodeNumber};
@@ -34,6 +34,15 @@ fn blocks(tree: &Tree) -> Vec<u64> {
 
 /// Blocks saved by one copy and by two.
 type Saved = [u64; 2];
+
+/// Refuses more saved blocks than blocks that repeat another one.
+fn check(what: &str, saved: Saved, duplicates: Saved) -> Result<()> {
+    for (saved, duplicates) in saved.into_iter().zip(duplicates) {
+        let why = "only a block that repeats another one is shared";
+        bounds::at_most(format!("{what}: blocks saved"), saved as f64, duplicates as f64, "", why)?;
+    }
+    Ok(())
+}
 
 /// Measures, and makes the figures.
 pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
@@ -74,6 +83,7 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
         for system in &systems {
             run.turn.say(&format!("{} ({} MiB), {}", tree.name, tree.bytes() >> 20, system.name));
             let saved = save(run, system, &tree)?;
+            check(&format!("{}, {}", tree.name, system.name), saved, duplicates)?;
             chart = chart.with(&system.name, saved.map(|count| count as f64));
             if system.is_offline() {
                 for ((saved, duplicates), copies) in saved.iter().zip(duplicates).zip(["one copy", "two copies"]) {
@@ -122,4 +132,16 @@ fn save(run: &Run, system: &System, tree: &Tree) -> Result<Saved> {
     volume.close()?;
     let [one, two] = saved;
     Ok([one?, two?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_blocks_saved_than_there_are_duplicates_are_refused() {
+        check("a tree", [1, 9], [1, 9]).unwrap();
+        let error = check("a tree", [1, 10], [1, 9]).unwrap_err().to_string();
+        assert!(error.contains("a tree: blocks saved: 10 was measured"), "{error}");
+    }
 }

@@ -1,8 +1,8 @@
 //! Chunk-based deduplication of a program's writes: the competitors of ICID's section 5.
 //!
 //! As in the paper's framework, each write is cut, each chunk is hashed (XXH3, "for high throughput"), and each
-//! fingerprint is looked up in one table in memory. Nothing is compared and nothing is written, so the result is a
-//! lower bound of the cost.
+//! fingerprint is looked up in one table in memory. **The competitors cut and hash only**: nothing is compared, nothing is
+//! written, and nothing is made durable. So their time is a lower bound of the cost, and not that of the same work.
 //!
 //! ```text
 //! per call     | call ||  call  || call |      each write is cut on its own, as in the paper, which intercepts write
@@ -130,20 +130,21 @@ struct Stream {
     bytes: Vec<u8>,
 }
 
-/// Runs schemes on a record of writes; `before` are files that were stored before the program began.
-pub(super) fn of_record(
-    record: &Path,
-    before: &[PathBuf],
-    schemes: impl IntoIterator<Item = Scheme>,
-) -> Result<Vec<Chunked>> {
+/// Makes schemes that know the files of `before`, which were stored before the program began.
+pub(super) fn knowing(before: &[PathBuf], schemes: impl IntoIterator<Item = Scheme>) -> Result<Vec<Chunked>> {
     let mut all: Vec<Chunked> = schemes.into_iter().map(Chunked::new).collect();
     for path in before {
         let content = fs::read(path).doing(format!("read {}", path.display()))?;
         all.iter_mut().for_each(|chunked| chunked.knows(&content));
     }
+    Ok(all)
+}
+
+/// Gives the writes of a record, which may be a pipe, to schemes.
+pub(super) fn cut_record(record: &Path, all: &mut [Chunked]) -> Result<()> {
     writes::each(record, |write| all.iter_mut().for_each(|chunked| chunked.write(&write)))?;
     all.iter_mut().for_each(Chunked::end);
-    Ok(all)
+    Ok(())
 }
 
 impl Chunked {

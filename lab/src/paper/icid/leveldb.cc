@@ -1,10 +1,12 @@
 // LevelDB as db_bench uses it: random keys of 16 bytes, values from a pool that compresses to half its size.
 //
-//   leveldb DIR PAIRS VALUE_BYTES COMPRESS(0|1) FILLS READS
+//   leveldb DIR PAIRS VALUE_BYTES COMPRESS(0|1) PHASES READS
 //
-// Puts PAIRS pairs with keys drawn from 0 .. PAIRS, FILLS times in all: the first fill is db_bench's fillrandom, the
-// others are its overwrite. Then reads READS keys with checksums verified, and compares each byte. Prints each figure
-// on a line, with name and number. Exits with 1 at the first error or wrong byte.
+// PHASES is a list as db_bench's --benchmarks, separated by commas:
+//   fillrandom, overwrite   put PAIRS pairs with keys drawn from 0 .. PAIRS
+//   compact                 compact all tables
+// Then reads READS keys with checksums verified, and compares each byte. Prints each figure on a line, with name and
+// number. Exits with 1 at the first error or wrong byte, and with 2 if the arguments are wrong.
 
 #include <leveldb/db.h>
 #include <leveldb/env.h>
@@ -16,6 +18,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -96,6 +99,36 @@ void TellWritten(const std::string& path) {
   std::printf("flushed_bytes %llu\ncompacted_bytes %llu\n", flushed, compacted);
 }
 
+// The store, and the place in the pool of each key's value; -1 if the key was not put.
+struct Store {
+  leveldb::DB* db;
+  Values values;
+  std::vector<int64_t> stored;
+  uint64_t state = 1000;
+};
+
+// Puts as many pairs as there are keys.
+void Put(Store& store) {
+  const uint64_t pairs = store.stored.size();
+  const double wall = WallSeconds(), processor = ProcessorSeconds();
+  const uint64_t window = pairs / kWindows + 1;
+  double window_began = wall;
+  char key[32];
+  for (uint64_t put = 0; put < pairs; ++put) {
+    const uint64_t number = Next(store.state) % pairs;
+    store.stored[number] = store.values.Take();
+    std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
+    Check(store.db->Put(leveldb::WriteOptions(), key, store.values.At(store.stored[number])), "put");
+    if ((put + 1) % window == 0 || put + 1 == pairs) {
+      const double now = WallSeconds();
+      std::printf("window_rate %.3f\n", (put % window + 1) / (now - window_began));
+      window_began = now;
+    }
+  }
+  std::printf("fill_seconds %.6f\nfill_processor_seconds %.6f\n", WallSeconds() - wall,
+              ProcessorSeconds() - processor);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -103,7 +136,7 @@ int main(int argc, char** argv) {
   const std::string path = argv[1];
   const uint64_t pairs = std::strtoull(argv[2], nullptr, 10);
   const size_t value_bytes = std::strtoull(argv[3], nullptr, 10);
-  const uint64_t fills = std::strtoull(argv[5], nullptr, 10), reads = std::strtoull(argv[6], nullptr, 10);
+  const uint64_t reads = std::strtoull(argv[6], nullptr, 10);
 
   leveldb::Options options;
   options.create_if_missing = true;
@@ -112,27 +145,19 @@ int main(int argc, char** argv) {
   leveldb::DB* db = nullptr;
   Check(leveldb::DB::Open(options, path, &db), "open");
 
-  Values values(value_bytes);
-  std::vector<int64_t> stored(pairs, -1);
-  uint64_t state = 1000;
-  char key[32];
-  for (uint64_t fill = 0; fill < fills; ++fill) {
-    const double wall = WallSeconds(), processor = ProcessorSeconds();
-    const uint64_t window = pairs / kWindows + 1;
-    double window_began = wall;
-    for (uint64_t put = 0; put < pairs; ++put) {
-      const uint64_t number = Next(state) % pairs;
-      stored[number] = values.Take();
-      std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
-      Check(db->Put(leveldb::WriteOptions(), key, values.At(stored[number])), "put");
-      if ((put + 1) % window == 0 || put + 1 == pairs) {
-        const double now = WallSeconds();
-        std::printf("window_rate %.3f\n", (put % window + 1) / (now - window_began));
-        window_began = now;
-      }
+  Store store{db, Values(value_bytes), std::vector<int64_t>(pairs, -1)};
+  std::istringstream phases(argv[5]);
+  for (std::string phase; std::getline(phases, phase, ',');) {
+    if (phase == "fillrandom" || phase == "overwrite") {
+      Put(store);
+    } else if (phase == "compact") {
+      const double wall = WallSeconds();
+      db->CompactRange(nullptr, nullptr);
+      std::printf("compact_seconds %.6f\n", WallSeconds() - wall);
+    } else {
+      std::fprintf(stderr, "there is no phase %s\n", phase.c_str());
+      return 2;
     }
-    std::printf("fill_seconds %.6f\nfill_processor_seconds %.6f\n", WallSeconds() - wall,
-                ProcessorSeconds() - processor);
     std::fflush(stdout);
   }
 
@@ -140,11 +165,13 @@ int main(int argc, char** argv) {
   verify.verify_checksums = true;
   const double wall = WallSeconds();
   std::string found;
+  char key[32];
   for (uint64_t read = 0; read < reads; ++read) {
-    const uint64_t number = Next(state) % pairs;
+    const uint64_t number = Next(store.state) % pairs;
     std::snprintf(key, sizeof key, "%016llu", static_cast<unsigned long long>(number));
     const leveldb::Status status = db->Get(verify, key, &found);
-    if (stored[number] < 0 ? !status.IsNotFound() : !status.ok() || values.At(stored[number]) != found) {
+    const int64_t at = store.stored[number];
+    if (at < 0 ? !status.IsNotFound() : !status.ok() || store.values.At(at) != found) {
       std::fprintf(stderr, "key %s: the value differs from the one put: %s\n", key, status.ToString().c_str());
       return 1;
     }

@@ -48,9 +48,10 @@ pub(super) struct Options {
     /// Folder filled by scripts/chunker-corpus.sh: releases to patch, files to download
     #[arg(long, value_name = "DIR", default_value = "target/chunkers")]
     corpus: PathBuf,
-    /// MiB of key-value pairs in LevelDB, to compare sizes of values
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=16_384))]
-    mebibytes: u64,
+    /// Number of key-value pairs in LevelDB, the same for every size of values
+    #[arg(long, value_name = "N", default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    pairs: u64,
     /// MiB of key-value pairs in LevelDB, to measure how space is collected
     #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=131_072))]
     collected_mebibytes: u64,
@@ -72,15 +73,21 @@ const PAGE: Page = Page {
         "The command below writes this page and all files next to it, from the latest run of each figure. It \
          compares nvfold with *I/O Causality Based In-line Data Deduplication for Non-Volatile Memory Enabled \
          Storage Systems*, section 5.",
-        "**The programs** are Debian's, neither changed nor recompiled: libleveldb, GNU patch on releases of real \
-         packages, ffmpeg and wget. libleveldb runs under a driver that works like db_bench, with LevelDB's \
-         checksums on, and checks every byte that it reads back. `nvfold run --device` serves the programs' files \
+        "**The programs** are Debian's, neither changed nor recompiled: libleveldb, GNU patch on releases of Debian's \
+         Linux sources, ffmpeg and wget. libleveldb runs under a driver that works like db_bench, with LevelDB's \
+         checksums on, and checks every byte that it reads back. Its phases are those of db_bench's own list that \
+         write: fillrandom, overwrite, compact. `nvfold run --device` serves the programs' files \
          inside their process and follows their copies. Where a program can also run without nvfold, its files are \
          compared with those of a run on the host.",
+        "**Tables and logs** of LevelDB are told apart by the names of its files. A record goes to a log (`.log`), then to \
+         a table (`.ldb`) that is made of the log, and then to the tables of compactions. Only the last ones are copied \
+         from files. The paper does not say whether its ratios count the log.",
         "**Competitors** get exactly the writes of the same run, call by call. *FSC*, *RABIN*, *AE* and *FastCDC* \
          cut each write on its own, as in the paper, which intercepts `write`. *streams* cuts consecutive writes to \
          a file as one stream, which is fairer to the competitors. Chunks have 4 KiB on average unless stated \
-         otherwise, and fingerprints are XXH3. The competitors' tables already contain the data that was on the \
+         otherwise, and fingerprints are XXH3. **The competitors cut and hash only**: they store nothing and make \
+         nothing durable, and ICID does both. So times beside theirs are not those of the same work. Their tables \
+         already contain the data that was on the \
          device before the program started.",
         "**Counted and timed.** Shares, bytes and memory are counted. They are the same in every run, except that \
          LevelDB's second thread compacts at varying moments. Times are processor time of the process; operations \
@@ -91,6 +98,7 @@ const PAGE: Page = Page {
     ],
     figures: &IDS,
     profiles: &PROFILES,
+    papers: &PROFILES,
 };
 
 const IDS: [&str; 12] = [
@@ -126,8 +134,8 @@ pub(super) struct Run {
     pub lab: Lab,
     /// Folder with the packages.
     pub corpus: PathBuf,
-    /// Bytes of key-value pairs.
-    pub bytes: u64,
+    /// Key-value pairs that a phase puts, for every size of values.
+    pub pairs: u64,
     /// Bytes of key-value pairs in the runs that collect space.
     pub collected_bytes: u64,
     /// Number of passes; the figures are their median.
@@ -136,12 +144,12 @@ pub(super) struct Run {
 
 impl Run {
     fn new(options: &Options, turn: Turn) -> Result<Run> {
-        let Options { smoke, mebibytes, collected_mebibytes, .. } = *options;
+        let Options { smoke, pairs, collected_mebibytes, .. } = *options;
         Ok(Run {
             turn,
             lab: Lab::new()?,
             corpus: options.corpus.clone(),
-            bytes: if smoke { 8 << 20 } else { mebibytes << 20 },
+            pairs: if smoke { 5_000 } else { pairs },
             collected_bytes: if smoke { 24 << 20 } else { collected_mebibytes << 20 },
             repeats: if smoke { 1 } else { 5 },
         })
@@ -150,11 +158,6 @@ impl Run {
     /// Returns the sizes of values, bytes.
     pub(super) fn value_sizes(&self) -> &'static [u64] {
         if self.turn.smoke { &[128, 4096] } else { &[128, 256, 512, 1024, 2048, 4096, 8192] }
-    }
-
-    /// Returns the number of pairs with values of `value_bytes` bytes in a set; at most a million, as in the paper.
-    pub(super) fn pairs(&self, value_bytes: u64) -> u64 {
-        (self.bytes / (value_bytes + 16)).min(1_000_000)
     }
 }
 

@@ -7,7 +7,7 @@ use super::super::chart::{Chart, Kind as Drawn};
 use super::super::figure::{Figure, Row};
 use super::super::number::number;
 use super::Run;
-use crate::{Doing, LabError, Result, program};
+use crate::{Doing, LabError, Result, bounds, program};
 use nvfold_bench::mounts;
 use nvfold_bench::process::output;
 use nvfold_bench::scratch::Scratch;
@@ -51,7 +51,7 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
     figure.rows = vec![
         Row::own("inline to off", rates[1] / rates[0], "x"),
         Row::own("nv-dedup to off", rates[2] / rates[0], "x"),
-        Row::value("requests that nv-dedup shares", 50.0, shared[2], "%"),
+        Row::own("requests that nv-dedup shares (fio repeats 50)", shared[2], "%"),
     ];
     figure.reading = format!(
         "Of the requests that fio generates, nv-dedup shares {} %; it runs at {} times the speed of off; every request \
@@ -95,13 +95,37 @@ fn measure(run: &Run, policy: &str, file_mib: u64, seconds: u64) -> Result<(f64,
     let stats = parse("nvfold stats", &output(stats.args(["--json", "stats"]).arg(dir))?)?;
     let rate = said["jobs"][0]["write"]["iops"].as_f64();
     let [offered, shared] = ["pieces_offered", "pieces_shared"].map(|name| stats["space"][name].as_f64());
+    if let Some((offered, shared)) = offered.zip(shared) {
+        check(policy, offered, shared)?;
+    }
     let share = |(offered, shared): (f64, f64)| if offered > 0.0 { 100.0 * shared / offered } else { 0.0 };
     let share = offered.zip(shared).map(share);
     rate.zip(share).ok_or_else(|| LabError::wrong("fio or nvfold stats (no figures)".into()))
+}
+
+/// Refuses more shared requests than fio repeats. It draws which ones, so their number varies: five standard deviations.
+fn check(policy: &str, offered: f64, shared: f64) -> Result<()> {
+    let part = PERCENT as f64 / 100.0;
+    let most = offered * part + 5.0 * (offered * part * (1.0 - part)).sqrt();
+    let why = format!("fio repeats {PERCENT} % of the {offered} requests, give or take what it draws");
+    bounds::at_most(format!("fio, {policy}: requests shared"), shared, most, "", &why)
 }
 
 fn parse(who: &str, text: &str) -> Result<Value> {
     // fio prints notes before its report.
     let start = text.find('{').unwrap_or(0);
     serde_json::from_str(&text[start..]).map_err(|error| LabError::wrong(format!("{who} ({error})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_requests_shared_than_fio_repeats_are_refused() {
+        check("nv-dedup", 10_000.0, 5_200.0).unwrap();
+        check("off", 0.0, 0.0).unwrap();
+        let error = check("nv-dedup", 10_000.0, 5_300.0).unwrap_err().to_string();
+        assert!(error.contains("fio, nv-dedup: requests shared: 5300 was measured"), "{error}");
+    }
 }

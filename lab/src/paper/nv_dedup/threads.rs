@@ -6,7 +6,8 @@ use super::super::number::number;
 use super::super::system::{Kind, Mounted, Setup, System, write_all};
 use super::super::workload::{Batch, Workload};
 use super::Run;
-use crate::Result;
+use super::passes::Pattern;
+use crate::{Result, bounds};
 use nvfold::{File, Generators};
 use nvfold_bench::samples::median;
 use std::sync::Barrier;
@@ -35,7 +36,14 @@ pub(super) fn figures(run: &Run) -> Result<Vec<Figure>> {
         let add = |chart: Chart, (at, system): (usize, &System)| {
             chart.with(&system.name, rates.iter().map(|rates| rates[at]))
         };
-        charts.push(systems.iter().enumerate().fold(chart, add));
+        let chart = systems.iter().enumerate().fold(chart, add);
+        if !run.turn.smoke {
+            chart
+                .series
+                .iter()
+                .try_for_each(|series| check(&format!("{title}, {}", series.name), counts, &series.y))?;
+        }
+        charts.push(chart);
     }
     Ok(vec![figure(run, charts)])
 }
@@ -62,7 +70,10 @@ fn measure(run: &Run, systems: &[System], threads: usize, percent: u64) -> Resul
     let (requests, blocks) = (run.requests / threads, file_blocks / threads as u64);
     let setup = Setup { period: run.period, ..Setup::new(&run.turn.profile, file_blocks, threads) };
     let mounted = Mounted::all(systems, &setup)?;
-    let lane = |number| Lane { workload: Workload::fio(blocks, percent, 1 + number), batch: Batch::default() };
+    let lane = |number| Lane {
+        workload: Workload::fio(blocks, percent, 1 + number).drawn(Pattern::Fio.draw()),
+        batch: Batch::default(),
+    };
     let mut lanes: Vec<Lane> = (0..threads as u64).map(lane).collect();
     lanes.iter_mut().for_each(|lane| lane.workload.lay_out(&mut lane.batch));
     let mut files = Vec::new();
@@ -113,6 +124,19 @@ fn timed(mounted: &Mounted, files: &[File], lanes: &[Lane]) -> Result<f64> {
     Ok(seconds)
 }
 
+/// What two rates by the wall clock of a shared machine may differ by although nothing differs.
+const NOISE: f64 = 1.25;
+
+/// Refuses rates that grow faster than the number of threads.
+fn check(what: &str, counts: &[usize], rates: &[f64]) -> Result<()> {
+    for (threads, rate) in counts.iter().zip(rates) {
+        let most = *threads as f64 / counts[0] as f64 * NOISE;
+        let why = "threads do no more in all than each of them does alone, but for a quarter that is noise";
+        bounds::at_most(format!("{what}: {threads} threads to one"), rate / rates[0], most, "x", why)?;
+    }
+    Ok(())
+}
+
 /// Returns the gain of two threads over one, and of the most over two.
 fn gains(rates: &[f64]) -> (f64, f64) {
     (rates[1] / rates[0], rates[rates.len() - 1] / rates[1])
@@ -139,19 +163,26 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     );
     let mut figure = run.turn.figure("figure-11", "Figure 11: threads", settings);
     let mut least = (f64::INFINITY, f64::INFINITY);
+    for chart in &charts {
+        let (twice, eight) = gains(&chart.series[chart.series.len() - 1].y);
+        least = (least.0.min(twice), least.1.min(eight));
+    }
+    let doubles = Aim::at_least("2 threads at least 1.8x one thread (the paper's 2.0 less a tenth)", least.0, 1.8)
+        .by(Measure::Wall);
     for (chart, percent) in charts.iter().zip(PERCENTS) {
-        for series in &chart.series {
+        for (at, series) in chart.series.iter().enumerate() {
             let (twice, eight) = gains(&series.y);
-            figure.rows.push(Row::value(format!("{}: 2 threads to 1, {percent} %", series.name), 2.0, twice, "x"));
+            let row = Row::value(format!("{}: 2 threads to 1, {percent} %", series.name), 2.0, twice, "x");
+            figure.rows.push(match at + 1 == chart.series.len() {
+                true => row.judged_by(&doubles),
+                false => row.not_comparable("it is said of NV-Dedup in the kernel; ours has a generator for each core"),
+            });
             figure.rows.push(Row::picture(format!("{}: 8 threads to 2, {percent} %", series.name), eight, "x"));
         }
-        let ours = &chart.series[chart.series.len() - 1].y;
-        let (twice, eight) = gains(ours);
-        least = (least.0.min(twice), least.1.min(eight));
     }
     if run.turn.is_the_papers {
         figure.aims = vec![
-            Aim::at_least("2 threads at least 1.8x one thread", least.0, 1.8).by(Measure::Wall),
+            doubles,
             Aim::at_least("8 threads on 2 processors at least 0.9x 2 threads", least.1, 0.9).by(Measure::Wall),
         ];
     }
@@ -165,4 +196,16 @@ fn figure(run: &Run, charts: Vec<Chart>) -> Figure {
     // The pictures first.
     figure.charts = charts.iter().map(times_one_thread).chain(charts.iter().cloned()).collect();
     figure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_that_grows_faster_than_the_threads_is_refused() {
+        check("ours", &[1, 2, 4], &[100.0, 225.0, 400.0]).unwrap();
+        let error = check("ours", &[1, 2, 4], &[100.0, 260.0, 400.0]).unwrap_err().to_string();
+        assert!(error.contains("ours: 2 threads to one: 2.6 x was measured"), "{error}");
+    }
 }
