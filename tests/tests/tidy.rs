@@ -763,6 +763,26 @@ fn anchor(heading: &str) -> String {
     kept.replace(' ', "-")
 }
 
+/// Returns how many aims a page of results says are met, as `2 of 8`.
+fn aims_met(page: &str) -> Option<&str> {
+    page.lines().find_map(|line| line.strip_prefix("## Aims: ")?.strip_suffix(" met"))
+}
+
+#[test]
+fn the_docs_count_the_aims_met_as_the_pages_of_results_do() {
+    let seeded = "# A paper\n\n## Aims: 2 of 8 met\n";
+    assert_eq!(aims_met(seeded), Some("2 of 8"));
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    for paper in ["nv-dedup", "denova", "deext", "icid"] {
+        let page = format!("results/{paper}/README.md");
+        let text = read(&format!("docs/{page}"));
+        let link = format!("[{}]({page})", aims_met(&text).unwrap_or_else(|| panic!("{page} counts its aims")));
+        for doc in ["docs/papers.md", "docs/benchmarks.md"] {
+            assert!(read(doc).contains(&link), "{doc} has {link}");
+        }
+    }
+}
+
 #[test]
 fn every_link_in_the_docs_leads_somewhere() {
     let mut offences = Vec::new();
