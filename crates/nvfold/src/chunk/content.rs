@@ -66,26 +66,10 @@ impl Chunks {
         self.sound_entry(chunk).map(|entry| entry.packed_bytes())
     }
 
-    /// Reads part of a packed chunk's content, starting at `offset`, for an extent of a locked inode. The caller
-    /// detects bad memory with [`pmem::Region::check`].
-    ///
-    /// # Errors
-    /// The part of the chunk that is damaged. The content of the buffer is undefined then.
-    pub(crate) fn read_packed(&self, chunk: PackedNumber, offset: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
-        let end = offset + buffer.len() as u64;
-        let _pin = self.epochs.pin();
-        let entry = Some(chunk).filter(|chunk| self.entries.exists((*chunk).into()));
-        let entry = entry.and_then(|chunk| self.sound_entry(chunk)).filter(|entry| end <= entry.content_bytes());
-        let entry = entry.ok_or(Unreadable::Entry)?;
-        if entry.class() == CLASS_LOST {
-            return Err(Unreadable::Lost);
-        }
-        if !entry.packed_bytes().is_compressed() {
-            self.region.read_into(entry.address() + offset, buffer);
-            return Ok(());
-        }
-        let read = |content: &[u8]| buffer.copy_from_slice(&content[offset as usize..end as usize]);
-        decompressed(&self.region, &entry, read).map_err(|error| Unreadable::Frame(entry.address(), error))
+    /// Begins to read parts of packed chunks for one request.
+    #[inline]
+    pub(crate) fn packed_parts(&self) -> PackedParts<'_> {
+        PackedParts { chunks: self, pin: None, last: None }
     }
 
     /// Returns the whole content of a referenced chunk. `None` if it is damaged or in bad memory; the caller's
@@ -191,6 +175,47 @@ pub(crate) fn content_of(region: &Region, entry: &ChunkEntry) -> Result<Vec<u8>,
     match entry.packed_bytes().is_compressed() {
         true => decompressed(region, entry, <[u8]>::to_vec),
         false => Ok(region.to_vec(entry.address(), entry.stored_bytes())),
+    }
+}
+
+/// Reads parts of packed chunks for one request. It takes one pin, and remembers the entry of the last chunk, because a
+/// file often maps several parts of one.
+pub(crate) struct PackedParts<'c> {
+    chunks: &'c Chunks,
+    pin: Option<Pin<'c>>,
+    last: Option<(PackedNumber, ChunkEntry)>,
+}
+
+impl PackedParts<'_> {
+    /// Reads part of a packed chunk's content, starting at `offset`, for an extent of a locked inode. The caller
+    /// detects bad memory with [`pmem::Region::check`].
+    ///
+    /// # Errors
+    /// The part of the chunk that is damaged. The content of the buffer is undefined then.
+    pub(crate) fn read(&mut self, chunk: PackedNumber, offset: u64, buffer: &mut [u8]) -> Result<(), Unreadable> {
+        let (end, region) = (offset + buffer.len() as u64, &self.chunks.region);
+        let entry = self.entry_of(chunk).filter(|entry| end <= entry.content_bytes()).ok_or(Unreadable::Entry)?;
+        if entry.class() == CLASS_LOST {
+            return Err(Unreadable::Lost);
+        }
+        if !entry.packed_bytes().is_compressed() {
+            region.read_into(entry.address() + offset, buffer);
+            return Ok(());
+        }
+        let read = |content: &[u8]| buffer.copy_from_slice(&content[offset as usize..end as usize]);
+        decompressed(region, &entry, read).map_err(|error| Unreadable::Frame(entry.address(), error))
+    }
+
+    fn entry_of(&mut self, chunk: PackedNumber) -> Option<ChunkEntry> {
+        if let Some((_, entry)) = self.last.filter(|(last, _)| *last == chunk) {
+            // The chunk may have moved since. Its old bytes stay as they are while the pin is held.
+            return Some(entry);
+        }
+        self.pin.get_or_insert_with(|| self.chunks.epochs.pin());
+        let exists = self.chunks.entries.exists(chunk.into());
+        let entry = exists.then(|| self.chunks.sound_entry(chunk)).flatten()?;
+        self.last = Some((chunk, entry));
+        Some(entry)
     }
 }
 

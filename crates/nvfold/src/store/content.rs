@@ -1,12 +1,39 @@
 //! What the extents of a file map: reading it.
 
 use super::Store;
-use crate::chunk::content::Unreadable;
+use crate::chunk::content::{PackedParts, Unreadable};
 use crate::compression::FrameError;
 use crate::error::{Error, Result, errno};
-use crate::inode::extents::Extents;
+use crate::inode::extents::{Extent, Extents};
 use crate::inode::{Body, State};
+use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, ChunkRef, Location, PackedNumber};
+use smallvec::{SmallVec, smallvec};
+
+/// How many short extents are prefetched together.
+const FETCHED_TOGETHER: usize = 16;
+/// Extents of so many bytes are not prefetched: the CPU's own prefetcher finds their lines.
+const FETCHED_BYTES: u64 = 1024;
+
+/// The part of a buffer that is not filled yet, and its file offset.
+struct Unread<'b> {
+    buffer: &'b mut [u8],
+    at: u64,
+}
+
+impl<'b> Unread<'b> {
+    /// Fills what lies before file offset `start` with zeros, and returns the `length` bytes from there on. `None` if
+    /// they do not lie in the buffer.
+    #[inline]
+    fn take(&mut self, start: u64, length: u64) -> Option<&'b mut [u8]> {
+        let hole_bytes = start.checked_sub(self.at)? as usize;
+        let (hole, rest) = std::mem::take(&mut self.buffer).split_at_mut_checked(hole_bytes)?;
+        let (part, rest) = rest.split_at_mut_checked(length as usize)?;
+        hole.fill(0);
+        (self.buffer, self.at) = (rest, start + length);
+        Some(part)
+    }
+}
 
 impl Store {
     /// Reads `buffer.len()` bytes that the extents map from a file offset on. Holes read as zeros.
@@ -15,25 +42,55 @@ impl Store {
     /// EIO if a packed chunk is damaged. Bad memory is reported by [`Store::answer`].
     pub(crate) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(buffer.len() as u64).ok_or_else(|| disordered(offset))?;
-        // The part of the buffer that is not filled yet, and its file offset.
-        let (mut left, mut at) = (buffer, offset);
-        for (start, extent) in extents.within(offset, end).filter(|(_, extent)| !extent.unwritten) {
-            let hole = start.checked_sub(at).and_then(|hole| left.split_at_mut_checked(hole as usize));
-            let (hole, rest) = hole.ok_or_else(|| disordered(start))?;
-            let parts = rest.split_at_mut_checked(extent.length as usize);
-            let (part, rest) = parts.ok_or_else(|| disordered(start))?;
-            hole.fill(0);
-            (left, at) = (rest, start + extent.length);
-            match extent.location {
-                Location::Media(address) => self.region.read_into(address, part),
-                Location::Packed(chunk, offset) => {
-                    let read = self.chunks.read_packed(chunk, u64::from(offset), part);
-                    read.map_err(|why| self.unreadable(chunk, why))?;
-                }
+        let mut unread = Unread { buffer, at: offset };
+        let mut extents = extents.within(offset, end).filter(|(_, extent)| !extent.unwritten);
+        let mut packed = self.chunks.packed_parts();
+        // Most reads find one extent.
+        let mut next = extents.next();
+        while let Some(first) = next {
+            next = extents.next();
+            if next.is_none() || first.1.length >= FETCHED_BYTES {
+                self.read_extent(first, &mut unread, &mut packed)?;
+                continue;
+            }
+            let mut group: SmallVec<[(u64, Extent); FETCHED_TOGETHER]> = smallvec![first];
+            group.extend(next.into_iter().chain(extents.by_ref().take(FETCHED_TOGETHER - 2)));
+            next = extents.next();
+            self.fetch_short(&group);
+            group.into_iter().try_for_each(|extent| self.read_extent(extent, &mut unread, &mut packed))?;
+        }
+        unread.buffer.fill(0);
+        Ok(())
+    }
+
+    /// Reads one extent, after the hole before it.
+    #[inline]
+    fn read_extent(
+        &self,
+        (start, extent): (u64, Extent),
+        unread: &mut Unread<'_>,
+        packed: &mut PackedParts<'_>,
+    ) -> Result<()> {
+        let part = unread.take(start, extent.length).ok_or_else(|| disordered(start))?;
+        match extent.location {
+            Location::Media(address) => {
+                self.region.read_into(address, part);
+                Ok(())
+            }
+            Location::Packed(chunk, offset) => {
+                packed.read(chunk, u64::from(offset), part).map_err(|why| self.unreadable(chunk, why))
             }
         }
-        left.fill(0);
-        Ok(())
+    }
+
+    /// Prefetches the lines of short extents, which lie far from each other, so that they arrive together.
+    fn fetch_short(&self, extents: &[(u64, Extent)]) {
+        let short = extents.iter().filter(|(_, extent)| extent.length < FETCHED_BYTES);
+        let lines = short.filter_map(|(_, extent)| match extent.location {
+            Location::Media(address) => Some((address, extent.length)),
+            Location::Packed(chunk, _) => Some((self.chunks.entries.packed_offset(chunk)?, ENTRY_BYTES)),
+        });
+        self.region.fetch(&lines.collect::<SmallVec<[_; FETCHED_TOGETHER]>>());
     }
 
     /// Makes the error for a packed chunk whose content cannot be read.
