@@ -397,3 +397,69 @@ fn a_crash_while_auto_switches_loses_nothing_and_restarts_the_choice() {
         unmount_clean(fs, &region);
     }
 }
+
+/// Data of 64 KiB that no other number has.
+fn long_content(number: u64) -> Vec<u8> {
+    (0..16).flat_map(|block| content(number * 16 + block)).collect()
+}
+
+/// Copies `count` parts of 64 KiB of `source` to the end of `copy`, from the part `first` on. `told` gives the source
+/// offset that the file system is told. Returns the bytes that are shared.
+fn copy_parts(source: &File, copy: &File, first: u64, count: u64, told: impl Fn(u64) -> u64) -> u64 {
+    let copy_one = |number: u64| {
+        let data = long_content(number);
+        let origin = Origin { at: 0, length: data.len() as u64, source, source_offset: told(number * 65_536) };
+        copy.append_from(&data, &[origin]).unwrap().1
+    };
+    (first..first + count).map(copy_one).sum()
+}
+
+#[test]
+fn auto_follows_copies_while_that_pays() {
+    for prefer in Prefer::ALL {
+        let region = device(256, IndexKind::Dram);
+        let fs = mount(&region, prefer);
+        let (source, copy) = (create(&fs, InodeNumber::ROOT, "source"), create(&fs, InodeNumber::ROOT, "copy"));
+        (0..128).for_each(|number| source.write_at(number * 65_536, &long_content(number)).unwrap());
+        let stored = fs.stats().stored_bytes;
+        assert_eq!(copy_parts(&source, &copy, 0, 128, |offset| offset), 8 << 20, "{prefer:?}");
+        assert_eq!(fs.stats().stored_bytes, stored, "{prefer:?}");
+        let copies = fs.stats().auto.unwrap().copies;
+        assert!(copies.followed && copies.last.is_some_and(|last| last.pays && last.shared == 1.0), "{copies:?}");
+        let text = copies.to_string();
+        assert!(text.starts_with("followed: 100.0 % was shared; a block takes "), "{text}");
+        read_equals(&copy, &(0..2048).collect::<Vec<u64>>(), 0);
+        drop((source, copy));
+        unmount_clean(fs, &region);
+    }
+}
+
+#[test]
+fn auto_stops_following_copies_where_nothing_is_shared_and_looks_again_later() {
+    for prefer in Prefer::ALL {
+        let region = device(256, IndexKind::Dram);
+        let fs = mount(&region, prefer);
+        let (source, copy) = (create(&fs, InodeNumber::ROOT, "source"), create(&fs, InodeNumber::ROOT, "copy"));
+        (0..128).for_each(|number| source.write_at(number * 65_536, &long_content(number)).unwrap());
+        // A source that does not hold what it is said to hold.
+        assert_eq!(copy_parts(&source, &copy, 0, 64, |offset| offset + 65_536), 0, "{prefer:?}");
+        let copies = fs.stats().auto.unwrap().copies;
+        assert!(!copies.followed && copies.last.is_some_and(|last| !last.pays), "{prefer:?}: {copies:?}");
+        assert!(copies.to_string().starts_with("not followed for now: 0.0 % was shared"), "{copies}");
+        assert!(!copy.follows_origins());
+        assert_eq!(copy_parts(&source, &copy, 64, 8, |offset| offset), 0, "{prefer:?}");
+        // A file with a policy of its own does not ask.
+        let own = create(&fs, InodeNumber::ROOT, "own");
+        fs.set_xattr(own.ino(), POLICY_ATTRIBUTE, b"icid", XattrMode::Set).unwrap();
+        assert_eq!(copy_parts(&source, &own, 72, 8, |offset| offset), 8 * 65_536, "{prefer:?}");
+        let mut number = 1_000;
+        while !copy.follows_origins() {
+            copy.append(&long_content(number)).unwrap();
+            number += 1;
+        }
+        assert!(number < 1_000 + 16 * PERIOD / 16, "it looks again after some periods");
+        assert_eq!(copy_parts(&source, &copy, 80, 8, |offset| offset), 8 * 65_536, "{prefer:?}");
+        drop((source, copy, own));
+        unmount_clean(fs, &region);
+    }
+}

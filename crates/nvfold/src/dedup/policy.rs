@@ -25,7 +25,7 @@ pub enum Policy {
     /// As [`Policy::Icid`], and data without an origin is handled by [`Policy::DeExt`].
     IcidDeExt,
     /// Choose, in each directory, whichever of `off`, `inline`, `denova` and `deext` is best for its data on this
-    /// device now.
+    /// device now. Follow copies as [`Policy::Icid`] does, while that pays.
     Auto,
 }
 
@@ -56,9 +56,10 @@ impl Policy {
         Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
     }
 
-    /// True if it shares data that was copied from files, where the writer declares the origin.
+    /// True if it shares data that was copied from files, where the writer declares the origin; [`Policy::Auto`] does while
+    /// that pays.
     pub fn follows_origins(self) -> bool {
-        matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt)
+        matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt | Policy::Auto)
     }
 
     /// Returns the policy that places data without an origin: itself, unless it follows origins.
