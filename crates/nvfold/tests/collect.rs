@@ -263,3 +263,127 @@ fn readers_writers_and_clones_continue_during_a_collection() {
         unmount(&region, fs);
     }
 }
+
+/// A file of parts of 128 bytes of two others, in turn, as the compaction of an LSM tree makes it; and its content.
+fn merge(fs: &FileSystem, name: &str, seed: u64) -> Vec<u8> {
+    const PART: usize = 128;
+    let contents = [seed, seed + 1].map(|seed| noise(256 << 10, seed));
+    let sources = [0, 1].map(|at| create(fs, &format!("source {at} of {name}")));
+    sources.iter().zip(&contents).for_each(|(source, content)| source.write_at(0, content).unwrap());
+    settle(fs);
+    let parts = contents[0].chunks(PART).zip(contents[1].chunks(PART));
+    let data: Vec<u8> = parts.flat_map(|(a, b)| [a, b]).flatten().copied().collect();
+    let origin = |at: usize| Origin {
+        at: (at * PART) as u64,
+        length: PART as u64,
+        source: &sources[at % 2],
+        source_offset: (at / 2 * PART) as u64,
+    };
+    let origins: Vec<Origin<'_>> = (0..data.len() / PART).map(origin).collect();
+    let shared = create(fs, name).write_at_from(0, &data, &origins).unwrap();
+    assert_eq!(shared, data.len() as u64, "{name}");
+    drop(origins);
+    drop(sources);
+    (0..2).for_each(|at| fs.unlink(ROOT, format!("source {at} of {name}").as_bytes()).unwrap());
+    data
+}
+
+fn extents_of(fs: &FileSystem, name: &str) -> usize {
+    open(fs, name).extents(0, 100_000).unwrap().len()
+}
+
+/// Each policy that follows copies, with either index, and any run shared.
+fn each_follower(test: impl Fn(Policy, &Region, FileSystem)) {
+    for policy in [Policy::Icid, Policy::IcidInline, Policy::IcidDeExt] {
+        for index in [IndexKind::Dram, IndexKind::Pm] {
+            let region = device(96, index);
+            let options = MountOptions { policy, origin_bytes_min: Some(64), ..MountOptions::default() };
+            test(policy, &region, FileSystem::mount(region.clone(), options).unwrap());
+        }
+    }
+}
+
+#[test]
+fn short_parts_that_one_file_alone_maps_are_joined() {
+    each_follower(|policy, region, fs| {
+        let merged = [merge(&fs, "merged", 10), merge(&fs, "another", 20)];
+        let bytes: usize = merged.iter().map(Vec::len).sum();
+        assert_eq!(extents_of(&fs, "merged"), 4096, "{policy:?}");
+        let before = fs.stats();
+        reclaim(&fs);
+        let after = fs.stats();
+        assert!(extents_of(&fs, "merged") <= 32, "{policy:?}: {} extents", extents_of(&fs, "merged"));
+        // Those of blocks, or of pieces of 16 KiB.
+        assert!(after.reclaim.collected_chunks >= 64, "{policy:?}: {:?}", after.reclaim);
+        assert!(
+            after.stored_bytes <= before.stored_bytes && after.stored_bytes >= bytes as u64,
+            "{policy:?}: {after:?}"
+        );
+        let is_whole = |fs: &FileSystem| {
+            assert!(read(&open(fs, "merged")) == merged[0] && read(&open(fs, "another")) == merged[1], "{policy:?}");
+        };
+        is_whole(&fs);
+        // What was joined stays as it is, also when a part of it is written over.
+        open(&fs, "another").write_at(1000, &merged[1][1000..1100]).unwrap();
+        reclaim(&fs);
+        let again = fs.stats().reclaim.collected_chunks;
+        assert!(again <= after.reclaim.collected_chunks + 1, "{policy:?}: {again}, {:?}", after.reclaim);
+        is_whole(&fs);
+        unmount(region, fs);
+        let fs = mount_with(region, policy, Compression::Off);
+        is_whole(&fs);
+        unmount(region, fs);
+    });
+}
+
+#[test]
+fn parts_that_two_files_map_stay_shared() {
+    each_follower(|policy, region, fs| {
+        let merged = merge(&fs, "merged", 30);
+        let (source, copy) = (open(&fs, "merged"), create(&fs, "copy"));
+        assert_eq!(copy.clone_from(&source, 0, 0, merged.len() as u64).unwrap(), merged.len() as u64);
+        drop((source, copy));
+        let before = fs.stats();
+        reclaim(&fs);
+        assert_eq!((fs.stats().stored_bytes, extents_of(&fs, "copy")), (before.stored_bytes, 4096), "{policy:?}");
+        assert!(read(&open(&fs, "merged")) == merged && read(&open(&fs, "copy")) == merged, "{policy:?}");
+        // Once one of them is gone, they are the other's alone.
+        fs.unlink(ROOT, b"copy").unwrap();
+        open(&fs, "merged").write_at(0, &merged[..100]).unwrap();
+        reclaim(&fs);
+        assert!(extents_of(&fs, "merged") <= 34, "{policy:?}: {} extents", extents_of(&fs, "merged"));
+        assert!(read(&open(&fs, "merged")) == merged, "{policy:?}");
+        unmount(region, fs);
+    });
+}
+
+/// Parts of pieces of 64 KiB: two of them are longer than a chunk can be.
+#[test]
+fn long_parts_of_pieces_are_gathered_into_chunks_that_hold_them() {
+    const PARTS: [u64; 4] = [30_000, 45_000, 31_000, 40_000];
+    let region = device(64, IndexKind::Dram);
+    let options = MountOptions { policy: Policy::IcidDeExt, origin_bytes_min: Some(64), ..MountOptions::default() };
+    let fs = FileSystem::mount(region.clone(), options).unwrap();
+    let (target, mut content) = (create(&fs, "target"), Vec::new());
+    for (number, length) in (0u16..).zip(PARTS) {
+        // It repeats, so there is no place to cut.
+        let line: Vec<u8> = (0..61u16).map(|at| b'a' + ((at * 7 + number) % 25) as u8).collect();
+        let data: Vec<u8> = line.iter().copied().cycle().take(65_536).collect();
+        let source = create(&fs, "source");
+        source.write_at(0, &data).unwrap();
+        settle(&fs);
+        assert_eq!(target.clone_from(&source, 0, content.len() as u64, length).unwrap(), length);
+        content.extend_from_slice(&data[..length as usize]);
+        drop(source);
+        fs.unlink(ROOT, b"source").unwrap();
+    }
+    let before = fs.stats();
+    assert!(before.stored_bytes > content.len() as u64 * 5 / 4, "{before:?}");
+    reclaim(&fs);
+    let after = fs.stats();
+    assert_eq!(after.reclaim.collected_chunks, 4, "{:?}", after.reclaim);
+    assert_eq!(after.stored_bytes, content.len() as u64);
+    assert!(read(&target) == content);
+    drop(target);
+    unmount(&region, fs);
+}

@@ -4,14 +4,16 @@
 //! The problem: clones of ranges and writes over parts of packed chunks leave blocks and packed chunks of which
 //! extents map only a few bytes. Reference counts do not tell which bytes, so the dead bytes cannot be used.
 //!
-//! The idea: two passes over the inodes, for a window of chunks ([`Marks`]). The first pass records which bytes are
+//! The idea: passes over the inodes, for a window of chunks ([`Marks`]). The first pass records which bytes are
 //! live in the chunks that extents map in part. A chunk is worth collecting if all its references were seen and
-//! enough of it is dead. In the second pass, the first inode that references such a chunk copies its live bytes to a
-//! new packed chunk. Each inode then maps the new chunk in a commit like any other (`store::publish`).
+//! enough of it is dead. In the last pass, the first inode that references such a chunk copies its live bytes to a
+//! new packed chunk. Each inode then maps the new chunk in a commit like any other (`store::publish`). Between them,
+//! what one file alone maps is written anew in the order of that file ([`super::gather`]).
 //!
 //! ```text
 //! mark      inode after inode, read locked       chunk -> names, ranges that live         DRAM only
 //! choose    count of the entry = names seen, and dead enough
+//! gather    inode after inode, locked            chunks of one user: their bytes, in the file's order
 //! re-point  inode after inode, locked            new chunk, count k + 1; a reference on the old one
 //!                                                commit: k extents name the new one, the old one loses k
 //! let go    nobody else names the old chunk      both lose the collection's reference: the old one is free
@@ -29,14 +31,15 @@
 
 use super::Jobs;
 use super::effort::{Effort, Vain, Worked};
-use super::marks::{ChunkPart, Marked, Marks};
+use super::marks::{ChunkPart, Marked, Marks, Way};
+use super::parts::{Ended, NamedPart, saves_enough};
 use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::inode::extents::{Dropped, Extent, Extents};
 use crate::inode::{Inode, State};
-use crate::media::chunk_entry::{CLASS_UNKNOWN, ENTRY_BYTES};
+use crate::media::chunk_entry::CLASS_UNKNOWN;
 use crate::media::packed::PackedBytes;
-use crate::media::{BLOCK_BYTES, BlockNumber, ChunkRef, Location, PackedNumber};
+use crate::media::{BLOCK_BYTES, ChunkRef, Location, PackedNumber};
 use crate::panics::Job;
 use crate::space::packed::Pool;
 use crate::space::reclaim::Victims;
@@ -47,7 +50,6 @@ use crate::store::remap::{Mapped, Remap, Stamp};
 use hashbrown::HashMap;
 use nvfold_sync::Mutex;
 use nvfold_sync::atomic::{AtomicU64, Ordering};
-use smallvec::SmallVec;
 
 /// Number of extents and inodes that a step looks at.
 const STEP_LOOKS: usize = 2048;
@@ -61,12 +63,6 @@ const STEP_BYTES: u64 = 256 << 10;
 /// Number of bits that record which inodes reference a collected chunk, by inode number modulo this. An inode that
 /// only shares a bit is looked at in vain.
 const INODE_BITS: u64 = 1 << 20;
-
-/// Approximate cost of a new chunk, in bytes: entry, header and the like.
-const CHUNK_COSTS: u64 = 128;
-
-/// Cost of one more extent in a log, in bytes.
-const NAME_COSTS: u64 = 64;
 
 /// While the file system is idle, a round is worth it if this part of the used space (a sixteenth) may be dead, and
 /// at least `LEAVINGS_BYTES_MIN` bytes.
@@ -101,6 +97,12 @@ impl Collector {
         copied.flat_map(|(from, copied)| [*from, copied.to.into()]).collect()
     }
 
+    /// Counts a chunk that is no longer used.
+    fn count(&self, saved_bytes: u64) {
+        self.chunks.fetch_add(1, Ordering::Relaxed);
+        self.saved_bytes.fetch_add(saved_bytes, Ordering::Relaxed);
+    }
+
     /// Returns how many chunks were replaced by smaller ones since mount, and how many bytes that saved.
     pub(crate) fn done(&self) -> (u64, u64) {
         (self.chunks.load(Ordering::Relaxed), self.saved_bytes.load(Ordering::Relaxed))
@@ -133,8 +135,8 @@ enum Phase {
     Mark(u64, u64),
     /// Choosing the chunks that are worth it, from this one on.
     Choose(ChunkRef),
-    /// The second pass: the next inode, and the file offset in it.
-    Repoint(u64, u64),
+    /// The passes that change files, first to gather, then to replace: the next inode, and the file offset in it.
+    Change(Way, u64, u64),
 }
 
 impl CollectRound {
@@ -155,31 +157,13 @@ impl CollectRound {
     }
 }
 
-/// A file offset, and the part of a chunk that the file maps there.
-struct NamedPart {
-    offset: u64,
-    part: ChunkPart,
-}
-
-/// How far a step came in a file.
-#[derive(Default)]
-struct Ended {
-    /// Number of extents that were looked at.
-    looks: usize,
-    /// File offset to continue at, if the file has more extents.
-    next: Option<u64>,
-    /// True if the extents of the file were changed.
-    changed: bool,
-}
-
 impl Jobs<'_> {
     /// True if there is something to collect: a round is under way, or enough may have died since the last one.
     pub(super) fn may_collect(&self, victims: Victims) -> bool {
-        let is_nearly_full = || !self.space.has_free(self.space.total_blocks() / 8);
         let least = match victims {
             Victims::All => 1,
-            Victims::Worthwhile if is_nearly_full() => self.geometry.device_bytes / 64,
-            Victims::Worthwhile if !self.policies.follow_origins(None) => u64::MAX,
+            Victims::Worthwhile if self.is_nearly_full() => self.geometry.device_bytes / 64,
+            Victims::Worthwhile if !self.policies.may_follow_origins(None) => u64::MAX,
             Victims::Worthwhile if self.has_grown_much() => 1,
             Victims::Worthwhile if self.is_at_rest() => {
                 let used = self.space.total_blocks().saturating_sub(self.space.free_blocks()) * BLOCK_BYTES;
@@ -189,6 +173,11 @@ impl Jobs<'_> {
         };
         let is_asked = self.may_be_dead.bytes() >= least;
         self.chunks.entries.may_pack() && (is_asked || self.is_collecting())
+    }
+
+    /// True if less than an eighth of the device is free.
+    fn is_nearly_full(&self) -> bool {
+        !self.space.has_free(self.space.total_blocks() / 8)
     }
 
     /// True if no operation has changed anything since the last call.
@@ -252,7 +241,7 @@ impl Jobs<'_> {
         let is_over = match round.phase {
             Phase::Mark(ino, from) => self.mark_some(round, ino, from).map(|()| false),
             Phase::Choose(from) => Ok(self.choose_some(round, from)),
-            Phase::Repoint(ino, from) => self.repoint_some(round, ino, from),
+            Phase::Change(way, ino, from) => self.change_some(round, way, ino, from),
         };
         let next = match is_over {
             Ok(false) => {
@@ -323,16 +312,21 @@ impl Jobs<'_> {
 
     /// Checks some more marked chunks. Returns true if none of the window is worth collecting.
     fn choose_some(&self, round: &mut CollectRound, from: ChunkRef) -> bool {
-        let is_worth_it = |chunk, marked: &Marked| self.is_worth_collecting(chunk, marked);
-        let next = round.marks.retain_some(from, STEP_LOOKS, is_worth_it);
-        round.phase = next.map_or(Phase::Repoint(1, 0), Phase::Choose);
+        // On a nearly full device nothing is gathered, because the old chunk is free only after its last part.
+        let gathers = !self.is_nearly_full();
+        let way = |chunk, marked: &Marked| match gathers && self.is_worth_gathering(chunk, marked) {
+            true => Some(Way::Gather),
+            false => self.is_worth_collecting(chunk, marked).then_some(Way::Replace),
+        };
+        let next = round.marks.choose_some(from, STEP_LOOKS, way);
+        round.phase = next.map_or(Phase::Change(Way::Gather, 1, 0), Phase::Choose);
         next.is_none() && round.marks.is_empty()
     }
 
     fn mark_file(&self, inode: &Inode, from: u64, most: usize, round: &mut CollectRound) -> Result<Ended> {
         let state = inode.read()?;
         let Some(extents) = state.extents() else { return Ok(Ended::default()) };
-        let mut ended = Ended::default();
+        let (mut ended, mut end_before) = (Ended::default(), None);
         for (offset, extent) in extents.within(from, u64::MAX) {
             if ended.looks == most {
                 ended.next = Some(offset);
@@ -341,52 +335,12 @@ impl Jobs<'_> {
             ended.looks += 1;
             for named in self.parts_of(offset, &extent) {
                 round.note_inode(inode.ino);
-                round.marks.add(named.part);
+                let (follows, end) = (end_before == Some(named.offset), named.end());
+                round.marks.add(named.part, inode.ino, follows);
+                end_before = Some(end);
             }
         }
         Ok(ended)
-    }
-
-    /// Returns the chunks of which an extent maps only a part: its packed chunk, or its first and last block.
-    fn parts_of(&self, offset: u64, extent: &Extent) -> SmallVec<[NamedPart; 2]> {
-        let mut named = SmallVec::new();
-        let mut add = |offset, chunk, start: u64, end: u64| {
-            // No chunk is that long; an extent that says so stays as it is.
-            if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(end)) {
-                named.push(NamedPart { offset, part: ChunkPart { chunk, range: start..end } });
-            }
-        };
-        match extent.location {
-            _ if extent.unwritten => {}
-            Location::Packed(chunk, start) => {
-                let (of, start) = (ChunkRef::Packed(chunk), u64::from(start));
-                if self.bytes_of(of).is_some_and(|bytes| bytes.content != extent.length) {
-                    add(offset, of, start, start + extent.length);
-                }
-            }
-            Location::Media(address) => {
-                let end = address + extent.length;
-                let (first, last) = (address / BLOCK_BYTES * BLOCK_BYTES, end / BLOCK_BYTES * BLOCK_BYTES);
-                let block = |address| ChunkRef::Block(BlockNumber::containing(address));
-                if first < address {
-                    add(offset, block(first), address - first, BLOCK_BYTES.min(end - first));
-                }
-                if last < end && last >= address {
-                    add(offset + (last - address), block(last), 0, end - last);
-                }
-            }
-        }
-        named
-    }
-
-    /// Returns the lengths of a chunk; `None` if its entry cannot be read, which is not an error of the caller.
-    fn bytes_of(&self, chunk: ChunkRef) -> Option<PackedBytes> {
-        let bytes = match chunk {
-            ChunkRef::Block(_) => Some(PackedBytes { stored: BLOCK_BYTES, content: BLOCK_BYTES }),
-            ChunkRef::Packed(packed) if self.chunks.entries.exists(chunk) => self.chunks.packed_bytes(packed),
-            ChunkRef::Packed(_) => return None,
-        };
-        bytes.filter(|_| self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES))
     }
 
     /// True if enough of a chunk is dead and all its references were seen. The chunk may have been freed or reused
@@ -399,25 +353,28 @@ impl Jobs<'_> {
             && self.chunks.count(chunk) == marked.names
     }
 
-    /// Re-points some more extents. Returns true when the round is over.
-    fn repoint_some(&self, round: &mut CollectRound, ino: u64, from: u64) -> Result<bool> {
+    /// Changes some more files. Returns true when the round is over.
+    fn change_some(&self, round: &mut CollectRound, way: Way, ino: u64, from: u64) -> Result<bool> {
         let (mut ino, mut from, mut looks) = (ino, from, 0);
         while looks < STEP_LOOKS {
             let next = self.table.next_used(ino);
             if next >= self.table.end() {
-                return Ok(true);
+                round.phase = Phase::Change(Way::Replace, 1, 0);
+                return Ok(way == Way::Replace);
             }
             from = if next == ino { from } else { 0 };
-            let mut ended = Ended::default();
+            let (mut ended, most) = (Ended::default(), STEP_LOOKS - looks);
             if round.may_name_some(next) {
-                ended = self.contain_at(Job::Collect, next, |inode| {
-                    self.repoint_file(inode, from, STEP_LOOKS - looks, round)
+                ended = self.contain_at(Job::Collect, next, |inode| match way {
+                    Way::Gather => self.gather_file(inode, from, most, &mut round.marks),
+                    Way::Replace => self.repoint_file(inode, from, most, round),
                 })?;
             }
+            ended.saved_bytes.drain(..).for_each(|saved| self.under_way.collector.count(saved));
             // One commit is enough work for a step.
             looks += if ended.changed { STEP_LOOKS } else { ended.looks + 1 };
             (ino, from) = ended.next.map_or((next + 1, 0), |from| (next, from));
-            round.phase = Phase::Repoint(ino, from);
+            round.phase = Phase::Change(way, ino, from);
         }
         Ok(false)
     }
@@ -452,7 +409,7 @@ impl Jobs<'_> {
             ended.looks += 1;
             for named in self.parts_of(offset, &extent) {
                 let is_live = |marked: &Marked| marked.place_of(&named.part.range).is_some();
-                if round.marks.of(named.part.chunk).is_some_and(is_live) {
+                if round.marks.to_treat(named.part.chunk, Way::Replace).is_some_and(is_live) {
                     bytes += named.part.chunk.block().map_or(1 << 16, |_| BLOCK_BYTES);
                     parts.push(named);
                 }
@@ -544,17 +501,9 @@ impl Jobs<'_> {
     /// Gives back the collection's references on the old and the new chunk.
     fn drop_collected(&self, chunk: ChunkRef, CollectedCopy { to, saved_bytes }: CollectedCopy) {
         if self.chunks.count(chunk) == 1 {
-            self.under_way.collector.chunks.fetch_add(1, Ordering::Relaxed);
-            self.under_way.collector.saved_bytes.fetch_add(saved_bytes, Ordering::Relaxed);
+            self.under_way.collector.count(saved_bytes);
         }
         let references: Dropped = [chunk, to.into()].into_iter().collect();
         self.release(&references, &[], 0);
     }
-}
-
-/// True if replacing a chunk of `stored` bytes by one of `needed` bytes saves more than the new chunk and its `names`
-/// extents cost.
-fn saves_enough(stored: u64, needed: u64, names: u32) -> bool {
-    let costs = CHUNK_COSTS + NAME_COSTS * u64::from(names);
-    stored.saturating_sub(needed) >= costs.max(stored / 16)
 }

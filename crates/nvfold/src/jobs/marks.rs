@@ -43,6 +43,33 @@ pub(super) struct Marked {
     pub(crate) names: u32,
     /// The ranges that they map.
     pub(crate) live: Ranges,
+    /// The lengths of these parts, added up, bytes.
+    pub(super) mapped_bytes: u64,
+    /// How many of them begin where the part before them ends in the file.
+    pub(super) following: u32,
+    users: Users,
+    /// What is done with the chunk, once that is chosen.
+    pub(super) way: Way,
+}
+
+/// The files that map parts of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Users {
+    #[default]
+    None,
+    /// The inode with this number.
+    One(u64),
+    Several,
+}
+
+/// What a collection does with the live bytes of a chunk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// They become a smaller chunk, which all files map.
+    #[default]
+    Replace,
+    /// The only file that maps them gets them in its own order ([`super::gather`]).
+    Gather,
 }
 
 impl Marks {
@@ -51,36 +78,55 @@ impl Marks {
         Marks { chunks: BTreeMap::new(), first, end: None }
     }
 
-    /// Adds a part that an extent maps.
-    pub(crate) fn add(&mut self, part: ChunkPart) {
+    /// Adds a part that an extent of the inode `ino` maps. `follows` is true if it begins where the part before it ends
+    /// in the file.
+    pub(crate) fn add(&mut self, part: ChunkPart, ino: u64, follows: bool) {
         if part.chunk < self.first || self.end.is_some_and(|end| part.chunk >= end) {
             return;
         }
-        self.chunks.entry(part.chunk).or_default().add(part.range);
+        self.chunks.entry(part.chunk).or_default().add(part.range, ino, follows);
         if self.chunks.len() > CHUNKS_MAX {
             self.end = self.chunks.pop_last().map(|(chunk, _)| chunk);
         }
     }
 
-    /// Looks at the next `count` chunks from this one on, and removes those that are not worth collecting. Returns
-    /// where to continue.
-    pub(super) fn retain_some(
+    /// Looks at the next `count` chunks from this one on, chooses what is done with each, and removes those that are not
+    /// worth collecting. Returns where to continue.
+    pub(super) fn choose_some(
         &mut self,
         from: ChunkRef,
         count: usize,
-        is_worth_it: impl Fn(ChunkRef, &Marked) -> bool,
+        choose: impl Fn(ChunkRef, &Marked) -> Option<Way>,
     ) -> Option<ChunkRef> {
-        let mut rest = self.chunks.range(from..);
-        let is_not = |(chunk, marked): (&ChunkRef, &Marked)| (!is_worth_it(*chunk, marked)).then_some(*chunk);
-        let forgotten: Vec<ChunkRef> = rest.by_ref().take(count).filter_map(is_not).collect();
+        let mut rest = self.chunks.range_mut(from..);
+        let mut forgotten = Vec::new();
+        for (chunk, marked) in rest.by_ref().take(count) {
+            match choose(*chunk, marked) {
+                Some(way) => marked.way = way,
+                None => forgotten.push(*chunk),
+            }
+        }
         let next = rest.next().map(|(chunk, _)| *chunk);
         forgotten.iter().for_each(|chunk| self.remove(*chunk));
         next
     }
 
+    /// Notes that one of the parts of a chunk was gathered. Returns what is known of the chunk if it was the last one;
+    /// the chunk is removed then.
+    pub(super) fn gathered(&mut self, chunk: ChunkRef) -> Option<Marked> {
+        let marked = self.chunks.get_mut(&chunk)?;
+        marked.names = marked.names.saturating_sub(1);
+        if marked.names > 0 { None } else { self.chunks.remove(&chunk) }
+    }
+
     /// Removes a chunk.
     pub(crate) fn remove(&mut self, chunk: ChunkRef) {
         self.chunks.remove(&chunk);
+    }
+
+    /// Returns what is known of a chunk that is treated in this way.
+    pub(super) fn to_treat(&self, chunk: ChunkRef, way: Way) -> Option<&Marked> {
+        self.of(chunk).filter(|marked| marked.way == way)
     }
 
     /// Returns what is known of a chunk.
@@ -100,12 +146,24 @@ impl Marks {
 }
 
 impl Marked {
-    fn add(&mut self, range: Range<u32>) {
+    fn add(&mut self, range: Range<u32>, ino: u64, follows: bool) {
         self.names = self.names.saturating_add(1);
+        self.mapped_bytes += range.len() as u64;
+        self.following += u32::from(follows);
+        self.users = match self.users {
+            Users::None => Users::One(ino),
+            Users::One(user) if user == ino => self.users,
+            _ => Users::Several,
+        };
         self.live.add(range);
         if self.live.count() > RANGES_MAX {
             self.live.join_nearest();
         }
+    }
+
+    /// True if one file alone maps parts of it.
+    pub(super) fn has_one_user(&self) -> bool {
+        matches!(self.users, Users::One(_))
     }
 
     /// Returns the number of live bytes.
@@ -151,28 +209,51 @@ mod tests {
     fn a_window_of_marks_ends_at_its_limit_and_the_next_one_continues_there() {
         let mut marks = Marks::from(ChunkRef::NONE);
         let all: Vec<u64> = (1..=CHUNKS_MAX as u64 + 10).rev().collect();
-        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
+        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10), 1, false));
         let end = marks.next_window().expect("there are more");
         assert_eq!(end, ChunkRef::Block(BlockNumber(CHUNKS_MAX as u64 + 1)));
         assert_eq!(marks.chunks.len(), CHUNKS_MAX);
         let mut marks = Marks::from(end);
-        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10)));
-        marks.add(ChunkPart { chunk: PackedNumber(3).into(), range: 0..7 });
+        all.iter().for_each(|chunk| marks.add(part(*chunk, 0..10), 1, false));
+        marks.add(ChunkPart { chunk: PackedNumber(3).into(), range: 0..7 }, 1, false);
         assert_eq!((marks.chunks.len(), marks.next_window()), (11, None));
     }
 
     #[test]
     fn marks_not_worth_collecting_are_dropped_in_steps() {
         let mut marks = Marks::from(ChunkRef::NONE);
-        (1..=10).for_each(|chunk| marks.add(part(chunk, 0..chunk as u32)));
+        (1..=10).for_each(|chunk| marks.add(part(chunk, 0..chunk as u32), 1, false));
         let mut from = Some(ChunkRef::NONE);
         let mut steps = 0;
         while let Some(first) = from {
-            from = marks.retain_some(first, 4, |_, marked| marked.live_bytes() % 2 == 0);
+            from = marks.choose_some(first, 4, |_, marked| (marked.live_bytes() % 2 == 0).then_some(Way::Replace));
             steps += 1;
         }
         let left: Vec<u64> = marks.chunks.values().map(Marked::live_bytes).collect();
         assert_eq!((steps, left), (3, vec![2, 4, 6, 8, 10]));
+    }
+
+    #[test]
+    fn a_chunk_is_gathered_with_the_last_of_its_parts() {
+        let (mut marks, chunk) = (Marks::from(ChunkRef::NONE), ChunkRef::Block(BlockNumber(7)));
+        marks.add(part(7, 0..10), 3, false);
+        marks.add(part(7, 10..30), 3, true);
+        assert_eq!(
+            marks.choose_some(ChunkRef::NONE, 9, |_, marked| marked.has_one_user().then_some(Way::Gather)),
+            None
+        );
+        assert!(marks.to_treat(chunk, Way::Replace).is_none());
+        let marked = marks.to_treat(chunk, Way::Gather).unwrap();
+        assert_eq!((marked.mapped_bytes, marked.following), (30, 1));
+        assert_eq!(marks.gathered(chunk), None);
+        assert_eq!(marks.gathered(chunk).map(|marked| marked.mapped_bytes), Some(30));
+        assert!(marks.is_empty());
+        assert_eq!(marks.gathered(chunk), None);
+        // A second file that maps a part of a chunk is a second user.
+        marks.add(part(8, 0..10), 3, false);
+        marks.add(part(8, 10..20), 4, false);
+        marks.add(part(8, 20..30), 3, false);
+        assert!(!marks.of(ChunkRef::Block(BlockNumber(8))).unwrap().has_one_user());
     }
 
     proptest! {
@@ -184,7 +265,7 @@ mod tests {
             let mut marked = Marked::default();
             let mut named = vec![false; content.len()];
             for (start, length) in &ranges {
-                marked.add(*start..start + length);
+                marked.add(*start..start + length, 1, false);
                 named[*start as usize..(start + length) as usize].fill(true);
             }
             prop_assert_eq!(marked.names, ranges.len() as u32);

@@ -14,7 +14,7 @@
 //! | `steps`, `share`, `undedup`, `undedup_plan` | sharing what is stored, on request; undoing it; how much space that takes |
 //! | `effort` | how much an operation without space works for some |
 //! | `reclaim` | emptying segments of packed chunks |
-//! | `collect`, `marks` | freeing chunks of which only a few bytes are live |
+//! | `collect`, `marks`, `gather`, `parts` | freeing chunks of which only a few bytes are live, and joining what one file alone maps |
 //! | `evacuate` | emptying segments of blocks |
 //! | `reclamation` | these together: a step of the background, the end at unmount, the counters |
 
@@ -24,8 +24,10 @@ mod cut_again;
 mod effort;
 mod evacuate;
 mod fill_fingerprints;
+mod gather;
 mod host;
 mod marks;
+mod parts;
 mod reclaim;
 mod reclamation;
 mod settle;

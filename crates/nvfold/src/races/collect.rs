@@ -107,3 +107,47 @@ fn an_equal_block_is_written_while_two_threads_collect() {
         settle(device, clones);
     });
 }
+
+/// Two blocks go to one file by parts, in turn, and their files are removed: the file alone maps them.
+fn device_with_parts(index: IndexKind) -> (Device, File, Vec<u8>) {
+    let device = Device::made(&MkfsOptions { index, ..MkfsOptions::default() }, options());
+    let sources = ["one", "other"].map(|name| device.file(name));
+    sources.iter().zip([1, 2]).for_each(|(source, byte)| source.write_at(0, &[byte; BLOCK]).unwrap());
+    let (parts, mut content) = (device.file("parts"), Vec::new());
+    for at in 0..8 {
+        let source = &sources[at % 2];
+        assert_eq!(parts.clone_from(source, 300 * at as u64, content.len() as u64, 200).unwrap(), 200);
+        content.extend([1 + (at % 2) as u8; 200]);
+    }
+    drop(sources);
+    ["one", "other"].iter().for_each(|name| device.fs.unlink(ROOT, name.as_bytes()).unwrap());
+    (device, parts, content)
+}
+
+/// While the parts of a file are gathered it is read, cloned and written to, and blocks that become free are taken.
+#[test]
+fn a_file_is_read_cloned_and_written_while_its_parts_are_gathered() {
+    for index in IndexKind::ALL {
+        explore(move || {
+            let (device, parts, content) = device_with_parts(index);
+            let (read, cloned, written, copy) = (parts.clone(), parts.clone(), parts.clone(), device.file("copy"));
+            let (kept, other, expected) = (copy.clone(), device.file("other"), content.clone());
+            race([
+                task(move || (0..3).for_each(|_| assert_eq!(seen(&read)[..1000], expected[..1000]))),
+                task(move || {
+                    assert_eq!(copy.clone_from(&cloned, 0, 0, 1000).unwrap(), 1000);
+                    other.write_at(0, &[9; BLOCK]).unwrap();
+                }),
+                task(move || written.write_at(1100, &[3; 100]).map(drop).unwrap()),
+                reclaims(&device),
+            ]);
+            assert_eq!(seen(&kept), content[..1000]);
+            assert_eq!(seen(&parts), [&content[..1100], &[3; 100], &content[1200..]].concat());
+            drop(kept);
+            reclaim(&device.fs);
+            assert_eq!(seen(&parts), [&content[..1100], &[3; 100], &content[1200..]].concat());
+            drop(parts);
+            device.settle();
+        });
+    }
+}
