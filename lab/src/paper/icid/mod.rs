@@ -11,7 +11,8 @@
 //! | `speed` | Figure 11: operations per second compared with tmpfs and a mount |
 //! | `sizes` | Figure 14: sizes of chunks |
 //! | `memory` | Table 5: memory of the rec-tree |
-//! | `collecting` | Figure 15 and section 6: collection, and reading shared data |
+//! | `collecting` | Figure 15: updates while space is collected |
+//! | `reading` | section 6: reading shared data, before and after a collection |
 //! | `mounted` | programs on a mount without `nvfold run`: cold and warm page cache |
 //! | `chunks` | the competitors |
 //! | `writes` | the record of a program's writes |
@@ -23,6 +24,7 @@ mod lab;
 mod memory;
 mod mounted;
 mod programs;
+mod reading;
 mod sizes;
 mod speed;
 mod values;
@@ -116,13 +118,14 @@ const IDS: [&str; 12] = [
     "mount",
 ];
 
-const GROUPS: [Group<Run>; 7] = [
+const GROUPS: [Group<Run>; 8] = [
     Group { ids: &["table-4"], run: programs::figures, once: false },
     Group { ids: &["figure-9", "figure-10", "figure-12", "figure-13", "table-6"], run: values::figures, once: false },
     Group { ids: &["figure-11"], run: speed::figures, once: false },
     Group { ids: &["figure-14"], run: sizes::figures, once: false },
     Group { ids: &["table-5"], run: memory::figures, once: false },
-    Group { ids: &["figure-15", "section-6"], run: collecting::figures, once: false },
+    Group { ids: &["figure-15"], run: collecting::figures, once: false },
+    Group { ids: &["section-6"], run: reading::figures, once: false },
     Group { ids: &["mount"], run: mounted::figures, once: false },
 ];
 
