@@ -9,6 +9,7 @@ use crate::inode::{Body, State};
 use crate::media::chunk_entry::ENTRY_BYTES;
 use crate::media::{BLOCK_BYTES, ChunkRef, Location, PackedNumber};
 use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
 
 /// How many short extents are prefetched together.
 const FETCHED_TOGETHER: usize = 16;
@@ -40,12 +41,26 @@ impl Store {
     ///
     /// # Errors
     /// EIO if a packed chunk is damaged. Bad memory is reported by [`Store::answer`].
+    #[inline]
     pub(crate) fn read_extents(&self, extents: &Extents, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let end = offset.checked_add(buffer.len() as u64).ok_or_else(|| disordered(offset))?;
-        let mut unread = Unread { buffer, at: offset };
-        let mut extents = extents.within(offset, end).filter(|(_, extent)| !extent.unwritten);
+        // Most reads find one extent of blocks.
+        if let Some((start, Extent { length, location: Location::Media(address), unwritten: false })) =
+            extents.within(offset, end).next()
+            && start == offset
+            && length == end - offset
+        {
+            self.region.read_into(address, buffer);
+            return Ok(());
+        }
+        self.read_parts(extents, offset..end, buffer)
+    }
+
+    /// Reads any number of extents, and the holes between them.
+    fn read_parts(&self, extents: &Extents, range: Range<u64>, buffer: &mut [u8]) -> Result<()> {
+        let mut unread = Unread { buffer, at: range.start };
+        let mut extents = extents.within(range.start, range.end).filter(|(_, extent)| !extent.unwritten);
         let mut packed = self.chunks.packed_parts();
-        // Most reads find one extent.
         let mut next = extents.next();
         while let Some(first) = next {
             next = extents.next();
