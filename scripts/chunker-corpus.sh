@@ -78,7 +78,7 @@ if [ "${2:-}" = --kernels ]; then
     scripts/need.sh xz=xz-utils
     mkdir -p "$DIR/kernels"
     all=$(apt-cache madison linux-source-6.1 | awk '{ print $3 }' | sort -uV)
-    for upstream in $(sed 's/-.*//' <<<"$all" | uniq | tail -3); do
+    for upstream in $(cut -d- -f1 <<<"$all" | uniq | tail -3); do
         version=$(grep "^$upstream-" <<<"$all" | tail -1)
         [ -f "$DIR/kernels/$version.tar" ] && continue
         echo "corpus: Linux $version"

@@ -1,6 +1,6 @@
 //! A collection that is broken at one place: its crash states alone must show it.
 //!
-//! The problem: the flushes and fences by which a collected chunk is published are those of every write, so [`mutation`]
+//! The problem: the flushes and fences by which a collected chunk is published are those of every write, so [`super::mutation`]
 //! finds each of them needed by some other operation. And a mistake in the order of the collection itself, such as an old
 //! chunk that is freed too early, is not a flush or a fence that is missing.
 //!
