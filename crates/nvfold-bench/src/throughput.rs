@@ -118,8 +118,8 @@ fn measure(
     Ok(())
 }
 
-/// Between runs, ratios move by a tenth; those of short passes by more.
-const NOISE: f64 = 1.1;
+/// On a shared machine, ratios of one run move by a quarter, and those of short passes by more. Above this it is no noise.
+const NOISE: f64 = 1.5;
 const JUDGED_FROM_BYTES: f64 = (64u64 << 20) as f64;
 
 /// Refuses a write that is faster than a copy of the same bytes to the same memory: `ratio` is to that limit. Duplicates
@@ -194,10 +194,10 @@ mod tests {
 
     #[test]
     fn a_write_above_the_raw_limit_is_refused() {
-        check("embedded off", 0, 1.05).unwrap();
+        check("embedded off", 0, 1.25).unwrap();
         check("embedded inline 75 %", 75, 1.6).unwrap();
-        check("mounted nvfold off", 0, 1.2).unwrap();
-        let error = check("embedded off", 0, 1.2).unwrap_err().to_string();
-        assert!(error.contains("embedded off runs at 1.20 of the raw limit"), "{error}");
+        check("mounted nvfold off", 0, 1.6).unwrap();
+        let error = check("embedded off", 0, 1.6).unwrap_err().to_string();
+        assert!(error.contains("embedded off runs at 1.60 of the raw limit"), "{error}");
     }
 }
