@@ -235,6 +235,6 @@ mod tests {
         let ratios = Ratios { before: vec![6.44, 1.52], after: vec![1.25, 1.5], ..Ratios::default() };
         let caption = read_caption(&[128, 8192], &ratios);
         assert!(caption.contains("6.44 times as slow as whole files with values of 128 bytes"), "{caption}");
-        assert!(caption.contains("slowest are 1.5 times as slow, with values of 8192 bytes"), "{caption}");
+        assert!(caption.contains("slowest are 1.50 times as slow, with values of 8192 bytes"), "{caption}");
     }
 }
