@@ -48,6 +48,14 @@ const RARE: &[Reason] = &[
         "a segment could become a table before its zeros are durable; file data left there seldom looks like a table",
     ),
     ("space/mod.rs", "clear_segment", 3, Mutation::Swap, "as above"),
+    (
+        "inode/table.rs",
+        "free_areas",
+        2,
+        Mutation::DropFence,
+        "the next user of the slot issues a fence before its commit word; until then a crash may tear the head of its inode",
+    ),
+    ("inode/table.rs", "free_areas", 2, Mutation::Swap, "as above"),
 ];
 
 /// Flushes and fences that stay although no state needs them, and why.
@@ -75,14 +83,6 @@ const KEPT: &[Reason] = &[
         Mutation::Swap,
         "the fence is for the next user of the entry; what the operation did before it is durable already",
     ),
-    (
-        "inode/table.rs",
-        "free_areas",
-        2,
-        Mutation::DropFence,
-        "the next user of the slot issues a fence before its commit word, which makes the mark durable too",
-    ),
-    ("inode/table.rs", "free_areas", 2, Mutation::Swap, "as above"),
     ("space/append.rs", "append_to", 1, Mutation::DropFlush, "only fsck reads this header; recovery does not"),
     ("space/append.rs", "grow_packed", 1, Mutation::DropFlush, "as above"),
     (
