@@ -122,9 +122,6 @@ pub struct Followed {
 pub struct Follows(Option<usize>);
 
 impl Follows {
-    /// Follows no origins.
-    pub const NONE: Follows = Follows(None);
-
     /// A device with this handle is opened. `bytes_min`: the shortest run that it shares with what it was copied from;
     /// `None` if it follows no origins.
     pub fn begin(device: usize, bytes_min: Option<u64>) -> Follows {

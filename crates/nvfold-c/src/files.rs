@@ -4,7 +4,7 @@
 //! as POSIX asks. Calls with an offset of their own lock nothing here.
 #![forbid(unsafe_code)]
 
-use crate::causality::{self, Followed, Follows};
+use crate::causality::{self, Followed};
 use crate::device::Device;
 use crate::failure::{Failure, Outcome};
 use crate::paths::{self, LastLink, Start};
@@ -175,11 +175,6 @@ pub fn offset(offset: libc::off_t) -> Outcome<u64> {
 impl Open {
     pub fn run<T>(&self, operation: impl FnOnce(&FileSystem) -> Outcome<T>) -> Outcome<T> {
         self.device.run(operation)
-    }
-
-    /// Whether the origins of what is written to it are looked for now: its policy decides, and its device.
-    pub fn follows(&self) -> Follows {
-        if self.file.follows_origins() { self.device.follows_origins } else { Follows::NONE }
     }
 
     /// EBADF when it is not open for reading; EISDIR.

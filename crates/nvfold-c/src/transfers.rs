@@ -74,7 +74,7 @@ pub fn write(open: &Open, target: Target, buffer: &InBytes<'_>, length: usize) -
     buffer.slice(length)?;
     let length = length.min(TRANSFER_BYTES_MAX);
     if length > 0 {
-        let sources = Sources::of(open.follows(), iter::once((buffer.address(), length)));
+        let sources = Sources::of(open.device.follows_origins, iter::once((buffer.address(), length)));
         open.write(target, buffer.slice(length)?, &sources.origins())?;
     }
     Ok(length as isize)
@@ -86,7 +86,7 @@ pub fn write_vector(open: &Open, target: Target, buffers: &CIovecs<'_>, count: c
     let buffers = buffers.look(count)?;
     let bytes = buffers.gather(TRANSFER_BYTES_MAX)?;
     if !bytes.is_empty() {
-        let sources = Sources::of(open.follows(), buffers.ranges());
+        let sources = Sources::of(open.device.follows_origins, buffers.ranges());
         open.write(target, &bytes, &sources.origins())?;
     }
     Ok(bytes.len() as isize)

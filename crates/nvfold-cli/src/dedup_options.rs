@@ -18,7 +18,7 @@ pub(crate) const GROUP: Group = Group {
             "policy=NAME",
             "How equal data is found:\n\
              auto (default): off, inline, denova or deext for each directory, by costs that it measures and by the data \
-             written there; what programs copy is shared while that pays\n\
+             written there\n\
              off: everything is stored\n\
              inline: equal blocks of 4 KiB are shared while they are written\n\
              nv-dedup: the same, as far as it pays\n\

@@ -104,7 +104,7 @@ pub use words::ReorderOptions;
 
 // What was done: statistics.
 pub use api::Stats;
-pub use dedup::auto::options::{AutoStats, Chosen, FollowedCopies, JudgedCopies, PolicyEstimate, Reason};
+pub use dedup::auto::options::{AutoStats, Chosen, PolicyEstimate, Reason};
 pub use dedup::denova::options::DeNovaStats;
 pub use dedup::nv_dedup::options::NvDedupStats;
 pub use dedup::policy::PolicyStats;

@@ -86,9 +86,7 @@ fn describe_auto(auto: &AutoStats) -> Vec<(&'static str, String)> {
         auto.run_write_ns,
         auto.prefer.name()
     );
-    let copies = auto.copies.to_string();
-    let mut rows =
-        vec![("auto, costs", costs), ("auto, whole device", of(&auto.device)), ("auto, copies of files", copies)];
+    let mut rows = vec![("auto, costs", costs), ("auto, whole device", of(&auto.device))];
     let named = |chosen: &Chosen| ("auto, a directory", format!("inode {}: {}", chosen.directory, of(chosen)));
     // The others do as the whole device does.
     rows.extend(auto.directories.iter().filter(|chosen| chosen.periods > 0).map(named));

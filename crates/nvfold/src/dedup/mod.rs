@@ -301,26 +301,12 @@ impl Policies {
         }
     }
 
-    /// True if new data of a file may be shared with the data that it was copied from, now or at another time.
-    pub(crate) fn may_follow_origins(&self, own: Option<Policy>) -> bool {
+    /// True if new data of a file is shared with the data that it was copied from.
+    pub(crate) fn follow_origins(&self, own: Option<Policy>) -> bool {
         match (own, &self.custom_policy) {
             (None, Some(_)) => false,
             (own, _) => own.unwrap_or(self.policy).follows_origins(),
         }
-    }
-
-    /// True if new data of a file is shared with the data that it was copied from. `auto` decides that by what it saw.
-    pub(crate) fn follow_origins(&self, own: Option<Policy>) -> bool {
-        self.may_follow_origins(own) && (!self.is_auto(own) || self.auto.follows_copies())
-    }
-
-    /// Returns what judges requests with a known source, for a file whose policy is `auto`.
-    pub(crate) fn judge_of_copies(&self, own: Option<Policy>) -> Option<&Auto> {
-        self.is_auto(own).then_some(&self.auto)
-    }
-
-    fn is_auto(&self, own: Option<Policy>) -> bool {
-        own.unwrap_or(self.policy) == Policy::Auto
     }
 
     fn get(&self, policy: Policy, directory: u64) -> &dyn Dedup {

@@ -25,7 +25,7 @@ pub enum Policy {
     /// As [`Policy::Icid`], and data without an origin is handled by [`Policy::DeExt`].
     IcidDeExt,
     /// Choose, in each directory, whichever of `off`, `inline`, `denova` and `deext` is best for its data on this
-    /// device now. Follow copies as [`Policy::Icid`] does, while that pays.
+    /// device now.
     Auto,
 }
 
@@ -56,10 +56,9 @@ impl Policy {
         Policy::ALL.into_iter().find(|policy| policy.name().as_bytes() == name)
     }
 
-    /// True if it shares data that was copied from files, where the writer declares the origin; [`Policy::Auto`] does while
-    /// that pays.
+    /// True if it shares data that was copied from files, where the writer declares the origin.
     pub fn follows_origins(self) -> bool {
-        matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt | Policy::Auto)
+        matches!(self, Policy::Icid | Policy::IcidInline | Policy::IcidDeExt)
     }
 
     /// Returns the policy that places data without an origin: itself, unless it follows origins.

@@ -70,7 +70,7 @@ impl Core {
         }
         if let Body::File(extents) = &state.body {
             // Other files may reference parts of these chunks.
-            if !extents.splits_only_between_blocks() || self.policies.may_follow_origins(None) {
+            if !extents.splits_only_between_blocks() || self.policies.follow_origins(None) {
                 self.may_be_dead.add(extents.bytes());
             }
             extents.iter().for_each(|(_, extent)| dropped.push(&extent));

@@ -77,11 +77,6 @@ impl Common {
         self.options.prefer
     }
 
-    /// Returns the clock for measuring; `None` where costs were given.
-    pub(super) fn stopwatch(&self) -> Option<&Stopwatch> {
-        self.stopwatch.as_ref()
-    }
-
     pub(super) fn part_bytes(&self) -> u64 {
         self.part_bytes
     }

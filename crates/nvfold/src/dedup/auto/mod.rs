@@ -26,12 +26,10 @@
 //! | `outlook` | which data must be looked at, and when observations refute the choice |
 //! | `seen`, `observe` | what is observed, and how it is counted |
 //! | `directory` | sampling periods |
-//! | `copies` | whether copies are followed |
 //! | `common` | measured costs, and what the device allows |
 
 mod choice;
 mod common;
-mod copies;
 mod directory;
 pub(crate) mod model;
 mod observe;
@@ -47,7 +45,6 @@ use super::{Dedup, PolicyDevice};
 use crate::compression::Compression;
 use crate::words::Stopwatch;
 use common::Common;
-use copies::{CopiesChoice, Scale};
 use directory::ObservedDirectory;
 use nvfold_sync::atomic::AtomicU64;
 use nvfold_sync::atomic::Ordering;
@@ -79,11 +76,10 @@ struct DirectoryLanes {
 }
 
 /// Policy `auto` of one mount; see the module.
-pub(crate) struct Auto {
+pub(super) struct Auto {
     common: Arc<Common>,
     concrete: Concrete,
     device: DirectoryLanes,
-    copies: CopiesChoice,
     /// The table of directories; created when the first file of a directory is written.
     table: OnceLock<Box<[DirectoryLanes]>>,
     /// The value of [`Common::changes`] when the table was last searched for idle directories.
@@ -127,14 +123,7 @@ impl Auto {
     ) -> Auto {
         let common = Arc::new(Common::new(options, given, stopwatch, concrete.denova.clone(), compression));
         let device = DirectoryLanes::new(ObservedDirectory::of_device(common.clone()), &concrete);
-        Auto {
-            common,
-            concrete,
-            device,
-            copies: CopiesChoice::default(),
-            table: OnceLock::new(),
-            aged_at: AtomicU64::new(0),
-        }
+        Auto { common, concrete, device, table: OnceLock::new(), aged_at: AtomicU64::new(0) }
     }
 
     /// Returns the concrete policy for new data of files in the directory with this inode number; 0 means the whole
@@ -192,24 +181,6 @@ impl Auto {
         }
     }
 
-    /// True if new data is shared with the file that it was copied from, for now.
-    pub(super) fn follows_copies(&self) -> bool {
-        self.copies.follows(self.common.changes())
-    }
-
-    /// Returns the clock that requests with a known source are timed by.
-    pub(crate) fn stopwatch(&self) -> Option<&Stopwatch> {
-        self.common.stopwatch()
-    }
-
-    /// Counts a request with a known source, as [`CopiesChoice::count`].
-    pub(crate) fn count_copied(&self, bytes: u64, shared_bytes: u64, took_ns: Option<u64>) {
-        let common::Measured { costs, run_write_ns: write_ns, .. } = self.common.costs();
-        let (prefer, periods) = (self.common.prefer(), self.common.changes());
-        let scale = Scale { prefer, write_ns, share_ns: costs.compare_ns + costs.lookup_ns, periods };
-        self.copies.count(bytes, shared_bytes, took_ns, &scale);
-    }
-
     /// Measures costs at mount, so that the first sampling period is judged by this device's costs.
     pub(super) fn measure(&self, ground: &PolicyDevice<'_>) {
         self.common.measure(ground);
@@ -246,7 +217,6 @@ impl Auto {
         directories.sort_by_key(|chosen| std::cmp::Reverse(chosen.blocks));
         directories.truncate(AutoStats::DIRECTORIES_MAX);
         let common::Measured { costs, run_write_ns, measured, .. } = self.common.costs();
-        let copies = self.copies.stats(self.common.changes());
-        Some(AutoStats { prefer: self.common.prefer(), costs, run_write_ns, measured, device, copies, directories })
+        Some(AutoStats { prefer: self.common.prefer(), costs, run_write_ns, measured, device, directories })
     }
 }

@@ -43,7 +43,7 @@
 //! percent of space.
 //!
 //! Policy `nv-dedup` is not considered, because it chooses between `off` and `inline` itself. Nor are `icid` and its
-//! variants: whether copies are followed is decided beside the policy, by the same score (`copies`).
+//! variants: copies are followed only where the user names one of these policies.
 
 use super::options::{PolicyEstimate, Prefer};
 use crate::dedup::nv_dedup::options::Costs;
@@ -118,25 +118,19 @@ pub(crate) fn estimates(ground: &DeviceCosts, workload: &Workload, prefer: Prefe
     let request = REQUEST_NS * requests;
     let estimate = |(_, policy, time_ns, stored, written)| {
         let time_ns = time_ns + request;
-        let score = score(prefer, time_ns, stored, written, write + request);
+        let beside = TIME_WEIGHT * time_ns / (time_ns + write + request);
+        let score = match prefer {
+            Prefer::Balanced => time_ns * stored,
+            Prefer::Speed => time_ns,
+            Prefer::Space => stored + beside,
+            Prefer::Wear => written + beside,
+        };
         PolicyEstimate { policy, time_ns, stored, written, score }
     };
     let mut estimates: Vec<PolicyEstimate> = all.into_iter().filter(|of| of.0).map(estimate).collect();
     // The sort is stable, so of equal scores the simpler policy comes first.
     estimates.sort_by(|a, b| a.score.total_cmp(&b.score));
     estimates
-}
-
-/// Returns the score of something that takes `time_ns` for a block, stores and writes these parts of it, where storing
-/// everything takes `plain_ns`.
-pub(super) fn score(prefer: Prefer, time_ns: f64, stored: f64, written: f64, plain_ns: f64) -> f64 {
-    let beside = TIME_WEIGHT * time_ns / (time_ns + plain_ns);
-    match prefer {
-        Prefer::Balanced => time_ns * stored,
-        Prefer::Speed => time_ns,
-        Prefer::Space => stored + beside,
-        Prefer::Wear => written + beside,
-    }
 }
 
 #[cfg(test)]

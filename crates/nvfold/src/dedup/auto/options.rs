@@ -147,41 +147,6 @@ pub struct Chosen {
     pub switches: u64,
 }
 
-/// What policy `auto` saw of requests whose bytes were copied from a file, and what it made of that.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct JudgedCopies {
-    /// True if sharing them was better than storing them.
-    pub pays: bool,
-    /// The part of their bytes that was shared, 0 to 1.
-    pub shared: f64,
-    /// Time that a block of these requests took, nanoseconds.
-    pub took_ns: f64,
-    /// Time to write a block, nanoseconds.
-    pub write_ns: f64,
-}
-
-/// Whether policy `auto` follows copies (ICID), and why.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
-pub struct FollowedCopies {
-    /// True if copies are followed now.
-    pub followed: bool,
-    /// What was seen last; `None` if too few copies were seen.
-    pub last: Option<JudgedCopies>,
-}
-
-impl Display for FollowedCopies {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(if self.followed { "followed" } else { "not followed for now" })?;
-        let Some(JudgedCopies { shared, took_ns, write_ns, .. }) = self.last else {
-            return out.write_str(": few were seen so far");
-        };
-        let percent = shared * 100.0;
-        write!(out, ": {percent:.1} % was shared; a block takes {took_ns:.0} ns, and {write_ns:.0} ns to store")
-    }
-}
-
 /// Statistics of policy `auto`.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
@@ -198,9 +163,6 @@ pub struct AutoStats {
     /// The choice for the whole device.
     #[cfg_attr(feature = "serde", serde(rename = "chosen"))]
     pub device: Chosen,
-    /// Whether copies are followed.
-    #[cfg_attr(feature = "serde", serde(default))]
-    pub copies: FollowedCopies,
     /// The choices for the directories that were written to most, at most [`AutoStats::DIRECTORIES_MAX`].
     pub directories: Vec<Chosen>,
 }

@@ -31,7 +31,6 @@ pub(crate) use origins::InodeOrigin;
 pub(super) use origins::OriginTally;
 
 use super::Core;
-use crate::dedup::auto::Auto;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::media::BLOCK_BYTES;
@@ -144,8 +143,6 @@ impl Core {
         leave_short_out(&mut origins, data.len() as u64, worth);
         // Not even compared: the time that a comparison takes tells how much is equal.
         origins.retain(|origin| origin.source.domain() == inode.domain());
-        let judge = self.policies.judge_of_copies(own(inode));
-        let timed = judge.and_then(Auto::stopwatch).map(|now| (now, now()));
         let mut compares = 0;
         let (offset, shared) = loop {
             let Some(mut copied) = WithOrigins::compared(self, data, &origins, worth) else {
@@ -172,10 +169,6 @@ impl Core {
             self.origin_tally.requests.add(1);
             self.origin_tally.offered_bytes.add(offered);
             self.origin_tally.shared_bytes.add(shared);
-            if let Some(judge) = judge {
-                let took_ns = timed.map(|(now, began)| now().saturating_sub(began));
-                judge.count_copied(data.len() as u64, shared, took_ns);
-            }
         }
         Ok((offset, shared))
     }
