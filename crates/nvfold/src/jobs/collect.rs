@@ -163,7 +163,7 @@ impl Jobs<'_> {
         let least = match victims {
             Victims::All => 1,
             Victims::Worthwhile if self.is_nearly_full() => self.geometry.device_bytes / 64,
-            Victims::Worthwhile if !self.policies.may_follow_origins(None) => u64::MAX,
+            Victims::Worthwhile if !self.policies.follow_origins(None) => u64::MAX,
             Victims::Worthwhile if self.has_grown_much() => 1,
             Victims::Worthwhile if self.is_at_rest() => {
                 let used = self.space.total_blocks().saturating_sub(self.space.free_blocks()) * BLOCK_BYTES;
