@@ -84,10 +84,11 @@ pub fn open<'p>(
         if flags & libc::O_TRUNC != 0 && (attr.size > 0 || attr.blocks > 0) {
             shared::change(device, attr.ino, || Ok((file.set_len(0)?, 0..0)))?;
         }
+        let mut followed = None;
         if attr.kind == FileKind::Regular {
             note_open(attr.ino, path);
+            followed = Followed::new(device.follows_origins, &file);
         }
-        let followed = if attr.kind == FileKind::Regular { Followed::new(device.follows_origins, &file) } else { None };
         let appends = AtomicBool::new(flags & libc::O_APPEND != 0);
         Ok(Open { device: device.clone(), file, kind: attr.kind, followed, access, appends, position: Mutex::new(0) })
     })

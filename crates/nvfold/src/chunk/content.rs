@@ -123,8 +123,7 @@ impl Chunks {
             Location::Packed(chunk, offset) => {
                 let end = u64::from(offset) + bytes.len() as u64;
                 let _pin = self.epochs.pin();
-                let entry = Some(chunk).filter(|chunk| self.entries.exists((*chunk).into()));
-                let entry = entry.and_then(|chunk| self.sound_entry(chunk));
+                let entry = self.sound_entry(chunk);
                 let Some(entry) = entry.filter(|entry| end <= entry.content_bytes() && entry.class() != CLASS_LOST)
                 else {
                     return;
@@ -212,8 +211,7 @@ impl PackedParts<'_> {
             return Some(entry);
         }
         self.pin.get_or_insert_with(|| self.chunks.epochs.pin());
-        let exists = self.chunks.entries.exists(chunk.into());
-        let entry = exists.then(|| self.chunks.sound_entry(chunk)).flatten()?;
+        let entry = self.chunks.sound_entry(chunk)?;
         self.last = Some((chunk, entry));
         Some(entry)
     }

@@ -195,8 +195,7 @@ impl Jobs<'_> {
             return false;
         }
         let (before, _) = self.under_way.collector.done();
-        let step = || if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) };
-        self.work_for_space(effort, || false, step);
+        self.work_for_space(effort, || false, || self.collect_any());
         let has_gained = self.under_way.collector.done().0 > before;
         if has_gained {
             self.under_way.collector.vain.gained();
@@ -219,6 +218,14 @@ impl Jobs<'_> {
     /// True if a round is under way.
     pub(crate) fn is_collecting(&self) -> bool {
         self.under_way.collector.round.try_lock().is_none_or(|round| round.is_some())
+    }
+
+    /// Does one step of collecting if anything may be dead.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(super) fn collect_any(&self) -> Result<Worked> {
+        if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) }
     }
 
     /// Does one step of collecting, of at most a millisecond.

@@ -27,6 +27,7 @@ use crate::store::claims::Claims;
 use crate::store::packed::ToPack;
 use crate::store::placer::Placer;
 use crate::store::remap::{Mapped, Remap, Stamp};
+use std::ops::Range;
 
 /// A chunk of which nothing is dead is gathered if a file maps it in so many parts or more.
 const PARTS_MIN: u32 = 4;
@@ -110,11 +111,11 @@ impl Jobs<'_> {
         let mut claims = Claims::with_compression(self, policy, self.compression_for(inode));
         let (pool, class) = (Pool::ContentDefined, CLASS_UNKNOWN);
         let piece = ToPack { bytes: &content, pool, class, fingerprint: Fingerprint::default(), grows: false };
-        let names = ranges.chunk_by(|range, next| range.end == next.start).count() as u32;
-        let to = Location::Packed(self.store_packed(&piece, names, &mut claims)?, 0);
+        let runs = ranges.chunk_by(|range, next| range.end == next.start);
+        let runs: Vec<_> = runs.map(|run| run[0].start..run[run.len() - 1].end).collect();
+        let to = Location::Packed(self.store_packed(&piece, runs.len() as u32, &mut claims)?, 0);
         let (mut mapped, mut at) = (Mapped::new(), 0);
-        for ranges in ranges.chunk_by(|range, next| range.end == next.start) {
-            let (start, end) = (ranges[0].start, ranges[ranges.len() - 1].end);
+        for Range { start, end } in runs {
             mapped.push((start, Extent { length: end - start, location: to.plus(at), unwritten: false }));
             at += end - start;
         }

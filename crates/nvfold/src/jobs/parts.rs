@@ -84,8 +84,7 @@ impl Jobs<'_> {
     pub(super) fn bytes_of(&self, chunk: ChunkRef) -> Option<PackedBytes> {
         let bytes = match chunk {
             ChunkRef::Block(_) => Some(PackedBytes { stored: BLOCK_BYTES, content: BLOCK_BYTES }),
-            ChunkRef::Packed(packed) if self.chunks.entries.exists(chunk) => self.chunks.packed_bytes(packed),
-            ChunkRef::Packed(_) => return None,
+            ChunkRef::Packed(packed) => self.chunks.packed_bytes(packed),
         };
         bytes.filter(|_| self.region.sound_or_forget(self.chunks.entry_offset(chunk), ENTRY_BYTES))
     }

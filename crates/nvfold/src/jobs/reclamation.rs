@@ -37,9 +37,7 @@ impl Jobs<'_> {
     /// # Errors
     /// EROFS; those of the device.
     pub(crate) fn collect_step(&self) -> Result<Worked> {
-        self.change_in_background("reclaim space", || {
-            if self.may_collect(Victims::All) { self.collect_some() } else { Ok(Worked::Nothing) }
-        })
+        self.change_in_background("reclaim space", || self.collect_any())
     }
 
     /// Returns what every stored byte is for: see [`Core::usage`](crate::fs::Core::usage).

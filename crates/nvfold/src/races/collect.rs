@@ -26,22 +26,6 @@ fn device(index: IndexKind) -> (Device, [File; 2]) {
     (device, clones)
 }
 
-fn reclaims(device: &Device) -> Task {
-    let fs = device.fs.clone();
-    task(move || reclaim(&fs))
-}
-
-fn reclaim(fs: &FileSystem) {
-    while !fs.reclaim_step(Victims::All).unwrap() {}
-}
-
-fn seen(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0xAA; 2 * BLOCK];
-    let length = file.read_at(0, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 fn settle(device: Device, clones: [File; 2]) {
     drop(clones);
     reclaim(&device.fs);

@@ -62,22 +62,6 @@ impl Copies {
     }
 }
 
-fn reclaim(fs: &FileSystem) {
-    while !fs.reclaim_step(Victims::All).unwrap() {}
-}
-
-fn reclaims(device: &Device) -> Task {
-    let fs = device.fs.clone();
-    task(move || reclaim(&fs))
-}
-
-fn seen(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0xAA; 2 * SOURCE];
-    let length = file.read_at(0, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 /// Collects the rest. In every schedule something of the source lives in a copy, and the rest of its chunk is dead.
 fn settle(device: Device) {
     reclaim(&device.fs);

@@ -169,3 +169,20 @@ fn content(file: &File) -> Vec<u8> {
     assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
     bytes
 }
+
+/// Returns the whole content of a file of at most 64 KiB, whose size may change meanwhile.
+fn seen(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0xEE; 1 << 16];
+    let length = file.read_at(0, &mut bytes).unwrap();
+    bytes.truncate(length);
+    bytes
+}
+
+fn reclaim(fs: &FileSystem) {
+    while !fs.reclaim_step(Victims::All).unwrap() {}
+}
+
+fn reclaims(device: &Device) -> Task {
+    let fs = device.fs.clone();
+    task(move || reclaim(&fs))
+}

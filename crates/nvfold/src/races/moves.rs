@@ -51,14 +51,6 @@ fn reclaims_and_writes_there(device: &Device) -> Task {
     })
 }
 
-/// Returns the whole content of a file, whose size may change meanwhile.
-fn seen(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0xAA; 4 * SHORT];
-    let length = file.read_at(0, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 fn settle(device: Device) {
     // Space of a half-emptied segment is not free yet, so reclamation must end first.
     reclaim(&device.fs);

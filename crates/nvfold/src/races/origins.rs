@@ -25,13 +25,6 @@ fn copy(source: &File, target: &File, offset: u64) -> Vec<u8> {
     bytes
 }
 
-fn seen(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0xEE; 2 * LENGTH];
-    let length = file.read_at(0, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 fn settle(device: Device) {
     while !device.fs.fill_step().unwrap() {}
     device.settle();

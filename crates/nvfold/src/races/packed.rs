@@ -31,14 +31,6 @@ fn fill(fs: &FileSystem) {
     while !fs.fill_step().unwrap() {}
 }
 
-/// Returns the whole content of a file, whose size may change meanwhile.
-fn seen(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0xEE; 4 * SHORT];
-    let length = file.read_at(0, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 fn settle(device: Device) {
     fill(&device.fs);
     device.settle();
